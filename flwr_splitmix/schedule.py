@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
+from flwr_splitmix.words import with_article
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -196,17 +197,19 @@ def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.
         )
     if not isinstance(made, torch.optim.Optimizer):
         raise TypeError(
-            f"optimizer makes a {type(made).__name__}; needed is a torch.optim.Optimizer"
+            f"optimizer makes {with_article(type(made).__name__)}; needed is a "
+            "torch.optim.Optimizer"
         )
     own = {id(parameter) for parameter in parameters}
     if not any(id(p) in own for group in made.param_groups for p in group["params"]):
         raise ValueError(
-            f"optimizer makes a {type(made).__name__} of other weights than those it is given; "
-            "make it of its argument: lambda parameters: torch.optim.SGD(parameters, lr=...)"
+            f"optimizer makes {with_article(type(made).__name__)} of other weights than those it "
+            "is given; make it of its argument: lambda parameters: torch.optim.SGD(parameters, "
+            "lr=...)"
         )
     if any(group.get("lr") is None for group in made.param_groups):
         raise ValueError(
-            f"optimizer makes a {type(made).__name__} without a learning rate, which the schedule "
-            "would scale; give it lr=..."
+            f"optimizer makes {with_article(type(made).__name__)} without a learning rate, which "
+            "the schedule would scale; give it lr=..."
         )
     return made

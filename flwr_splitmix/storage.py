@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from flwr_splitmix.files import write_atomic
+from flwr_splitmix.words import with_article
 
 _META = "splitmix"
 _FLOAT = "splitmix-float"
@@ -195,8 +196,9 @@ def _json_values(values: Any, whose: str, at: str) -> Any:
     if isinstance(values, (list, tuple)):
         return [_json_values(value, whose, f"{at}[{i}]") for i, value in enumerate(values)]
     raise TypeError(
-        f"{whose} has a {type(values).__name__}{at and f' at {at}'}; it must consist of JSON "
-        "values: numbers, text, lists, dictionaries (of a tensor or an array take .tolist())"
+        f"{whose} has {with_article(type(values).__name__)}{at and f' at {at}'}; it must consist "
+        "of JSON values: numbers, text, lists, dictionaries (of a tensor or an array take "
+        ".tolist())"
     )
 
 
@@ -218,7 +220,9 @@ def _number(name: str, value: Any, whose: str) -> int | float | list[int] | list
         return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, list):
         return value
-    raise TypeError(f"{whose} returned {name!r} as a {type(value).__name__}; metrics are numbers")
+    raise TypeError(
+        f"{whose} returned {name!r} as {with_article(type(value).__name__)}; metrics are numbers"
+    )
 
 
 def unpack_optimizer(

@@ -46,6 +46,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
 
 
+def with_article(noun: str) -> str:
+    """Return a noun with its article, such as "a list" and "an Observer"."""
+    return f"{'an' if noun[:1] in 'aeioAEIO' else 'a'} {noun}"
+
+
 def are(number: int) -> str:
     """Return the verb of so many: "is" or "are"."""
     return "is" if number == 1 else "are"

@@ -19,9 +19,9 @@ NEUTRAL = {"seeding", "schedule", "files", "storage", "device", "extras", "label
 MAY_IMPORT: dict[str, set[str]] = {
     "seeding": set(),
     "methods": set(),
-    "schedule": {"storage"},
+    "schedule": {"storage", "words"},
     "files": set(),
-    "storage": {"files"},
+    "storage": {"files", "words"},
     "threads": set(),
     "device": set(),
     "extras": set(),

@@ -17,4 +17,5 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     alike = close_to(key, names)
     if alike:
         return f"run-config has an unknown key {key!r}; did you mean {either(alike)}?"
-    return f"run-config has an unknown key {key!r}; allowed are {', '.join(names) or 'none'}"
+    remedy = f"allowed are {', '.join(names)}" if names else "this app has no keys; leave it out"
+    return f"run-config has an unknown key {key!r}; {remedy}"

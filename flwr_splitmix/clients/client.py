@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_secrets, torch_seed
+from flwr_splitmix.words import with_article
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -172,16 +173,16 @@ class Client(ABC):
         """
         if policy.allow_training is False:
             raise ClientError(
-                f"this node's policy says allow-training = false, and a {type(self).__name__} "
-                "trains what it keeps"
+                "this node's policy says allow-training = false, and "
+                f"{with_article(type(self).__name__)} trains what it keeps"
             )
         if not policy.plain:
             why = "allow-plain = false"
             if policy.max_epsilon is not None:
                 why = f"max-epsilon = {policy.max_epsilon:g}"
             raise ClientError(
-                f"this node's policy says {why}, and a {type(self).__name__} sends what has no "
-                "epsilon"
+                f"this node's policy says {why}, and {with_article(type(self).__name__)} sends "
+                "what has no epsilon"
             )
 
     def trained(self) -> Iterable[nn.Parameter]:

@@ -17,6 +17,7 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Example, check_map_style
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.modules import check_module
+from flwr_splitmix.words import with_article
 
 _OF_DTYPES = re.compile(r"type|implemented for")
 """What torch's messages about dtypes have in common."""
@@ -37,9 +38,9 @@ def check_segment(segment: nn.Module) -> None:
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ClientError(
-                f"the lower segment's state_dict has {name}, a {type(value).__name__}; only "
-                "tensors can be sent and kept: let get_extra_state return a tensor, or register "
-                "a buffer"
+                f"the lower segment's state_dict has {name}, {with_article(type(value).__name__)}; "
+                "only tensors can be sent and kept: let get_extra_state return a tensor, or "
+                "register a buffer"
             )
         if is_lazy(value):
             raise ClientError(

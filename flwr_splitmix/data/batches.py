@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.seeding import derive_seed, frozen_generator, seeded_as_torch
+from flwr_splitmix.words import with_article
 
 Example = tuple[Tensor, Tensor]
 
@@ -156,14 +157,16 @@ def check_map_style(name: str, data: Any) -> None:
         )
     if isinstance(data, Mapping) and 0 not in data:
         raise TypeError(
-            f"{name} is a {type(data).__name__} of {', '.join(map(repr, list(data)[:4]))}; needed "
-            "are (input, label) pairs: of arrays of inputs and labels make "
-            "torch.utils.data.TensorDataset(inputs, labels); of several splits give one"
+            f"{name} is {with_article(type(data).__name__)} of "
+            f"{', '.join(map(repr, list(data)[:4]))}; needed are (input, label) pairs: of arrays "
+            "of inputs and labels make torch.utils.data.TensorDataset(inputs, labels); of several "
+            "splits give one"
         )
     if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
         raise TypeError(
-            f"{name} is a {type(data).__name__} of arrays; needed are (input, label) pairs: of "
-            "arrays of inputs and labels make torch.utils.data.TensorDataset(inputs, labels)"
+            f"{name} is {with_article(type(data).__name__)} of arrays; needed are (input, label) "
+            "pairs: of arrays of inputs and labels make torch.utils.data.TensorDataset(inputs, "
+            "labels)"
         )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.scoring.texts import text_loss
+from flwr_splitmix.words import with_article
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,9 @@ class Hiding:
             If the object already belongs to another client: they would share its state.
         """
         if self._side is not None and self._side.head is not side.head:
-            raise ValueError(f"a {type(self).__name__} belongs to one client; make one for each")
+            raise ValueError(
+                f"{with_article(type(self).__name__)} belongs to one client; make one for each"
+            )
         self._side = side
 
     @classmethod

@@ -201,7 +201,11 @@ class Directory:
             virtual = bool(nodes) and all(self.simulated.get(node) for node in nodes)
             limit = min(timeout, _VIRTUAL) if virtual else timeout
             if time.monotonic() > began + limit:
-                refusals |= {n: why for n, why in self._left_out.items() if n in nodes}
+                refusals |= {
+                    n: f"node {n} is left out: {why}"
+                    for n, why in self._left_out.items()
+                    if n in nodes
+                }
                 why = "; ".join(sorted(set(refusals.values()))[:3])
                 raise LinkError(
                     f"{counted(len(known), 'node')} answered within {limit:g} s, "
@@ -282,7 +286,8 @@ class Directory:
             if client in holders:
                 self._name(node, f"{_OWN} {client}, which node {holders[client]} has; {_REMEDY}")
             elif count[client] > 1:
-                self._name(node, f"{_OWN} {client} as another one does; {_REMEDY}")
+                other = min(n for n, c in claims.items() if c == client and n != node)
+                self._name(node, f"{_OWN} {client} as node {other} does; {_REMEDY}")
             else:
                 self._clients[node] = self._claims.pop(node)
                 self._left_out.pop(node, None)

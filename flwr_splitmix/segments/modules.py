@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from flwr_splitmix.words import with_article
+
 
 def check_module(name: str, segment: object) -> None:
     """Refuse what is no torch module, or has weights without values.
@@ -24,7 +26,7 @@ def check_module(name: str, segment: object) -> None:
             f"{name} is the class {segment.__name__}; {needed}: {segment.__name__}(...)"
         )
     if not isinstance(segment, nn.Module):
-        raise TypeError(f"{name} is a {type(segment).__name__}; {needed}")
+        raise TypeError(f"{name} is {with_article(type(segment).__name__)}; {needed}")
     if any(p.is_meta for p in segment.parameters()):
         raise TypeError(
             f"{name} is on the device 'meta', without values; {needed}, on a real device"

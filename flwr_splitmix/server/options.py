@@ -20,6 +20,7 @@ from flwr_splitmix.server.numbers import whole_number as whole_number
 from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.part_count import PartsAsked
 from flwr_splitmix.server.segments.upper import ServerUpdate
+from flwr_splitmix.words import with_article
 
 
 class RoundOptions(TypedDict, total=False):
@@ -100,7 +101,9 @@ def check_kind(name: str, value: object, kind: type, needed: str) -> None:
         given = f"the class {value.__name__}"
         needed = f"an object, {value.__name__}(...)" if issubclass(value, kind) else needed
     else:
-        given = repr(value) if isinstance(value, (str, bytes)) else f"a {type(value).__name__}"
+        given = (
+            repr(value) if isinstance(value, (str, bytes)) else with_article(type(value).__name__)
+        )
     raise TypeError(f"{name} is {given}; needed is {needed}")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flwr_splitmix.apps.config_error import unknown_key
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.project import NO_PATHS, PATHS, absolute
 from flwr_splitmix.apps.vision.config import VisionConfig
@@ -39,3 +40,8 @@ def test_every_key_that_names_a_file_is_known() -> None:
     }
     assert of_files <= PATHS
     assert keys >= PATHS
+
+
+def test_an_app_without_keys_says_so() -> None:
+    said = "run-config has an unknown key 'lr'; this app has no keys; leave it out"
+    assert unknown_key("lr", {}) == said

@@ -109,12 +109,14 @@ def test_two_nodes_of_one_index_are_left_out_and_the_others_go_on(
         for _ in range(3):
             assert directory.update(grid.grid, 1, 60) == {0: 100}
     assert sorted(r.getMessage() for r in caplog.records) == [
-        f"node {node} is left out: it says partition-id 1 as another one does; each SuperNode "
+        f"node {node} is left out: it says partition-id 1 as node {other} does; each SuperNode "
         "needs its own in --node-config"
-        for node in (101, 102)
+        for node, other in ((101, 102), (102, 101))
     ]
     assert len(grid.sent) == 3  # nobody is asked again and again
-    with pytest.raises(LinkError, match="min-nodes is 3: it says partition-id 1 as another one"):
+    with pytest.raises(
+        LinkError, match="min-nodes is 3: node 101 is left out: it says partition-id 1 as node 102"
+    ):
         directory.update(grid.grid, 3, 0)
     grid.online.discard(102)
     assert directory.update(grid.grid, 2, 60) == {0: 100, 1: 101}

@@ -19,7 +19,7 @@ from flwr_splitmix.links.polling import error_sentence, refusal
 from flwr_splitmix.links.ticket import RECORD, to_arrays
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
-from flwr_splitmix.words import counted, one_line
+from flwr_splitmix.words import counted, one_line, with_article
 from tests.links.fake_grid import FakeGrid, OnFakeGrid, question, toy_app
 
 FORGED = "INFO :      round 1/3 | top-1 1.0000"
@@ -138,3 +138,8 @@ def test_a_server_is_told_no_folders_of_a_node(
 )
 def test_a_number_has_its_noun(number: int, noun: str, said: str) -> None:
     assert counted(number, noun) == said
+
+
+@pytest.mark.parametrize("said", ["an Observer", "a list", "a UShapeClient"])
+def test_a_noun_has_its_article(said: str) -> None:
+    assert with_article(said.partition(" ")[2]) == said

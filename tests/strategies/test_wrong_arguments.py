@@ -40,7 +40,7 @@ class Own(Observer):
     ("options", "said"),
     [
         ({"observers": [Own]}, r"observers\[0\] is the class Own; needed is an object, Own\(...\)"),
-        ({"observers": Own()}, r"observers is a Own; needed is a list of observers, observers=\["),
+        ({"observers": Own()}, r"observers is an Own; needed is a list of observers, observers=\["),
         ({"observers": [print]}, r"observers\[0\] is a builtin_\w+; .* subclass of Observer"),
         ({"run": "runs/x"}, r"run is 'runs/x'; needed is a Run, such as Run.create\("),
         ({"aggregator": FedAvg}, r"aggregator is the class FedAvg; needed is an object, FedAvg\("),
@@ -70,7 +70,7 @@ def test_a_client_that_shares_weights_with_the_server_is_refused() -> None:
 
 def test_observers_are_checked_before_a_ledger_joins_them() -> None:
     wrong: Any = Own()
-    with pytest.raises(TypeError, match="observers is a Own; needed is a list"):
+    with pytest.raises(TypeError, match="observers is an Own; needed is a list"):
         DPSL(TOY.upper(), noise=GaussianNoise(sigma_s=1.0, sigma_y=1.0), observers=wrong)
 
 

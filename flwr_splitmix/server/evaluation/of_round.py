@@ -14,6 +14,7 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.server.evaluation.central import EvaluateFn, central_result
 from flwr_splitmix.server.evaluation.over_link import to_record
 from flwr_splitmix.storage import plain_numbers
+from flwr_splitmix.words import with_article
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -73,7 +74,7 @@ def _metrics(returned: Any) -> MetricRecord | None:
         return returned
     if not isinstance(returned, Mapping):
         raise TypeError(
-            f"evaluate_fn returned a {type(returned).__name__}; needed is a MetricRecord with an "
-            "'accuracy', or None"
+            f"evaluate_fn returned {with_article(type(returned).__name__)}; needed is a "
+            "MetricRecord with an 'accuracy', or None"
         )
     return MetricRecord(plain_numbers(returned, "evaluate_fn"))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.finite import FiniteCheck
+from flwr_splitmix.words import with_article
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 """Valid names for a client's own metrics."""
@@ -118,7 +119,7 @@ def _shown(value: object) -> str:
     if isinstance(value, int) and abs(value) > MOST:
         return f"less than -{MOST}"
     simple = value is None or isinstance(value, (int, float, str))
-    return repr(value)[:40] if simple else f"a {type(value).__name__}"
+    return repr(value)[:40] if simple else with_article(type(value).__name__)
 
 
 def plausible(sizes: Sequence[int]) -> list[int]:

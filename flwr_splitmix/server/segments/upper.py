@@ -20,6 +20,7 @@ from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.numbers import whole_number
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
+from flwr_splitmix.words import with_article
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -200,8 +201,8 @@ class ServerSegment(TrainedSegment):
         needed = (samples, self.num_classes)
         if not isinstance(logits, Tensor):
             raise ValueError(
-                f"the upper segment returns a {type(logits).__name__}; needed are logits "
-                f"{needed}, one tensor"
+                f"the upper segment returns {with_article(type(logits).__name__)}; needed are "
+                f"logits {needed}, one tensor"
             )
         if tuple(logits.shape) != needed:
             raise ValueError(
