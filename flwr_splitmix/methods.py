@@ -45,6 +45,8 @@ class Method:
     positions
         Where position embeddings must be added, as the mixer has it: "upper" if patches are moved
         behind the cut.
+    keys
+        Which of `MIXING` are its own; its constructor says so too, but needs torch.
     at_cut, up, protects
         For the tables, in Markdown: what happens at the cut, what crosses it on its way to the
         server, what is hidden from the server.
@@ -57,6 +59,7 @@ class Method:
     mixer: str = ""
     needs: tuple[Literal["noise", "labels"], ...] = ()
     positions: Literal["upper"] | None = None
+    keys: tuple[str, ...] = ()
     at_cut: str
     up: str
     protects: str
@@ -66,6 +69,9 @@ class Method:
         """The names of its classes."""
         return (self.name,) if self.twin is None else (self.name, self.twin)
 
+
+MIXING = ("k", "alpha")
+"""Keys on how smashed data are mixed that several methods have."""
 
 _FROZEN = "frozen edges shuffle tokens; labels are at the server"
 _INPUTS = "all smashed data of images that the client mixed before its lower segment; soft labels"
@@ -79,23 +85,23 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         name="MixupSL", twin="MixupSFL", module="mixup_sl", mixer="Mixup",
-        at_cut="weighted sums over *k* clients",
+        keys=MIXING, at_cut="weighted sums over *k* clients",
         up="all smashed data times the mixing ratio; the sum of *k* clients' is one mixture",
         protects="nothing from the server",
     ),
     Method(
         name="CutoutSL", twin="CutoutSFL", module="cutout_sl", mixer="RandomCutout",
-        at_cut="random patches are left out",
+        keys=("alpha",), at_cut="random patches are left out",
         up="some random patches; gaps stay empty", protects=_SOME,
     ),
     Method(
         name="VanillaCutMixSL", twin="VanillaCutMixSFL", module="vanilla_cutmix_sl",
-        mixer="VanillaCutMix", at_cut="a box of patches is another client's",
+        mixer="VanillaCutMix", keys=("k",), at_cut="a box of patches is another client's",
         up="the patches in a box, or those around it; *k* is 2", protects=_SOME,
     ),
     Method(
         name="CutMixSL", twin="CutMixSFL", module="cutmix_sl", mixer="PatchCutMix",
-        at_cut="random patches of *k* clients",
+        keys=MIXING, at_cut="random patches of *k* clients",
         up="some random patches, 1/*k* of them on average; the others of the *k* fill the gaps",
         protects=_SOME,
     ),
@@ -108,7 +114,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         name="ShuffledCutMixSL", twin="ShuffledCutMixSFL", module="shuffled_sl",
         mixer="Shuffled(PatchCutMix)", positions="upper",
-        at_cut="as CutMixSL; patches change places behind the mixer",
+        keys=MIXING, at_cut="as CutMixSL; patches change places behind the mixer",
         up="as CutMixSL, without positions; the mixer shuffles the mixture's patches",
         protects="as CutMixSL; the order of patches is hidden from the upper segment only",
     ),
@@ -155,12 +161,12 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         name="DPMixSL", twin="DPMixSFL", module="dp_sl", mixer="Noisy(Mixup)", needs=("noise",),
-        at_cut="clipping and Gaussian noise, then as MixupSL",
+        keys=MIXING, at_cut="clipping and Gaussian noise, then as MixupSL",
         up="as MixupSL, clipped and with noise; noisy soft labels", protects=_EPSILON,
     ),
     Method(
         name="DPCutMixSL", twin="DPCutMixSFL", module="dp_sl", mixer="Noisy(PatchCutMix)",
-        needs=("noise",), at_cut="clipping and Gaussian noise, then as CutMixSL",
+        needs=("noise",), keys=MIXING, at_cut="clipping and Gaussian noise, then as CutMixSL",
         up="as CutMixSL, clipped and with noise; noisy soft labels", protects=_EPSILON,
     ),
     Method(
@@ -174,7 +180,7 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         name="MixGuard", module="mixguard", shape="U", mixer="MixGuard",
-        at_cut="secret mixtures with support texts, noise on gradients",
+        keys=("k",), at_cut="secret mixtures with support texts, noise on gradients",
         up="*m* times as much as USplitSL; with refinement in every step (3*m* + 1)/2 times",
         protects="texts, labels, logits",
     ),

@@ -21,6 +21,7 @@ from flwr_splitmix.cli.terminal import (
     text,
 )
 from flwr_splitmix.files import strict_json
+from flwr_splitmix.methods import BY_NAME, MIXING
 from flwr_splitmix.runs import Row, Run
 from flwr_splitmix.runs.recording import recording_of
 from flwr_splitmix.runs.reports.differences import in_words
@@ -29,7 +30,7 @@ from flwr_splitmix.words import are, counted
 
 _SHOWN_ROUNDS = 12
 
-_OPTIONS = ("k", "alpha", "dataset", "partition", "batch-size", "lr")
+_OPTIONS = (*MIXING, "dataset", "partition", "batch-size", "lr")
 """Configuration keys shown in the table; the JSON has all keys."""
 
 
@@ -77,7 +78,7 @@ def _print_summary(run: Run, out: Console) -> None:
         listing.add_row("label", run.label)
     for name in ("strategy", "model", "clients"):
         listing.add_row(name, text(facts.get(name)))
-    if options := in_words(run.config, _OPTIONS):
+    if options := in_words(run.config, _options(run)):
         listing.add_row("options", options)
     listing.add_row("rounds", rounds_of(run).replace("/", " of "))
     listing.add_row("steps", text(facts.get("steps")))
@@ -108,6 +109,16 @@ def _print_summary(run: Run, out: Console) -> None:
     if versions:
         listing.add_row("versions", ", ".join(f"{name} {versions[name]}" for name in versions))
     out.print(listing)
+
+
+def _options(run: Run) -> list[str]:
+    """Return the keys of `_OPTIONS`, without those on mixing that the run's method does not have.
+
+    A strategy that is not in the catalogue may have any.
+    """
+    method = BY_NAME.get(str(run.config.get("strategy")))
+    own = MIXING if method is None else method.keys
+    return [key for key in _OPTIONS if key not in MIXING or key in own]
 
 
 def _epsilon(epsilon: float, delta: float | None) -> str:

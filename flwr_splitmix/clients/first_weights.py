@@ -62,7 +62,7 @@ class FirstWeights:
             ) from None
         if first != digest:
             raise ClientError(
-                f"this client has {allowance}, and the server sends another lower segment within "
+                f"this client has {allowance}, and the server sends other weights within "
                 "the run; that is averaging, which must be allowed (a node: allow-averaging)"
             )
 

@@ -47,6 +47,17 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a run's configuration; raise RunError as `read_object` does.
+
+    NaN and infinities, such as an `alpha`, are text in the file, and numbers here.
+    """
+    return {
+        key: float(value) if value in NOT_FINITE else value
+        for key, value in read_object(path).items()
+    }
+
+
 def read_summary(path: Path) -> dict[str, Any]:
     """Read a run's summary; raise RunError as `read_object` and `check_types` do.
 

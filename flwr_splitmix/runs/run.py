@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flwr_splitmix.files import strict_json, write_atomic, write_json
 from flwr_splitmix.runs.begun import Begun, append_begun, read_begun
-from flwr_splitmix.runs.damage import check_record, printable, read_object, read_summary
+from flwr_splitmix.runs.damage import (
+    check_record,
+    printable,
+    read_config,
+    read_object,
+    read_summary,
+)
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import Row, read_rows, rows_as_parquet
@@ -58,7 +64,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = printable(path.name)
-        self.config: Row = read_object(path / "config.json")
+        self.config: Row = read_config(path / "config.json")
         self._rows: builtins.list[Row] | None = None
         self._hold = Hold(path / "lock", f"run {self.id}")
 
@@ -81,7 +87,7 @@ class Run:
     def create(cls, config: Mapping[str, Any], *, name: str, home: str | Path | None = None) -> Run:
         """Create a new run's directory and write `config` into it.
 
-        JSON has no NaN and no infinity: they become the text "nan", "inf" or "-inf".
+        JSON has no NaN and no infinity: in the file they are the text "nan", "inf" or "-inf".
 
         Raises
         ------

@@ -235,7 +235,7 @@ class RoundLoop(Shape):
         first, others = clients[0].weights(), clients[1:]
         if not self.aggregator.averages and any(differ(first, c.weights()) for c in others):
             log.warning(
-                "all clients start from client 0's lower segment, which replaces theirs; "
+                "all clients start from client 0's weights, which replace theirs; "
                 "initial_arrays=ArrayRecord() lets each start from its own"
             )
         return to_arrays(first)
@@ -255,8 +255,8 @@ class RoundLoop(Shape):
         self.summary()
         if job.evaluate_fn is not None and not self.aggregator.averages:
             log.warning(
-                "%s does not average lower segments: evaluate_fn gets the initial one in every "
-                "round, not what the clients learn; evaluate with evaluation='federated' or "
+                "%s does not average: evaluate_fn gets the clients' initial weights in every "
+                "round, not what they learn; evaluate with evaluation='federated' or "
                 "'benchmark', or average with aggregator=FedAvg()",
                 type(self).__name__,
             )

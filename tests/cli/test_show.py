@@ -49,6 +49,24 @@ def test_json_stays_json_when_training_diverged(splitmix: Splitmix, home: Path) 
     assert shown["metrics"][0]["eval_loss"] == "inf"
 
 
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ("PSL", "dataset mnist"),
+        ("VanillaCutMixSFL", "k 2, dataset mnist"),
+        ("DPCutMixSL", "k 2, alpha inf, dataset mnist"),
+        ("my own", "k 2, alpha inf, dataset mnist"),
+    ],
+)
+def test_only_the_options_that_a_method_has_are_listed(
+    splitmix: Splitmix, home: Path, strategy: str, said: str
+) -> None:
+    config = {"strategy": strategy, "k": 2, "alpha": float("inf"), "dataset": "mnist"}
+    Run.create(config, name="x", home=home)
+    (line,) = [one for one in splitmix("show").stdout.splitlines() if one.startswith("options")]
+    assert line.removeprefix("options").strip() == said
+
+
 def test_the_summary_compares_the_uplink_with_psl(splitmix: Splitmix, finished: Run) -> None:
     shown = splitmix("show", finished.id).stdout
     assert "12.3 MB (50.0 % of PSL's 24.6 MB)" in shown

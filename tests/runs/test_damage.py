@@ -78,7 +78,8 @@ def test_a_record_of_wrong_types_is_named_with_its_remedy(
 
 
 def test_the_numbers_of_a_run_that_diverged_are_numbers_in_its_summary(tmp_path: Path) -> None:
-    run = Run.create({"most": float("inf")}, name="x", home=tmp_path)
+    run = Run.create({"alpha": float("inf")}, name="x", home=tmp_path)
+    assert run.config["alpha"] == float("inf")
     run.write_summary({"loss": float("nan"), "eval_loss": float("inf"), "mine": "nan"})
     run.extend(2)
     for file in run.path.glob("*.json"):

@@ -125,4 +125,4 @@ def test_clients_may_start_from_their_own_lower_segments(
     assert began(initial_arrays=ArrayRecord()) == [True] * 5
     assert "client 0's" not in caplog.text
     assert began() == [True] + [False] * 4
-    assert "all clients start from client 0's lower segment, which replaces theirs" in caplog.text
+    assert "all clients start from client 0's weights, which replace theirs" in caplog.text

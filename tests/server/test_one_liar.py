@@ -58,7 +58,7 @@ def test_numbers_that_would_overflow_are_not_averaged(value: float) -> None:
     """Before: the honest clients refused the average, and round 2 ended the run with no client."""
     seen = fit(liar(everywhere(value)))
     assert seen.failures == {
-        LIAR: "returned a lower segment with numbers beyond 1e+06 in 'position'; "
+        LIAR: "returned weights with numbers beyond 1e+06 in 'position'; "
         "scale the inputs, or take a smaller learning rate"
     }
     assert seen.accuracy > SOUND
@@ -303,14 +303,14 @@ def test_arrays_that_are_none_cost_their_client_only(other: Array) -> None:
     """Before: a complex number, or bytes that are no array, ended the run with a traceback."""
     clients = checked(reply_of(LIKE, TEN), reply_of({**LIKE, "a": other}, TEN))
     assert clients.alive == (0,)
-    assert clients.failures[1].startswith("returned a")
+    assert clients.failures[1].startswith("returned ")
 
 
 def test_counters_may_be_large_and_weights_may_not() -> None:
     large = {**LIKE, "count": np.array(2_000_000)}
     hidden = {**LIKE, "a": np.full((2, 3), 2_000_000)}  # integers in the place of weights
     clients = checked(reply_of(large, TEN), reply_of(hidden, TEN))
-    assert clients.failures == {1: "returned a lower segment with numbers of another kind"}
+    assert clients.failures == {1: "returned weights with numbers of another kind"}
 
 
 @pytest.mark.parametrize("dtype", [np.longdouble, np.float64, np.float16])

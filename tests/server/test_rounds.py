@@ -311,7 +311,7 @@ def test_a_poisoned_lower_segment_is_not_averaged() -> None:
     strategy = SFL(toy.upper(), device="cpu", observers=[seen])
     result = strategy.fit(clients, 2)
     assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
-    reason = {0: "returned a lower segment with NaN or infinite numbers"}
+    reason = {0: "returned weights with NaN or infinite numbers"}
     assert [event.failures for event in seen.rounds] == [reason, reason]
 
 

@@ -15,6 +15,7 @@ from flwr_splitmix import strategies
 from flwr_splitmix.methods import (
     BY_NAME,
     METHODS,
+    MIXING,
     Method,
     own_options,
     plain_options,
@@ -104,6 +105,12 @@ def test_own_options_are_those_that_no_other_strategy_has() -> None:
     )
     assert own_options(strategy_class("InputMixupSL")) == ("grid", "across")
     assert own_options(strategy_class("BatchShuffleSL")) == ("labels", "kappa")
+
+
+@of_the_l_shape
+def test_the_keys_on_mixing_are_those_of_the_constructor(method: Method) -> None:
+    options = plain_options(strategy_class(method.name))
+    assert set(method.keys) == {key for key in MIXING if key in options}
 
 
 def test_plain_options_are_those_that_a_run_configuration_can_say() -> None:

@@ -90,7 +90,7 @@ def test_a_derived_method_may_take_the_place_of_its_base() -> None:
         ("encode", lambda f: {**f, "public": "all"}, r"no list of 1\.\.4 groups of public texts"),
         ("encode", lambda f: {**f, "public": [f["mask"]]}, "public texts that are no groups"),
         ("decode", lambda f: first(f, "gradients", nan), "uploaded NaN or infinite numbers"),
-        ("decode", lambda f: {}, "returned no list of 1 gradients"),
+        ("decode", lambda f: {}, "returned no list of 1 gradient$"),
         ("decode", lambda f: first(f, "gradients", lambda t: t[1:]), r"uploaded \(3, \d, 5\) of"),
     ],
 )  # fmt: skip
@@ -187,6 +187,20 @@ def test_heads_and_tails_are_averaged() -> None:
     for name, array in result.arrays.items():
         mean = (own[0][name] + own[1][name]) / 2
         torch.testing.assert_close(torch.from_numpy(array.numpy()), mean)
+
+
+def test_what_is_said_of_heads_and_tails_names_no_lower_segment(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    toy = TextToy(clients=2)
+    strategy = USplitSL(toy.server(), device="cpu", steps_per_round=1)
+    clients = toy.clients_for(strategy)
+    with torch.no_grad():
+        clients[1].tail.output.weight.add_(1)
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        strategy.fit(clients, 1)
+    assert "all clients start from client 0's weights, which replace theirs" in caplog.text
+    assert "lower segment" not in caplog.text
 
 
 def test_the_loss_of_a_round_is_the_clients_mean() -> None:

@@ -154,10 +154,10 @@ def messages(run: Run) -> str:
     table = grid(["message", "what it holds (shapes of the first one)", ">number", ">bytes"], lines)
     averaged = any(row.get("update_norm_by_client") is not None for row in run.rows)
     besides = (
-        "Besides, Flower's messages bring each client's lower segment to the server and back, "
-        "once a round: segments are averaged."
+        "Besides, Flower's messages bring each client's weights to the server and back, once a "
+        "round: they are averaged."
         if averaged
-        else "Besides, Flower's messages carry the round; segments are not averaged."
+        else "Besides, Flower's messages carry the round; clients' weights are not averaged."
     )
     return title + table + paragraph(besides, "soft")
 

@@ -98,7 +98,7 @@ class LowerAggregator:
         for kind in (kind for own in _with_wrapped(strategy) for kind in type(own).__mro__):
             if reason := _REFUSED.get(kind.__name__):
                 raise AggregatorError(
-                    f"{kind.__name__} cannot aggregate lower segments: {reason}; allowed are "
+                    f"{kind.__name__} cannot aggregate clients' weights: {reason}; allowed are "
                     f"{', '.join(get_args(AggregatorName))}, Krum, MultiKrum, Bulyan and your own"
                 )
         self.strategy = strategy
@@ -155,13 +155,14 @@ class LowerAggregator:
         """
         if self.averages and not initial:
             raise AggregatorError(
-                "the lower segment has no weights that could be averaged; take a strategy that "
-                "does not average, such as CutMixSL instead of CutMixSFL, or no aggregator"
+                "the clients have no weights that could be averaged; take a strategy that does "
+                "not average, such as CutMixSL instead of CutMixSFL, or USplitSL instead of "
+                "USplitFL, or no aggregator"
             )
         for name, array in initial.items() if self.averages else ():
             if np.dtype(array.dtype).kind not in "biuf":
                 raise AggregatorError(
-                    f"the lower segment's {name!r} is {array.dtype}, which cannot be averaged; "
+                    f"the clients' weights {name!r} are {array.dtype}, which cannot be averaged; "
                     "keep its real and imaginary parts, or take a strategy that does not average"
                 )
 
@@ -239,8 +240,8 @@ class LowerAggregator:
         arrays, metrics = self.strategy.aggregate_train(server_round, replies)
         if arrays is None:
             raise AggregatorError(
-                f"{type(self.strategy).__name__} made nothing of "
-                f"{counted(len(replies), 'lower segment')}, so that none of them would learn; it "
+                f"{type(self.strategy).__name__} made nothing of the weights of "
+                f"{counted(len(replies), 'client')}, so that none of them would learn; it "
                 "may need more clients, or fewer that it takes for malicious"
             )
         made = {

@@ -91,25 +91,25 @@ class ReplyIntake:
     def _read_arrays(self, reply: Message, began: Arrays) -> Arrays:
         records = list(reply.content.array_records.values())
         if len(records) != 1 or set(records[0]) != set(began):
-            raise UploadError("returned another lower segment than it was given")
+            raise UploadError("returned other weights than it was given")
         try:
             arrays = to_numpy(records[0])
         except Exception as error:  # numpy has many for bytes that are no array
-            raise UploadError("returned a lower segment that cannot be read") from error
+            raise UploadError("returned weights that cannot be read") from error
         for name, array in arrays.items():
             kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
             if kind not in "biuf" or kind != self._dtypes[name].kind:
-                raise UploadError("returned a lower segment with numbers of another kind")
+                raise UploadError("returned weights with numbers of another kind")
             if array.shape != began[name].shape:
-                raise UploadError("returned another lower segment than it was given")
+                raise UploadError("returned other weights than it was given")
             if not array.size or np.array_equal(array, began[name], equal_nan=kind == "f"):
                 continue  # a constant of -inf or NaN, which nobody changes, is no mistake
             if not np.isfinite(array).all():
-                raise UploadError("returned a lower segment with NaN or infinite numbers")
+                raise UploadError("returned weights with NaN or infinite numbers")
             limit = MOST if name in self._counters else largest(name)
             if max(-float(array.min()), float(array.max())) > limit:
                 raise UploadError(
-                    f"returned a lower segment with numbers beyond {limit:g} in {name!r}; scale "
+                    f"returned weights with numbers beyond {limit:g} in {name!r}; scale "
                     "the inputs, or take a smaller learning rate"
                 )
         # One client's longdouble made an average that no node could read.

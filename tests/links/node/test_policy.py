@@ -58,7 +58,7 @@ def assert_keeps_to_its_weights(node: Node) -> None:
         node.begin(arrays=WEIGHTS)
         node.end(finish=False)
     for others in (OTHERS, SAME_BYTES):
-        with pytest.raises(ClientError, match="another lower segment within the run"):
+        with pytest.raises(ClientError, match="other weights within the run"):
             node.begin(arrays=others)
         node.end(finish=False)
 
@@ -68,7 +68,7 @@ def test_a_run_in_between_does_not_make_room_for_other_weights(tmp_path: Path) -
     for run, arrays in [("r", WEIGHTS), ("q", OTHERS)]:
         node.begin(arrays=arrays, run=run)
         node.end(finish=False)
-    with pytest.raises(ClientError, match="another lower segment within the run"):
+    with pytest.raises(ClientError, match="other weights within the run"):
         node.begin(arrays=OTHERS, run="r")
     node.end(finish=False)
 

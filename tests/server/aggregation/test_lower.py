@@ -313,7 +313,7 @@ def test_an_aggregator_that_makes_nothing_of_its_clients_is_an_error() -> None:
     strategy = SFL(
         toy.upper(), device="cpu", aggregator=flower.Bulyan(num_malicious_nodes=1, **ANY_NODES)
     )
-    with pytest.raises(AggregatorError, match="Bulyan made nothing of 4 lower segments"):
+    with pytest.raises(AggregatorError, match="Bulyan made nothing of the weights of 4 clients"):
         strategy.fit(toy.make_clients(sgd(0.1)), 1)
 
 

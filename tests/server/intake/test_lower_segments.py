@@ -60,7 +60,5 @@ class Fourier(nn.Module):
 
 def test_complex_weights_are_trained_and_not_averaged() -> None:
     fit(PSL, Fourier())
-    with pytest.raises(
-        AggregatorError, match="lower segment's 'filter' is complex64, which cannot"
-    ):
+    with pytest.raises(AggregatorError, match="weights 'filter' are complex64, which cannot"):
         fit(SFL, Fourier())
