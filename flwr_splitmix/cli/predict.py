@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from flwr_splitmix.runs.export.predict import Likely
 
 
+_SHOWN = 60
+"""Most characters of a text in the table; the JSON has all of it."""
+
+
 class PredictionFormat(StrEnum):
     """What `splitmix predict` prints."""
 
@@ -79,10 +83,17 @@ def predict(
         )
         return
     listing = table("", "class", ">probability")
-    for name, classes in zip(names, predictions, strict=True):
+    shown = names if text is None else [_shortened(text)]
+    for name, classes in zip(shown, predictions, strict=True):
         for place, likely in enumerate(classes[:top]):
             listing.add_row("" if place else name, likely.name, percent(likely.probability))
     console().print(listing)
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning of a text, in one line, with an ellipsis if it goes on."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 4].rstrip()} ..."
 
 
 def _described(name: str, classes: Sequence[Likely]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class LocalLink(Link):
             If there are fewer than `min_nodes`.
         """
         if (n := len(self.clients)) < min_nodes:
-            raise LinkError(f"there {are(n)} {counted(n, 'client')}, min-nodes is {min_nodes}")
+            raise LinkError(f"there {are(n)} {counted(n, 'client')}, min_nodes is {min_nodes}")
         return {index: index + 1 for index in range(len(self.clients))}
 
     @contextmanager

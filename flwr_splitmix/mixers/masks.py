@@ -52,7 +52,7 @@ def sample_counts(
     free = n_patches - k * min_patches
     if free < 0:
         raise ValueError(
-            f"min-patches is {min_patches}, but a group's {k} members share "
+            f"min_patches (min-patches) is {min_patches}, but a group's {k} members share "
             f"{counted(n_patches, 'patch')}; allowed are 0 to {n_patches // k}"
         )
     if alpha is None:

@@ -61,7 +61,7 @@ class Pace:
                 raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
         if not (math.isfinite(self.straggler_factor) and self.straggler_factor > 1):
             raise ValueError(
-                f"straggler-factor is {self.straggler_factor!r}; it must be above 1, e.g. 2.0: "
+                f"straggler_factor is {self.straggler_factor!r}; it must be above 1, e.g. 2.0: "
                 "half of all clients take longer than the median"
             )
 

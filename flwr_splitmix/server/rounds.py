@@ -211,7 +211,7 @@ class RoundLoop(Shape):
         """
         check_live_clients(clients)
         if not clients:
-            raise LinkError(f"there are 0 clients, min-nodes is {self.min_nodes}")
+            raise LinkError(f"there are 0 clients, min_nodes is {self.min_nodes}")
         self.aggregator.check_works_without_grid(len(clients))
         self.prepare(clients)
         last, self._last_fit = self._last_fit, None
@@ -400,9 +400,10 @@ class RoundLoop(Shape):
         """Raise LinkError if fewer than `min_nodes` clients are left."""
         left = len(clients.nodes)
         if left < self.min_nodes:
+            key = "min_nodes" if isinstance(self._open_link, LocalLink) else "min-nodes"
             raise LinkError(
                 f"round {clients.server_round}: {counted(left, 'client')} {are(left)} left, "
-                f"min-nodes is {self.min_nodes}: {reasons(clients) or 'no others were asked'}"
+                f"{key} is {self.min_nodes}: {reasons(clients) or 'no others were asked'}"
             )
 
     def rng(self, purpose: str, *place: int) -> np.random.Generator:

@@ -112,6 +112,19 @@ def test_a_text_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     assert 'holds a language model; give it --text "..."' in refused.stderr
 
 
+def test_the_table_shows_the_beginning_of_a_long_text(tmp_path: Path) -> None:
+    fitted = fit(tmp_path, strategy="USplitFL", task="classification")
+    assert export(fitted, tmp_path / "model").exit_code == 0
+    text = "the cat sees a dog and " * 20
+    asked = ("predict", tmp_path / "model", "--text", text)
+    shown = " ".join(splitmix(*asked).stdout.split())
+    assert "the cat sees a dog and the cat" in shown
+    assert shown.count("the cat") < 4
+    assert "..." in shown
+    (whole,) = json.loads(splitmix(*asked, "--format", "json").stdout)
+    assert whole["input"] == text
+
+
 def test_a_pair_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     rows = [
         {"sentence1": f"dog {i}", "sentence2": f"cat {i % 2}", "label": i % 2} for i in range(8)

@@ -251,7 +251,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"strategy": "InputMixupSL", "model": "lenet5"}, ["(1, 32, 32)", "5 x 5 square cells"]),
     (
         {"min_patches": 9},
-        ["min-patches is 9, but a group's 2 members share 16 patches; allowed are 0 to 8"],
+        [
+            "min_patches (min-patches) is 9, but a group's 2 members share 16 patches",
+            "allowed are 0 to 8",
+        ],
     ),
     ({"k": 5}, ["k is 5", "only 4 clients take part in a round", "2 to 4"]),
     ({"fraction_train": 0.5, "k": 3}, ["k is 3", "only 2 clients take part in a round"]),

@@ -139,7 +139,7 @@ def test_a_client_that_raises_a_client_error_speaks_for_itself() -> None:
 
 
 def test_too_few_clients_are_named() -> None:
-    with pytest.raises(LinkError, match="there are 3 clients, min-nodes is 4"):
+    with pytest.raises(LinkError, match="there are 3 clients, min_nodes is 4"):
         LocalLink(clients_of()).directory(None, 4)
     assert LocalLink(clients_of()).directory(None, 3) == {0: 1, 1: 2, 2: 3}
 

@@ -20,8 +20,8 @@ from flwr_splitmix.strategies import PSL, CutMixSL, MixupSL
         ({"straggler": "hurry"}, "straggler is 'hurry'; allowed are wait, skip"),
         ({"group_order": "size"}, "group-order is 'size'; allowed are random, arrival"),
         ({"grouping": "age"}, "grouping is 'age'; allowed are random, speed"),
-        ({"straggler_factor": 1.0}, "straggler-factor is 1.0; it must be above 1"),
-        ({"straggler_factor": float("nan")}, "straggler-factor is nan; it must be above 1"),
+        ({"straggler_factor": 1.0}, "straggler_factor is 1.0; it must be above 1"),
+        ({"straggler_factor": float("nan")}, "straggler_factor is nan; it must be above 1"),
     ],
 )
 def test_what_is_not_allowed_is_named(options: dict[str, Any], sentence: str) -> None:

@@ -119,10 +119,10 @@ def test_the_survivor_without_a_patch_skips_the_step() -> None:
 def test_below_min_nodes_the_round_ends_with_the_reasons() -> None:
     with pytest.raises(
         LinkError,
-        match=r"round 2: 1 client is left, min-nodes is 2: client 0: RuntimeError: the battery",
+        match=r"round 2: 1 client is left, min_nodes is 2: client 0: RuntimeError: the battery",
     ):
         run(CutMixSL, Toy(clients=2), 3, {0: (2, 1)})
-    with pytest.raises(LinkError, match="there are 2 clients, min-nodes is 3"):
+    with pytest.raises(LinkError, match="there are 2 clients, min_nodes is 3"):
         run(PSL, Toy(clients=2), min_nodes=3)
 
 
@@ -292,7 +292,7 @@ def test_a_lower_segment_that_detaches_is_an_error_not_untrained() -> None:
 
 
 def test_fit_without_clients_says_so() -> None:
-    with pytest.raises(LinkError, match="there are 0 clients, min-nodes is 2"):
+    with pytest.raises(LinkError, match="there are 0 clients, min_nodes is 2"):
         CutMixSL(Toy().upper(), device="cpu").fit([], 1)
 
 

@@ -155,7 +155,7 @@ def test_a_trunk_that_does_not_fit_is_told_the_shapes(trunk: nn.Module, said: st
 def test_below_min_nodes_the_round_ends() -> None:
     toy = TextToy(clients=2, kind=faulty("encode", lambda answer: {}))
     strategy = USplitSL(toy.server(), device="cpu", min_nodes=2)
-    with pytest.raises(LinkError, match="1 client is left, min-nodes is 2: client 1: sent no"):
+    with pytest.raises(LinkError, match="1 client is left, min_nodes is 2: client 1: sent no"):
         strategy.fit(toy.clients_for(strategy), 1)
 
 

@@ -108,8 +108,12 @@ def split_vision_model(
         return open_vision_model(request).cut()
 
 
-def _check_numbers(**numbers: int | None) -> None:
-    for name, value in numbers.items():
+def _check_numbers(num_classes: int, **numbers: int | None) -> None:
+    if num_classes is None:
+        raise ValueError(
+            "num_classes is None; pass num_classes=, the number of classes that images can have"
+        )
+    for name, value in {"num_classes": num_classes, **numbers}.items():
         if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
             raise ValueError(
                 f"{name} is {value!r}; it must be a whole number: images and patches are square"

@@ -80,8 +80,12 @@ class ServerSegment(TrainedSegment):
                 f"{', '.join(get_args(ServerUpdate))}"
             )
         classes = num_classes or getattr(module, "num_classes", None)
-        if classes is None or (classes := whole_number("num_classes", classes)) < 2:
-            raise ValueError(f"num_classes is {classes!r}; the upper segment needs at least 2")
+        if classes is None:
+            raise ValueError(
+                "the upper segment does not say how many classes it has; pass num_classes="
+            )
+        if (classes := whole_number("num_classes", classes)) < 2:
+            raise ValueError(f"num_classes is {classes}; the upper segment needs at least 2")
         super().__init__(
             module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )

@@ -201,6 +201,7 @@ def test_the_positions_of_a_cnn_are_in_neither_segment() -> None:
         ("swin_tiny_patch4_window7_224", {"patch_size": 5}, "patch_size 5 does not divide image"),
         ("lenet5", {"cut_at": "conv3"}, "allowed are conv1, pool1, conv2, pool2"),
         ("lenet5", {"image_size": 15}, "too small for lenet5, at least 16 is needed"),
+        ("lenet5", {"num_classes": None}, "num_classes is None; pass num_classes=, the number"),
         ("lenet5", {"pretrained": True}, "lenet5 is not timm's and takes no option pretrained"),
     ],
 )

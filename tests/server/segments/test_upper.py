@@ -158,7 +158,7 @@ def test_numpys_integers_are_numbers_of_classes() -> None:
 
 
 def test_the_number_of_classes_must_be_known() -> None:
-    with pytest.raises(ValueError, match="num_classes is None"):
+    with pytest.raises(ValueError, match="how many classes it has; pass num_classes="):
         ServerSegment(nn.Linear(2, 3), device="cpu")
 
 
