@@ -111,15 +111,15 @@ def test_only_who_was_left_over_is_reported_unmixed(
     ("labels", "sentence"),
     [
         ([torch.tensor([0, 1, 2, 0])], r"uploaded \(4,\) of torch.int64, expected \(4, 3\)"),
-        (torch.ones(4, 3) / 3, "no list of 1 soft labels"),
-        ([], "no list of 1 soft labels"),
+        (torch.ones(4, 3) / 3, "no list of 1 soft label$"),
+        ([], "no list of 1 soft label$"),
         ([None], "labels for a pass that is not its own"),
         ([torch.ones(4, 4) / 4], r"uploaded \(4, 4\)"),
         ([torch.full((4, 3), 1.1)], r"soft labels outside 0\.\.1"),
         ([torch.full((4, 3), -0.1)], r"soft labels outside 0\.\.1"),
         ([torch.full((4, 3), math.nan)], "NaN or infinite"),
         ([torch.ones(4, 3, dtype=torch.float64)], "of torch.float64, expected"),
-        (None, "no list of 1 soft labels"),
+        (None, "no list of 1 soft label$"),
     ],
 )
 def test_soft_labels_are_checked(labels: Any, sentence: str) -> None:
