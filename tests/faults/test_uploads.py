@@ -19,7 +19,7 @@ REASONS = {
     "shape": ", 2) of torch.float64, expected (4, ",
     "dtype": "of torch.float32, expected",
     "many": "uploaded (4, 7, 3) of torch.float64, expected",
-    "passes": "uploaded no list of 1 smashed tensors",
+    "passes": "uploaded no list of 1 smashed tensor",
 }
 
 
