@@ -114,7 +114,7 @@ def test_even_masks_keep_at_most_the_rounded_up_share() -> None:
         ({"passes": 0}, "passes is 0"),
         ({"k": 0}, "k is 0"),
         ({"kept": 1.2}, "not in 0..1"),
-        ({"kept": [0.5]}, "1 ratios for 2 passes"),
+        ({"kept": [0.5]}, "1 ratio for 2 passes"),
         ({"kept": RandomMasks(alpha=1, failure=0.1)}, "failure is 0.1; it is a part of delta"),
     ],
 )
