@@ -63,14 +63,28 @@ def advised() -> dict[str, Any]:
             "lora-parts names 'head', but head-layers is 0, so that it has no layer to adapt",
         ),
         ("language", "support-texts=400", "support-texts is 400, of 400 public texts"),
-        ("language", "support-texts=1", "with 2 supports, but there is only 1; raise support-text"),
-        ("language", "public-samples=1", "there is only 1; raise public-samples, or lower k"),
         ("language", "samples-per-client=1001", "(samples-per-client); allowed are up to 1000"),
     ],
 )
 def test_what_would_end_a_run_is_named_by_its_key(app: str, keys: str, said: str) -> None:
     done = check(APPS / app, "--no-cuts", "--nodes", "2", "--run-config", keys)
     assert (done.exit_code, said in done.stderr) == (1, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("support-texts=1", "2 supports, drawn from only 1; a larger support-texts hides more"),
+        ("public-samples=1", "2 supports, drawn from only 1; a larger public-samples hides more"),
+        ("", ""),
+    ],
+)
+def test_few_supports_are_remarked(keys: str, said: str) -> None:
+    done = check(APPS / "language", "--no-cuts", "--nodes", "2", "--run-config", keys)
+    assert done.exit_code == 0, done.output
+    flat = " ".join(done.output.split())
+    assert said in flat
+    assert bool(said) is ("hides more" in flat)
 
 
 def test_layers_of_other_names_get_no_adapters(tmp_path: Path) -> None:

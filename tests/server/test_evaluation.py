@@ -137,7 +137,7 @@ def test_a_warning_says_that_without_averaging_the_initial_lower_segment_is_eval
 
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
-    assert ("gets the initial one in every round" in caplog.text) is (kind is PSL)
+    assert ("initial weights in every round" in caplog.text) is (kind is PSL)
 
 
 def test_evaluation_comes_when_it_is_due_and_after_the_last_round() -> None:

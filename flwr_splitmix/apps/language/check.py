@@ -24,7 +24,7 @@ from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.data.texts.tokens import LongTextsCount
 from flwr_splitmix.segments.language import LanguageParts
-from flwr_splitmix.words import are, counted
+from flwr_splitmix.words import counted
 
 MOST_ROWS = 4000
 """Number of training rows that are tokenised: enough to estimate their lengths, and fast."""
@@ -108,10 +108,10 @@ def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> No
         )
     public = len(public_texts(config))
     if config.strategy == "MixGuard" and public:
-        _check_supports(config, public)
+        _check_supports(config, public, report)
 
 
-def _check_supports(config: LanguageConfig, public: int) -> None:
+def _check_supports(config: LanguageConfig, public: int, report: Report) -> None:
     if public <= config.support_texts:
         raise ConfigError(
             f"run-config: support-texts is {config.support_texts}, of "
@@ -119,10 +119,10 @@ def _check_supports(config: LanguageConfig, public: int) -> None:
         )
     supports = config.support_texts or public
     if supports < config.k - 1:
-        raise ConfigError(
-            f"run-config: k is {config.k}, so that a text is mixed with "
-            f"{counted(config.k - 1, 'support')}, but there {are(supports)} only {supports}; raise "
-            f"{'support-texts' if config.support_texts else 'public-samples'}, or lower k"
+        key = "support-texts" if config.support_texts else "public-samples"
+        report.remarks.append(
+            f"k is {config.k}, so a text is mixed with {counted(config.k - 1, 'support')}, drawn "
+            f"from only {supports}; a larger {key} hides more"
         )
 
 

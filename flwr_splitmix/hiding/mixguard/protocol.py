@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,6 +31,9 @@ from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
 from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.seeding import derive_seed, secret_uniform, torch_seed
 from flwr_splitmix.storage import under
+from flwr_splitmix.words import counted
+
+log = logging.getLogger("flwr.splitmix")
 
 RECENT = 20
 """Number of latest calibration steps over which a round's metrics average errors."""
@@ -68,8 +72,7 @@ class MixGuard(Hiding):
     Raises
     ------
     ValueError
-        If there is no public text, or none left to calibrate on, there are fewer supports than a
-        mixture has, or there is no word for secret tokens.
+        If there is no public text, or none left to calibrate on, or no word for secret tokens.
 
     Source: MixGuard, sections 4.2 to 4.5; for what the paper leaves open see docs/mixguard.md.
     """
@@ -94,10 +97,12 @@ class MixGuard(Hiding):
         if not self._examples:
             raise ValueError("MixGuard has no public text: its set of supports is empty")
         self._supports, self._calibrated_on = divide(public, self.options.support_texts)
-        if self._supports < (least := self.options.k - 1):
-            raise ValueError(
-                f"MixGuard mixes a text with {least} supports (k is {self.options.k}), but has "
-                f"only {self._supports} to draw from; give it more public texts, or a smaller k"
+        if self._supports < (places := self.options.k - 1):
+            log.warning(
+                "MixGuard mixes a text with %s, drawn from only %d: a server that knows these few "
+                "texts sees through more; give it more public texts",
+                counted(places, "support"),
+                self._supports,
             )
         self.tokens = SecretTokens(
             self.options.secret_tokens,
