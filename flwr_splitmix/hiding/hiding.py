@@ -155,9 +155,9 @@ class Hiding:
         self._side = side
 
     @classmethod
-    def names(cls) -> list[str]:
-        """Return the names of this method and of those that it derives from, this one first."""
-        return [each.__name__ for each in cls.__mro__ if issubclass(each, Hiding)]
+    def names(cls) -> str:
+        """Return the names of this method and of those that it derives from, between spaces."""
+        return " ".join(each.__name__ for each in cls.__mro__ if issubclass(each, Hiding))
 
     # Every batch.
 

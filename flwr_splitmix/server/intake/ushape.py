@@ -95,7 +95,7 @@ def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
         return
     for client in clients.alive:
         said = clients.descriptions[client].get("hiding")
-        if not isinstance(said, list) or hiding.__name__ not in said:
+        if not isinstance(said, str) or hiding.__name__ not in said.split():
             clients.fail(
                 client,
                 f"its texts are not hidden by {hiding.__name__}, as {strategy} promises; make it "
