@@ -201,9 +201,9 @@ def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None
 @pytest.mark.parametrize("argument", ["data", "test_data", "benchmark_data"])
 def test_texts_of_another_tokenizer_are_refused(argument: str) -> None:
     toy = TextToy(clients=1)
-    foreign = TextSet([torch.tensor([3, 4]), torch.tensor([5, VOCABULARY + 1, 6])], [0, 1])
+    foreign = TextSet([torch.tensor([3, 4]), torch.tensor([5, VOCABULARY, 6])], [0, 1])
     texts: dict[str, Any] = {"data": toy.texts(0, 4), argument: foreign}
-    with pytest.raises(ValueError, match=rf"^{argument} has token id 24, .* vocabulary has 23 "):
+    with pytest.raises(ValueError, match=rf"^{argument} has token id 23, .* vocabulary has 23 "):
         UShapeClient(toy.head(), toy.tail(), device="cpu", **texts)
 
 

@@ -266,13 +266,14 @@ def test_a_module_for_other_smashed_data_is_told_their_shape(upper: nn.Module) -
         segment.score(mixture().smashed, torch.zeros(12, dtype=torch.int64))
 
 
-def test_an_error_of_another_cause_stays_as_it_is() -> None:
+@pytest.mark.parametrize("cause", ["the disk is full", "out of memory: blocks of this size"])
+def test_an_error_of_another_cause_stays_as_it_is(cause: str) -> None:
     class Broken(nn.Linear):
         def forward(self, smashed: Tensor) -> Tensor:
-            raise RuntimeError("the disk is full")
+            raise RuntimeError(cause)
 
     segment = ServerSegment(Broken(18, 3), num_classes=3, device="cpu")
-    with pytest.raises(RuntimeError, match=r"^the disk is full$"):
+    with pytest.raises(RuntimeError, match=rf"^{cause}$"):
         segment.learn_part(mixture(), B, seed=0, first=True)
 
 
