@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, exchange
-from flwr_splitmix.clients.hooks import checked_hidden, checked_sent
+from flwr_splitmix.clients.hooks import checked_hidden, checked_logits, checked_sent
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import TextEvaluation
 from flwr_splitmix.data.texts.batch import TextBatch
@@ -131,8 +131,9 @@ class GraphlessExchanges(Client):
         self.segments.eval()
         with torch.no_grad():
             here = [output.to(self.device) for output in outputs]
-            hidden = checked_hidden(self.recover(here, sent))
-            following = self._evaluation.add(self.hiding.logits(hidden, sent), sent.batch)
+            hidden = checked_hidden(self.recover(here, sent), self.hiding.side.width)
+            logits = checked_logits(self.hiding.logits(hidden, sent), len(sent.batch.ids))
+            following = self._evaluation.add(logits, sent.batch)
             self._evaluation.sent = None
             return {} if following is None else self._send_test(following)
 

@@ -37,14 +37,24 @@ def checked_sent(sent: object) -> Sent:
     return sent
 
 
-def checked_hidden(hidden: object) -> Tensor:
-    """Return what `recover` returned; raises ClientError if it is no tensor."""
-    if not isinstance(hidden, Tensor):
+def checked_hidden(hidden: object, width: int) -> Tensor:
+    """Return what `recover` returned; raises ClientError if it is no tensor of this width."""
+    if not isinstance(hidden, Tensor) or hidden.shape[-1:] != (width,):
         raise ClientError(
-            f"recover returns {_described(hidden)}; needed is one tensor (texts, tokens, width), "
+            f"recover returns {_described(hidden)}; needed is one tensor (texts, tokens, {width}), "
             "such as outputs[0]"
         )
     return hidden
+
+
+def checked_logits(logits: object, texts: int) -> Tensor:
+    """Return what `logits` returned; raises ClientError if it has no row for each text."""
+    if not isinstance(logits, Tensor) or logits.dim() not in (2, 3) or len(logits) != texts:
+        raise ClientError(
+            f"logits returns {_described(logits)}; needed is a tensor ({texts}, classes) or "
+            f"({texts}, tokens, vocabulary)"
+        )
+    return logits
 
 
 def checked_loss(loss: object) -> Tensor:

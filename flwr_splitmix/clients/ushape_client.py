@@ -102,7 +102,14 @@ class UShapeClient(GraphlessExchanges):
         if learns not in get_args(Learns):
             raise ValueError(f"learns is {learns!r}; allowed are 'all' and 'tail'")
         self.device = pick_device(device)
-        check_vocabulary(head, data=data, test_data=test_data, benchmark_data=benchmark_data)
+        self.hiding = hiding or Hiding()
+        check_vocabulary(
+            head,
+            data=data,
+            test_data=test_data,
+            benchmark_data=benchmark_data,
+            public=self.hiding.public,
+        )
         self.head, self.tail = head.to(self.device), tail.to(self.device)
         self.learns = learns
         if learns == "tail":
@@ -114,7 +121,6 @@ class UShapeClient(GraphlessExchanges):
         self.batches = Batches(data, batch_size)
         if not self.batches.examples:
             raise ClientError(NO_DATA)
-        self.hiding = hiding or Hiding()
         self.tests = tests_of(test_data, benchmark_data)
         self.scores = scores or TextScores
         self.repeatable_secrets = repeatable_secrets
@@ -335,7 +341,7 @@ class UShapeClient(GraphlessExchanges):
             raise ClientError("the server asks for the gradients of one batch twice")
         sent = self._expected(self._sent, outputs)
         leaves = [output.to(self.device).detach().requires_grad_() for output in outputs]
-        recovered = checked_hidden(self.recover(leaves, sent))
+        recovered = checked_hidden(self.recover(leaves, sent), self.hiding.side.width)
         hidden = recovered.detach().requires_grad_()
         loss = checked_loss(self.loss(hidden, sent))
         loss.backward()  # type: ignore[no-untyped-call]

@@ -166,7 +166,7 @@ def _public_folder(source: str) -> str:
 
 def _tell_dropped(count: LongTextsCount) -> None:
     if count.dropped:
-        log.warning("%d of %d texts are too long and are left out", count.dropped, count.texts)
+        log.warning("left out as too long: %d of %s", count.dropped, counted(count.texts, "text"))
 
 
 def _chosen(test: TextRows, texts: int) -> TextRows:

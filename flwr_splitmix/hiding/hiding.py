@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
+from flwr_splitmix.data.batches import Example
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.words import with_article
@@ -111,6 +113,11 @@ class Hiding:
 
     An object belongs to one client, which attaches it at the start of every round.
 
+    Parameters
+    ----------
+    public
+        Public texts for a method that needs some, tokenised like the client's; None for none.
+
     Attributes
     ----------
     warning
@@ -124,7 +131,8 @@ class Hiding:
     warning: ClassVar[str] = ""
     accounts: ClassVar[bool] = False
 
-    def __init__(self) -> None:
+    def __init__(self, public: Dataset[Example] | None = None) -> None:
+        self.public = public
         self._side: ClientSide | None = None
 
     @property

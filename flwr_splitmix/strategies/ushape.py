@@ -31,6 +31,7 @@ from flwr_splitmix.server.intake.ushape import (
 from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment
+from flwr_splitmix.words import counted
 
 __all__ = ["UShapeOptions", "UShapeStrategy"]
 
@@ -250,7 +251,8 @@ class UShapeStrategy(RoundLoop):
         said = {c: number for c, number in said.items() if number}
         steps = dict(zip(said, plausible(list(said.values())), strict=True))
         if steps:
-            log.info("clients calibrate for up to %d steps on public texts", max(steps.values()))
+            most = counted(max(steps.values()), "step")
+            log.info("clients calibrate for up to %s on public texts", most)
         for number in range(max(steps.values(), default=0)):
             due = {c: {"number": number} for c in clients.alive if number < steps.get(c, 0)}
             replies = clients.call("encode_public", due, phase="calibrate")

@@ -157,6 +157,8 @@ def test_a_pair_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     alone = splitmix("predict", model, "--text", "a dog")
     assert "classifies pairs of sentences" in alone.stderr
     assert "--second" in alone.stderr
+    halved = splitmix("predict", model, "--text", "a dog", "--second", "\ud83d")
+    assert r"has half a character, '\ud83d', at place 1" in halved.stderr
     assert "tokenizer(first, second)" in (model / "README.md").read_text()
 
 

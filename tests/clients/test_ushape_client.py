@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, Order, TextSet, UShapeClient
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding.hiding import Hiding, Sent
+from flwr_splitmix.hiding import Hiding, MixGuard, MixGuardOptions, Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.strategies import USplitSL
@@ -198,11 +198,20 @@ def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None
         client.run("encode_test", {"kind": "federated", "start": 4, "stop": 7})
 
 
+FOREIGN = TextSet([torch.tensor([3, 4]), torch.tensor([5, VOCABULARY, 6])], [0, 1])
+
+
+def test_public_texts_of_another_tokenizer_are_refused() -> None:
+    toy = TextToy(clients=1)
+    hiding = MixGuard(FOREIGN, vocab_size=VOCABULARY, options=MixGuardOptions(k=2))
+    with pytest.raises(ValueError, match=r"^public has token id 23, .* vocabulary has 23 "):
+        UShapeClient(toy.head(), toy.tail(), toy.texts(0, 4), device="cpu", hiding=hiding)
+
+
 @pytest.mark.parametrize("argument", ["data", "test_data", "benchmark_data"])
 def test_texts_of_another_tokenizer_are_refused(argument: str) -> None:
     toy = TextToy(clients=1)
-    foreign = TextSet([torch.tensor([3, 4]), torch.tensor([5, VOCABULARY, 6])], [0, 1])
-    texts: dict[str, Any] = {"data": toy.texts(0, 4), argument: foreign}
+    texts: dict[str, Any] = {"data": toy.texts(0, 4), argument: FOREIGN}
     with pytest.raises(ValueError, match=rf"^{argument} has token id 23, .* vocabulary has 23 "):
         UShapeClient(toy.head(), toy.tail(), device="cpu", **texts)
 
@@ -323,6 +332,7 @@ def unmasked(client: UShapeClient, batch: TextBatch) -> Sent:
         ("obfuscate", unmasked, "with mask None;"),
         ("recover", lambda *_: None, "None; needed is one tensor"),
         ("recover", lambda c, outputs, sent: outputs, r"a list of a tensor .* outputs\[0\]"),
+        ("recover", lambda c, outputs, sent: outputs[0][..., :3], r"\(4, \d, 3\); .* tokens, 5\)"),
         ("loss", lambda *_: None, "None; needed is a tensor of one number"),
         ("loss", lambda *_: 0.5, "a float; needed is a tensor of one number"),
         ("loss", lambda c, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); needed is a"),
@@ -338,6 +348,31 @@ def test_what_an_own_method_wrongly_returns_is_told_with_its_name(
     client = attached(TextToy(clients=1, kind=type("Own", (UShapeClient,), {hook: wrong})))
     with pytest.raises(ClientError, match=rf"^{hook} returns .*{said}"):
         decode(client, encode(client))
+
+
+class Scoring(Hiding):
+    def __init__(self, wrong: Any) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def logits(self, hidden: Tensor, sent: Sent) -> Any:
+        return self.wrong(super().logits(hidden, sent))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda logits: None, "None"),
+        (lambda logits: logits[:1], r"a tensor \(1, \d\)"),
+        (lambda logits: logits[0], r"a tensor \(\d,\)"),
+    ],
+)
+def test_logits_that_do_not_fit_the_texts_are_refused(wrong: Any, said: str) -> None:
+    toy = TextToy(clients=1, tests=7, task="classification")
+    client = attached(toy, hiding=Scoring(wrong))
+    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    with pytest.raises(ClientError, match=rf"^logits returns {said}; .* \(4, classes\) or"):
+        client.run("decode_test", {"outputs": sent["messages"]})
 
 
 class Returning(Hiding):

@@ -172,7 +172,7 @@ def test_long_answers_are_cut_for_training_and_left_out_of_the_test(
     assert (len(texts.pooled), len(texts.test)) == (12, 11)
     assert max(len(text) for text in texts.pooled.texts) == 96
     assert {int(text[-1]) for text in texts.test.texts} == {tokenizer.eos_token_id}
-    assert "1 of 12 texts are too long and are left out" in caplog.text
+    assert "left out as too long: 1 of 12 texts" in caplog.text
 
 
 def test_papers_numbers_of_codebleu_are_not_put_beside_bleu() -> None:

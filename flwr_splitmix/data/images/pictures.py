@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
+from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from io import BytesIO
@@ -109,15 +110,15 @@ def decode_pictures(
             wrong.append(str(error))
     if wrong and not skip_corrupt:
         remedy = "it" if len(wrong) == 1 else "them"
-        counted = "" if len(wrong) == 1 else f"{len(wrong)} pictures cannot be used: "
+        number = "" if len(wrong) == 1 else f"{len(wrong)} pictures cannot be used: "
         raise DataError(
-            f"{counted}{_first(wrong)}; repair {remedy}, or leave {remedy} out with "
+            f"{number}{_first(wrong)}; repair {remedy}, or leave {remedy} out with "
             "skip-corrupt=true"
         )
     if wrong:
         log.warning(
-            "%d of %d pictures are left out (skip-corrupt): %s",
-            len(wrong), len(wrong) + len(kept), _first(wrong),
+            "left out (skip-corrupt): %d of %s: %s",
+            len(wrong), counted(len(wrong) + len(kept), "picture"), _first(wrong),
         )  # fmt: skip
     return decoded, kept
 

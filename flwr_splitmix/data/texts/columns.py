@@ -14,6 +14,7 @@ from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.texts.files import Columns
 from flwr_splitmix.data.texts.labels import class_of
 from flwr_splitmix.data.texts.rows import TextRows, TextTask
+from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -111,9 +112,9 @@ def rows_of(
         kept.append(row)
     if len(kept) < size:
         log.warning(
-            "%d of %d rows of %s have an empty text and are left out",
+            "left out for their empty text: %d of %s of %s",
             size - len(kept),
-            size,
+            counted(size, "row"),
             source,
         )
     if not kept:

@@ -90,9 +90,8 @@ class MixGuard(Hiding):
         special_ids: Sequence[int] = (),
         options: MixGuardOptions | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(public)
         self.options = options or MixGuardOptions()
-        self.public = public
         self._examples = len(public)  # type: ignore[arg-type]
         if not self._examples:
             raise ValueError("MixGuard has no public text: its set of supports is empty")

@@ -118,8 +118,7 @@ class SnD(Hiding):
             )
         if calibration_epochs and not len(public):  # type: ignore[arg-type]
             raise ValueError("SnD has no public text for its denoiser to learn on")
-        super().__init__()
-        self.public = public
+        super().__init__(public)
         self.vocab_size = vocab_size
         self.eta = eta
         self.calibration_epochs = calibration_epochs

@@ -156,7 +156,7 @@ class RayLink(RunLink):
         wanted = self.num_hosts or max(len(nodes), min(cpus, 4), 1)
         self._hosts = self._start_hosts(ray, wanted, nodes)
         homes = {host.home for host in self._hosts}
-        log.info("%d client hosts on %d Ray nodes", wanted, len(homes))
+        log.info("%s on %s", counted(wanted, "client host"), counted(len(homes), "Ray node"))
 
     @property
     def handles(self) -> list[Any]:
