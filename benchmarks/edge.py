@@ -28,7 +28,7 @@ from benchmarks.measure import show, spread, write
 from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.sandbox.deployment import LocalDeployment, Node
 from flwr_splitmix.sandbox.superlink import FlowerError, end_as_if_asked, free_port, toml
-from flwr_splitmix.server.part_count import PARTS_ALLOWED, PartsAsked, is_parts
+from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartsAsked, is_parts
 
 ROOT = Path(__file__).resolve().parents[1]
 APP = Path(__file__).parent / "apps" / "edge"

@@ -17,9 +17,9 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.numbers import whole_number as whole_number
-from flwr_splitmix.server.pace import Pace
-from flwr_splitmix.server.part_count import PartsAsked
 from flwr_splitmix.server.segments.upper import ServerUpdate
+from flwr_splitmix.server.steps.pace import Pace
+from flwr_splitmix.server.steps.part_count import PartsAsked
 from flwr_splitmix.words import with_article
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr_splitmix import methods
 from flwr_splitmix.server.evaluation.central import central_evaluation as central_evaluation
+from flwr_splitmix.server.steps.pace import Pace as Pace
 from flwr_splitmix.strategies.split import SplitStrategy as SplitStrategy
 from flwr_splitmix.strategies.ushape import UShapeStrategy as UShapeStrategy
 

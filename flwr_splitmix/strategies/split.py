@@ -24,7 +24,6 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
-from flwr_splitmix.server.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
 from flwr_splitmix.server.options import (
     RoundOptions,
@@ -32,13 +31,14 @@ from flwr_splitmix.server.options import (
     check_kind,
     check_observers,
 )
-from flwr_splitmix.server.pace import Pace
-from flwr_splitmix.server.part_count import PartCount, PartsAsked
-from flwr_splitmix.server.planning import Planner, RoundLength
 from flwr_splitmix.server.remarks import Remarks, name_clients
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
-from flwr_splitmix.server.steps import Place, Steps, Training, WholeBatchSteps
+from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
+from flwr_splitmix.server.steps.pace import Pace
+from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked
+from flwr_splitmix.server.steps.planning import Planner, RoundLength
+from flwr_splitmix.server.steps.split import Place, Steps, Training, WholeBatchSteps
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -272,8 +272,8 @@ class SplitStrategy(RoundLoop):
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.
 
-        A step is one exchange, or one per part of its batch; see `server.steps` and
-        `server.micro_batches`.
+        A step is one exchange, or one per part of its batch; see `server.steps.split` and
+        `server.steps.micro_batches`.
         Clients whose privacy budget is spent take part in no further step; if fewer than
         `min_nodes` others are left, the round ends early, and the run ends after it.
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, Unpack
 
 from flwr.serverapp import strategy as flower
@@ -12,26 +11,19 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import Client, UShapeClient
 from flwr_splitmix.device import Precision
-from flwr_splitmix.events import EvaluationResult, Messages, StepDone
+from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_texts
-from flwr_splitmix.server.intake.checks import plausible, read_each, reasons
-from flwr_splitmix.server.intake.finite import all_finite
-from flwr_splitmix.server.intake.ushape import (
-    agree_on_batches,
-    check_hiding,
-    public_groups,
-    read_gradients,
-    read_messages,
-)
+from flwr_splitmix.server.intake.checks import reasons
+from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
 from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment
-from flwr_splitmix.words import counted
+from flwr_splitmix.server.steps.split import Place
+from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
 
 __all__ = ["UShapeOptions", "UShapeStrategy"]
 
@@ -142,136 +134,33 @@ class UShapeStrategy(RoundLoop):
         """
         batches = self._agree(clients)
         self.require(clients)
-        self._calibrate(clients)
+        taken = self._steps(clients)
+        taken.calibrate()
         steps = self.steps_per_round or batches * self.epochs_per_round
-        gradients: Mapping[int, list[Tensor]] = {}
         for number in range(steps):
             progress = server_round - 1 + number / steps
-            replies = self._encode(clients, number, progress, gradients)
-            messages = self._read(clients, replies)
-            outputs = self._forward(
-                clients, messages, derive_seed(self.draws, "trunk", server_round, number)
-            )
-            public = self._look(clients, {c: replies[c] for c in outputs if "public" in replies[c]})
-            answers = clients.call(
-                "decode",
-                {
-                    c: {"number": number, "outputs": outputs[c], "public": public.get(c)}
-                    for c in outputs
-                },
-            )
-            read = read_each(clients, answers, partial(_gradients_for, messages))
-            self.require(clients)
-            # A client that trains only its tail returns no gradients and needs none.
-            returned = {client: own for client, own in read.items() if own}
-            gradients = self.trunk.learn(returned, progress, self.num_rounds)
-            for client in returned.keys() - gradients.keys():
-                clients.fail(client, "its messages or gradients overflow in the trunk")
-            self.require(clients)
-            self.audience.on_step(
-                StepDone(server_round, number, messages, gradients, returned=returned)
-            )
-        self._encode(clients, steps, server_round, gradients, last=True)
+            self.audience.on_step(taken.take(Place(server_round, number, progress)))
+        taken.finish(Place(server_round, steps, server_round))
         return steps
+
+    def _steps(self, clients: Clients) -> TrunkSteps:
+        """Return the object that takes a round's steps."""
+        training = TrunkTraining(
+            self.trunk, self.max_length, self.draws, self.num_rounds, self.require
+        )
+        return TrunkSteps(training, clients)
 
     def _agree(self, clients: Clients) -> int:
         """Return the mean number of full batches; clients that do not fit are left out."""
         check_hiding(clients, self.hiding, type(self).__name__)
         return agree_on_batches(clients, self.width)
 
-    def _forward(
-        self, clients: Clients, messages: Mapping[int, Messages], seed: int
-    ) -> dict[int, list[Tensor]]:
-        """Pass messages through the trunk, leaving out clients whose outputs overflow."""
-        outputs = self.trunk.forward(messages, seed)
-        if all_finite([part for parts in outputs.values() for part in parts]):
-            return outputs
-        for client, parts in outputs.items():
-            if not all_finite(parts):
-                clients.fail(client, "its messages overflow in the trunk")
-        self.require(clients)
-        return self.trunk.forward(
-            {c: m for c, m in messages.items() if c not in clients.failures}, seed
-        )
-
-    def _encode(
-        self,
-        clients: Clients,
-        number: int,
-        progress: float,
-        gradients: Mapping[int, list[Tensor]],
-        *,
-        last: bool = False,
-    ) -> dict[int, dict[str, Any]]:
-        payloads = {
-            client: {
-                "number": number,
-                "progress": progress,
-                "gradient": gradients.get(client),
-                "last": last,
-            }
-            for client in clients.alive
-        }
-        return clients.call("encode", payloads)
-
-    def _read(
-        self, clients: Clients, replies: Mapping[int, Mapping[str, Any]]
-    ) -> dict[int, Messages]:
-        """Read every client's messages; clients whose messages are invalid leave the round."""
-
-        def read(client: int, reply: Mapping[str, Any]) -> Messages:
-            said = clients.descriptions[client]
-            return read_messages(
-                reply,
-                int(said["width"]),
-                self.trunk.input_dtype,
-                batch=int(said["batch-size"]),
-                max_length=self.max_length,
-            )
-
-        messages = read_each(clients, replies, read)
-        self.require(clients)
-        return messages
-
-    def _look(
-        self, clients: Clients, replies: Mapping[int, Mapping[str, Any]]
-    ) -> dict[int, list[list[Tensor]]]:
-        """Pass groups of public texts through the trunk, which does not train on them."""
-        groups = read_each(clients, replies, lambda _, reply: public_groups(reply))
-        outputs_of: dict[int, list[list[Tensor]]] = {client: [] for client in groups}
-        for position in range(max(map(len, groups.values()), default=0)):
-            part = {c: group[position] for c, group in groups.items() if position < len(group)}
-            for client, outputs in self.trunk.look(self._read(clients, part)).items():
-                outputs_of[client].append(outputs)
-        return {c: outputs for c, outputs in outputs_of.items() if c not in clients.failures}
-
-    def _calibrate(self, clients: Clients) -> None:
-        said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
-        # A client that has already calibrated reports 0; it must not cut a newcomer short.
-        said = {c: number for c, number in said.items() if number}
-        steps = dict(zip(said, plausible(list(said.values())), strict=True))
-        if steps:
-            most = counted(max(steps.values()), "step")
-            log.info("clients calibrate for up to %s on public texts", most)
-        for number in range(max(steps.values(), default=0)):
-            due = {c: {"number": number} for c in clients.alive if number < steps.get(c, 0)}
-            replies = clients.call("encode_public", due, phase="calibrate")
-            looked = self._look(clients, replies)
-            clients.call(
-                "decode_public",
-                {c: {"number": number, "public": outputs} for c, outputs in looked.items()},
-                phase="calibrate",
-            )
-            self.require(clients)
-
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
         """Have each client score its own model's outputs, over the link."""
         if self.evaluation == "none":
             return None
         self._agree(clients)
-        result = evaluate_texts(
-            clients, self.evaluation, lambda replies: self.trunk.look(self._read(clients, replies))
-        )
+        result = evaluate_texts(clients, self.evaluation, self._steps(clients).look)
         if clients.failures:
             log.warning("the evaluation went on without %s", reasons(clients))
         return result
@@ -318,9 +207,3 @@ def _check_own_hidings(clients: Sequence[Client]) -> None:
 def _whole_number(trunk: nn.Module, name: str) -> int | None:
     value = getattr(trunk, name, None)
     return value if isinstance(value, int) else None
-
-
-def _gradients_for(
-    messages: Mapping[int, Messages], client: int, reply: Mapping[str, Any]
-) -> list[Tensor]:
-    return read_gradients(reply, messages[client])

@@ -24,9 +24,9 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.vision.shuffled_edge import Embedding
 from flwr_splitmix.server.aggregation import AggregatorName
-from flwr_splitmix.server.pace import Grouping, GroupOrder, Pace, Straggler
-from flwr_splitmix.server.part_count import PARTS_ALLOWED, PartCount, PartsAsked, is_parts
 from flwr_splitmix.server.segments.upper import ServerUpdate
+from flwr_splitmix.server.steps.pace import Grouping, GroupOrder, Pace, Straggler
+from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartCount, PartsAsked, is_parts
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 
 MEANS_NONE = {"alpha": math.inf, "ratio": 0.0}

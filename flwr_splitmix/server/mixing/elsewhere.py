@@ -7,9 +7,9 @@ from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.observers import LedgerElsewhere
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.pace import Pace
-from flwr_splitmix.server.part_count import PartsAsked
 from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.steps.pace import Pace
+from flwr_splitmix.server.steps.part_count import PartsAsked
 
 
 def mix_elsewhere(

@@ -19,8 +19,8 @@ from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
 from flwr_splitmix.server.mixing.ledgers import RoundLedger
 from flwr_splitmix.server.mixing.opening import DTYPES, Opening
 from flwr_splitmix.server.mixing.policy import Policy
-from flwr_splitmix.server.planning import Planner, RoundLength
-from flwr_splitmix.server.whole_batches import WholeBatches
+from flwr_splitmix.server.steps.planning import Planner, RoundLength
+from flwr_splitmix.server.steps.whole_batches import WholeBatches
 from flwr_splitmix.words import are, counted
 
 

@@ -16,7 +16,7 @@ from flwr_splitmix.mixers import Mixup, Noisy, NoMixing, PatchCutMix
 from flwr_splitmix.mixers.elsewhere import describe, mixer_of
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.aggregation import fedavg
-from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.strategies import PSL, CutMixSL, MixGuard, USplitSL
 from flwr_splitmix.testing.toy_texts import text_toy
 from tests.links.mixer.third_party import TOKEN, TOY, make, secret

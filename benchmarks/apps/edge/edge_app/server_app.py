@@ -19,8 +19,8 @@ from benchmarks.apps.steps.step_app.models import vit
 from flwr_splitmix import StreamLink
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.strategies import PSL
 
 WARM_UP = 2

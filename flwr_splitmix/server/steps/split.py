@@ -11,11 +11,11 @@ from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, Plan, Upload
 from flwr_splitmix.seeding import derive_seed, generator
-from flwr_splitmix.server.arrival import Gradients, GroupsOnArrival, deliveries
 from flwr_splitmix.server.intake.split import UploadIntake
-from flwr_splitmix.server.pace import Pace
 from flwr_splitmix.server.segments.upper import ServerSegment
-from flwr_splitmix.server.whole_batches import WholeBatches, accepted
+from flwr_splitmix.server.steps.arrival import Gradients, GroupsOnArrival, deliveries
+from flwr_splitmix.server.steps.pace import Pace
+from flwr_splitmix.server.steps.whole_batches import WholeBatches, accepted
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.events import StepDone, StepResult
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, Source, Upload
-from flwr_splitmix.server.arrival import Gradients
+from flwr_splitmix.server.steps.arrival import Gradients
 
 T = TypeVar("T")
 

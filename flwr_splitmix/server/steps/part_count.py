@@ -12,7 +12,7 @@ from torch import nn
 from flwr_splitmix.clients.parts import MAX_PARTS
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.segments.across_batch import needs_whole_batch
-from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")

@@ -18,7 +18,7 @@ from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.strategies import PSL, SplitStrategy
 from flwr_splitmix.testing.agreement import check_same_tensors
 from flwr_splitmix.testing.laws import Toy, check_resume_equals_uninterrupted, check_wire

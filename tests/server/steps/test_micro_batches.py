@@ -18,8 +18,13 @@ from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.server.pace import Pace
-from flwr_splitmix.server.part_count import PartCount, StepSeconds, best_parts, largest_divisor
+from flwr_splitmix.server.steps.pace import Pace
+from flwr_splitmix.server.steps.part_count import (
+    PartCount,
+    StepSeconds,
+    best_parts,
+    largest_divisor,
+)
 from flwr_splitmix.strategies import PSL, BatchShuffleSL, SplitStrategy
 from flwr_splitmix.testing.agreement import check_same_tensors
 from flwr_splitmix.testing.toy import Toy, sgd

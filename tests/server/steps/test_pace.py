@@ -10,7 +10,7 @@ import torch
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import NoMixing, PatchCutMix, Shuffled, SmashedShape
 from flwr_splitmix.seeding import generator
-from flwr_splitmix.server.pace import Pace
+from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.strategies import PSL, CutMixSL, MixupSL
 
 

@@ -1,0 +1,179 @@
+"""The steps of a round in the U shape: messages through the trunk, gradients back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.events import Messages, StepDone
+from flwr_splitmix.links import Clients
+from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.server.intake.checks import plausible, read_each
+from flwr_splitmix.server.intake.finite import all_finite
+from flwr_splitmix.server.intake.ushape import public_groups, read_gradients, read_messages
+from flwr_splitmix.server.segments.trunk import TrunkSegment
+from flwr_splitmix.server.steps.split import Place
+from flwr_splitmix.words import counted
+
+log = logging.getLogger("flwr.splitmix")
+
+Replies = Mapping[int, Mapping[str, Any]]
+"""What clients have sent, by client index."""
+
+
+@dataclass(frozen=True)
+class TrunkTraining:
+    """What all steps of a run share.
+
+    Parameters
+    ----------
+    max_length
+        Most tokens that the trunk accepts; None for no limit.
+    seed, num_rounds
+        The run's seed and number of rounds.
+    require
+        Raises LinkError if too few clients are left.
+    """
+
+    trunk: TrunkSegment
+    max_length: int | None
+    seed: int
+    num_rounds: int
+    require: Callable[[Clients], None]
+
+
+class TrunkSteps:
+    """Takes the steps of one round; all methods raise LinkError if too few clients are left.
+
+    Parameters
+    ----------
+    clients
+        The clients of the round.
+    """
+
+    def __init__(self, training: TrunkTraining, clients: Clients) -> None:
+        self.training = training
+        self.clients = clients
+        self._owed: Mapping[int, list[Tensor]] = {}
+
+    def calibrate(self) -> None:
+        """Let clients calibrate on public texts in parallel, if they must (MixGuard, Stage I)."""
+        clients = self.clients
+        said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
+        # A client that has already calibrated reports 0; it must not cut a newcomer short.
+        said = {c: number for c, number in said.items() if number}
+        steps = dict(zip(said, plausible(list(said.values())), strict=True))
+        if steps:
+            most = counted(max(steps.values()), "step")
+            log.info("clients calibrate for up to %s on public texts", most)
+        for number in range(max(steps.values(), default=0)):
+            due = {c: {"number": number} for c in clients.alive if number < steps.get(c, 0)}
+            replies = clients.call("encode_public", due, phase="calibrate")
+            looked = self._look_at_public(replies)
+            clients.call(
+                "decode_public",
+                {c: {"number": number, "public": outputs} for c, outputs in looked.items()},
+                phase="calibrate",
+            )
+            self.training.require(clients)
+
+    def take(self, place: Place) -> StepDone:
+        """Pass the clients' messages through the trunk, learn, and keep the gradients they get.
+
+        Clients whose messages, outputs or gradients cannot be used leave the round.
+        """
+        own, clients = self.training, self.clients
+        replies = self._encode(place)
+        messages = self._read(replies)
+        outputs = self._forward(messages, place)
+        public = self._look_at_public({c: replies[c] for c in outputs if "public" in replies[c]})
+        answers = clients.call(
+            "decode",
+            {
+                c: {"number": place.number, "outputs": outputs[c], "public": public.get(c)}
+                for c in outputs
+            },
+        )
+        read = read_each(clients, answers, partial(_gradients_for, messages))
+        own.require(clients)
+        # A client that trains only its tail returns no gradients and needs none.
+        returned = {client: gradients for client, gradients in read.items() if gradients}
+        self._owed = own.trunk.learn(returned, place.progress, own.num_rounds)
+        for client in returned.keys() - self._owed.keys():
+            clients.fail(client, "its messages or gradients overflow in the trunk")
+        own.require(clients)
+        return StepDone(place.server_round, place.number, messages, self._owed, returned=returned)
+
+    def finish(self, place: Place) -> None:
+        """Deliver the last gradients; `place` is behind the last step."""
+        self._encode(place, last=True)
+
+    def look(self, replies: Replies) -> dict[int, list[Tensor]]:
+        """Pass messages through the trunk, which does not train on them."""
+        return self.training.trunk.look(self._read(replies))
+
+    def _encode(self, place: Place, *, last: bool = False) -> dict[int, dict[str, Any]]:
+        payloads = {
+            client: {
+                "number": place.number,
+                "progress": place.progress,
+                "gradient": self._owed.get(client),
+                "last": last,
+            }
+            for client in self.clients.alive
+        }
+        return self.clients.call("encode", payloads)
+
+    def _read(self, replies: Replies) -> dict[int, Messages]:
+        """Read every client's messages; clients whose messages are invalid leave the round."""
+        own, clients = self.training, self.clients
+
+        def read(client: int, reply: Mapping[str, Any]) -> Messages:
+            said = clients.descriptions[client]
+            return read_messages(
+                reply,
+                int(said["width"]),
+                own.trunk.input_dtype,
+                batch=int(said["batch-size"]),
+                max_length=own.max_length,
+            )
+
+        messages = read_each(clients, replies, read)
+        own.require(clients)
+        return messages
+
+    def _forward(self, messages: Mapping[int, Messages], place: Place) -> dict[int, list[Tensor]]:
+        """Pass messages through the trunk, leaving out clients whose outputs overflow."""
+        own, clients = self.training, self.clients
+        seed = derive_seed(own.seed, "trunk", place.server_round, place.number)
+        outputs = own.trunk.forward(messages, seed)
+        if all_finite([part for parts in outputs.values() for part in parts]):
+            return outputs
+        for client, parts in outputs.items():
+            if not all_finite(parts):
+                clients.fail(client, "its messages overflow in the trunk")
+        own.require(clients)
+        return own.trunk.forward(
+            {c: m for c, m in messages.items() if c not in clients.failures}, seed
+        )
+
+    def _look_at_public(self, replies: Replies) -> dict[int, list[list[Tensor]]]:
+        """Return the trunk's outputs for each group of public texts."""
+        groups = read_each(self.clients, replies, lambda _, reply: public_groups(reply))
+        outputs_of: dict[int, list[list[Tensor]]] = {client: [] for client in groups}
+        for position in range(max(map(len, groups.values()), default=0)):
+            part = {c: group[position] for c, group in groups.items() if position < len(group)}
+            for client, outputs in self.look(part).items():
+                outputs_of[client].append(outputs)
+        return {c: out for c, out in outputs_of.items() if c not in self.clients.failures}
+
+
+def _gradients_for(
+    messages: Mapping[int, Messages], client: int, reply: Mapping[str, Any]
+) -> list[Tensor]:
+    return read_gradients(reply, messages[client])
