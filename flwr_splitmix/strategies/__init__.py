@@ -82,6 +82,7 @@ if TYPE_CHECKING:  # only for type checkers and editors, which cannot follow the
 else:
     __all__ = [
         *_SHAPES,
+        "Pace",
         "SplitStrategy",
         "UShapeStrategy",
         "central_evaluation",

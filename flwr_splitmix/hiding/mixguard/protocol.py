@@ -82,6 +82,8 @@ class MixGuard(Hiding):
         "docs/mixguard.md says what it hides, with measured attacks"
     )
 
+    public: Dataset[Example]
+
     def __init__(
         self,
         public: Dataset[Example],

@@ -87,6 +87,8 @@ class SnD(Hiding):
         "gradients that go back to the trunk are without noise: docs/language.md"
     )
 
+    public: Dataset[Example]
+
     def __init__(
         self,
         public: Dataset[Example],
