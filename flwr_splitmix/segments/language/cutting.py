@@ -25,8 +25,9 @@ def cut_language_model(
     ----------
     model
         A `PreTrainedModel` for causal language modelling or sequence classification: Llama,
-        Mistral, Qwen2, Qwen3, Qwen3-MoE and decoders that compute as they do, GPT-2, BERT
-        (classification only).
+        Mistral, Qwen2, Qwen3, Qwen3-MoE and decoders that compute as they do, GPT-2, GPT-Neo,
+        GPT-NeoX, OPT, Phi; for classification only, BERT, RoBERTa, ELECTRA,
+        DistilBERT and ModernBERT.
     cut
         Numbers of layers in head and tail.
     parts
@@ -63,7 +64,7 @@ def cut_language_model(
         width=int(config.hidden_size),
         layers=layers,
         vocab_size=int(config.vocab_size),
-        max_length=int(config.max_position_embeddings),
+        max_length=int(layout.max_length(config)),
         num_labels=int(config.num_labels) if task == "classification" else None,
         tied=task == "generation" and _is_tied(model),
     )

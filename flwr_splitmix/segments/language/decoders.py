@@ -1,8 +1,9 @@
-"""Decoders laid out like Llama: Mistral, Qwen2, Qwen3, its mixtures of experts, and others."""
+"""Decoders with rotary positions: Llama and those laid out like it, GPT-NeoX, Phi."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 from operator import attrgetter
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers.masking_utils import create_causal_mask, create_sliding_window
 
 from flwr_splitmix.segments.language.layers import Layers, with_cache
 from flwr_splitmix.segments.language.layout import Layout
-from flwr_splitmix.segments.language.outputs import decoder_output
+from flwr_splitmix.segments.language.outputs import ScaledNextToken, decoder_output
 
 MASKS: dict[str, Any] = {
     "full_attention": create_causal_mask,
@@ -36,9 +37,10 @@ class DecoderLayers(Layers):
     """Layers with rotary positions, and full or sliding causal attention as configured."""
 
     def __init__(self, model: Any, span: range) -> None:
-        super().__init__((model.model.layers[i] for i in span), span, model.config)
+        body = model.base_model
+        super().__init__((body.layers[i] for i in span), span, model.config)
         # A copy, because the parts are placed on different devices.
-        self.rotary_emb = copy.deepcopy(model.model.rotary_emb)
+        self.rotary_emb = copy.deepcopy(body.rotary_emb)
 
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
@@ -56,9 +58,12 @@ class DecoderLayers(Layers):
             )
             for kind, index in one_each.items()
         }
+        rotations = {
+            kind: rotations_of(self.rotary_emb, hidden, positions, kind) for kind in one_each
+        }
         return {
             "masks": {index: masks[kind] for index, kind in kinds.items()},
-            "position_embeddings": self.rotary_emb(hidden, position_ids=positions),
+            "rotations": {index: rotations[kind] for index, kind in kinds.items()},
             "position_ids": positions,
             "cache": cache,
         }
@@ -69,12 +74,22 @@ class DecoderLayers(Layers):
         out: Tensor = layer(
             hidden,
             attention_mask=shared["masks"][index],
-            position_embeddings=shared["position_embeddings"],
+            position_embeddings=shared["rotations"][index],
             position_ids=shared["position_ids"],
             use_cache=shared["cache"] is not None,
             **with_cache(type(layer).forward, shared["cache"]),
         )
         return out
+
+
+def rotations_of(
+    rotary: nn.Module, hidden: Tensor, positions: Tensor, kind: str
+) -> tuple[Tensor, Tensor]:
+    """Return the rotations of a kind of attention; some models have one for all kinds."""
+    by_kind = "layer_type" in inspect.signature(rotary.forward).parameters
+    own = {"layer_type": kind} if by_kind else {}
+    rotations: tuple[Tensor, Tensor] = rotary(hidden, position_ids=positions, **own)
+    return rotations
 
 
 def attention_kind(config: Any, index: int) -> str:
@@ -97,18 +112,92 @@ def llama_output(model: Any) -> nn.Module:
     return decoder_output(model, model.model.norm)
 
 
-DECODERS = Layout(
+class ScaledEmbedding(TokenEmbedding):
+    """Token embeddings that the model scales (Granite)."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.multiplier = getattr(model.config, "embedding_multiplier", 1.0)
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:  # noqa: D102
+        return super().forward(ids, positions) * self.multiplier
+
+
+class DroppedEmbedding(nn.Module):
+    """Token embeddings and their dropout."""
+
+    def __init__(self, tokens: nn.Module, dropout: nn.Module) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.dropout = dropout
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:  # noqa: D102
+        hidden: Tensor = self.dropout(self.tokens(ids))
+        return hidden
+
+
+def neox_embedding(model: Any) -> nn.Module:
+    """Return the embedding of a GPT-NeoX model."""
+    return DroppedEmbedding(model.gpt_neox.embed_in, model.gpt_neox.emb_dropout)
+
+
+def neox_output(model: Any) -> nn.Module:
+    """Return the last norm and output layer of a GPT-NeoX model."""
+    return decoder_output(model, model.gpt_neox.final_layer_norm)
+
+
+def phi_embedding(model: Any) -> nn.Module:
+    """Return the embedding of a Phi model."""
+    return DroppedEmbedding(model.model.embed_tokens, model.model.embed_dropout)
+
+
+def phi_output(model: Any) -> nn.Module:
+    """Return the last norm and output layer of a Phi model."""
+    return decoder_output(model, model.model.final_layernorm)
+
+
+def scaled_output(model: Any) -> nn.Module:
+    """Return the last norm and output layer, with what the model does to its logits."""
+    config, norm = model.config, model.model.norm
+    if hasattr(model, "score"):  # no model scales the logits of classes
+        return decoder_output(model, norm)
+    return ScaledNextToken(
+        norm,
+        model.get_output_embeddings(),
+        times=getattr(config, "logit_scale", None),
+        divided=getattr(config, "logits_scaling", None),
+        cap=getattr(config, "final_logit_softcapping", None),
+    )
+
+
+_ROTARY: dict[str, Any] = {
+    "kind": "decoder",
+    "tasks": ("generation", "classification"),
+    "layers": attrgetter("base_model.layers"),
+    "span": DecoderLayers,
+    "learned_positions": False,
+    "new": ("score.",),
+    "lora_targets": ("q_proj", "v_proj"),
+}
+
+LLAMA = Layout(
     types=("llama", "mistral", "qwen2", "qwen3", "qwen3_moe"),
-    kind="decoder",
-    tasks=("generation", "classification"),
-    layers=attrgetter("model.layers"),
     embedding=TokenEmbedding,
-    span=DecoderLayers,
     output=llama_output,
-    learned_positions=False,
-    new=("score.",),
-    lora_targets=("q_proj", "v_proj"),
+    **_ROTARY,
 )
+
+SCALED = Layout(types=(), embedding=ScaledEmbedding, output=scaled_output, **_ROTARY)
+"""Like Llama, with scaled embeddings or with scaled or capped logits: Granite, Cohere, Gemma 2."""
+
+NEOX = Layout(
+    types=("gpt_neox",),
+    embedding=neox_embedding,
+    output=neox_output,
+    **{**_ROTARY, "lora_targets": ("query_key_value",)},
+)
+
+PHI = Layout(types=("phi",), embedding=phi_embedding, output=phi_output, **_ROTARY)
 
 
 def looks_like_llama(model: Any) -> bool:

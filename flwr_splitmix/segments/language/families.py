@@ -9,13 +9,21 @@ from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
 )
 
-from flwr_splitmix.segments.language.bert import BERT
-from flwr_splitmix.segments.language.decoders import DECODERS, looks_like_llama
-from flwr_splitmix.segments.language.gpt2 import GPT2
+from flwr_splitmix.segments.language.decoders import LLAMA, NEOX, PHI, SCALED, looks_like_llama
+from flwr_splitmix.segments.language.encoders import BERT, DISTILBERT, ELECTRA, ROBERTA
+from flwr_splitmix.segments.language.gpt2 import GPT2, GPT_NEO
 from flwr_splitmix.segments.language.layout import Layout, Task
+from flwr_splitmix.segments.language.modernbert import MODERNBERT
+from flwr_splitmix.segments.language.opt import OPT
 from flwr_splitmix.segments.language.trial import agrees
 
-LAYOUTS: tuple[Layout, ...] = (DECODERS, GPT2, BERT)
+LAYOUTS: tuple[Layout, ...] = (
+    LLAMA, GPT2, GPT_NEO, NEOX, OPT, PHI, BERT, ROBERTA, ELECTRA, DISTILBERT, MODERNBERT,
+)  # fmt: skip
+"""The layouts of models that are listed by their type."""
+
+TRIED: tuple[Layout, ...] = (LLAMA, SCALED)
+"""The layouts that a model of an unlisted type may have, in the order in which they are tried."""
 
 CLASSES: dict[Task, Any] = {
     "generation": MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -57,12 +65,16 @@ def layout_of(model: Any) -> Layout:
     crossing = getattr(config, "add_cross_attention", False)
     known = _known(config.model_type)
     if known is not None:
-        if crossing or (known.kind == "encoder" and getattr(config, "is_decoder", False)):
+        turned = known.kind == "encoder" and getattr(config, "is_decoder", False)
+        if crossing or turned or task_of(model) not in known.tasks:
             raise error
         return known
-    if crossing or not looks_like_llama(model) or not agrees(model, DECODERS):
+    if crossing or not looks_like_llama(model):
         raise error
-    return DECODERS
+    layout = next((layout for layout in TRIED if agrees(model, layout)), None)
+    if layout is None:
+        raise error
+    return layout
 
 
 def task_of(model: Any) -> Task:

@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, layers without rotations, linear layers of shape (in, out)."""
+"""GPT-2 and GPT-Neo: learned positions, layers without rotations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PositionedEmbedding(nn.Module):
 
 
 class Gpt2Layers(Layers):
-    """Layers with full causal attention."""
+    """Layers that get the mask of full causal attention; GPT-Neo's narrow it by themselves."""
 
     def __init__(self, model: Any, span: range) -> None:
         super().__init__((model.transformer.h[i] for i in span), span, model.config)
@@ -48,14 +48,15 @@ class Gpt2Layers(Layers):
     def run(  # noqa: D102
         self, layer: nn.Module, index: int, hidden: Tensor, shared: dict[str, Any]
     ) -> Tensor:
-        out: Tensor = layer(
+        out = layer(
             hidden,
             attention_mask=shared["mask"],
             use_cache=shared["cache"] is not None,
             position_ids=shared["positions"],
             **with_cache(type(layer).forward, shared["cache"]),
         )
-        return out
+        states: Tensor = out[0] if isinstance(out, tuple) else out
+        return states
 
 
 def gpt2_output(model: Any) -> nn.Module:
@@ -63,16 +64,17 @@ def gpt2_output(model: Any) -> nn.Module:
     return decoder_output(model, model.transformer.ln_f)
 
 
-GPT2 = Layout(
-    types=("gpt2",),
-    kind="decoder",
-    tasks=("generation", "classification"),
-    layers=attrgetter("transformer.h"),
-    embedding=PositionedEmbedding,
-    span=Gpt2Layers,
-    output=gpt2_output,
-    learned_positions=True,
-    new=("score.",),
-    lora_targets=("c_attn",),
-    transposed=True,
-)
+_POSITIONED: dict[str, Any] = {
+    "kind": "decoder",
+    "tasks": ("generation", "classification"),
+    "layers": attrgetter("transformer.h"),
+    "embedding": PositionedEmbedding,
+    "span": Gpt2Layers,
+    "output": gpt2_output,
+    "learned_positions": True,
+    "new": ("score.",),
+}
+
+GPT2 = Layout(types=("gpt2",), lora_targets=("c_attn",), transposed=True, **_POSITIONED)
+
+GPT_NEO = Layout(types=("gpt_neo",), lora_targets=("q_proj", "v_proj"), **_POSITIONED)

@@ -53,14 +53,16 @@ class Layers(nn.Module):
 def with_cache(function: Callable[..., Any], cache: Any) -> dict[str, Any]:
     """Return a cache as an argument of one of transformers' functions.
 
-    Newer versions call it "cache"; 5.40 drops the old name "past_key_values".
+    Newer versions call it "cache"; 5.40 drops the old name "past_key_values". Layers of GPT-Neo
+    and GPT-NeoX call it "layer_past".
     """
     return {_cache_argument(function): cache}
 
 
 @lru_cache
 def _cache_argument(function: Callable[..., Any]) -> str:
-    return "cache" if "cache" in inspect.signature(function).parameters else "past_key_values"
+    names = inspect.signature(function).parameters
+    return next((name for name in ("cache", "layer_past") if name in names), "past_key_values")
 
 
 def positions_of(tokens: Tensor, mask: Tensor | None, cache: Any, layer: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 from torch import nn
@@ -40,6 +41,8 @@ class Layout:
         Names of the linear layers that LoRA adapts by default.
     transposed
         Whether these layers store their weights as (in, out).
+    max_length
+        Returns the most tokens of a text by a model's configuration.
     """
 
     types: tuple[str, ...]
@@ -53,3 +56,4 @@ class Layout:
     new: tuple[str, ...]
     lora_targets: tuple[str, ...]
     transposed: bool = False
+    max_length: Callable[[Any], int] = attrgetter("max_position_embeddings")

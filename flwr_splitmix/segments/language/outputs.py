@@ -21,6 +21,38 @@ class NextToken(nn.Module):
         return logits
 
 
+class ScaledNextToken(NextToken):
+    """The same with logits that are multiplied, divided and capped, in this order.
+
+    Parameters
+    ----------
+    times, divided
+        Factor and divisor of the logits; None for none.
+    cap
+        Logits become cap * tanh(logits / cap); None for no cap.
+    """
+
+    def __init__(
+        self,
+        norm: nn.Module,
+        lm_head: nn.Module,
+        *,
+        times: float | None,
+        divided: float | None,
+        cap: float | None,
+    ) -> None:
+        super().__init__(norm, lm_head)
+        self.times, self.divided, self.cap = times, divided, cap
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:  # noqa: D102
+        logits = super().forward(hidden, mask)
+        if self.times is not None:
+            logits = logits * self.times
+        if self.divided is not None:
+            logits = logits / self.divided
+        return logits if self.cap is None else (logits / self.cap).tanh() * self.cap
+
+
 class LastToken(nn.Module):
     """Map from hidden states (b, T, d) to class logits (b, L), read at the last unpadded token."""
 
@@ -40,6 +72,6 @@ class LastToken(nn.Module):
 
 def decoder_output(model: Any, norm: nn.Module) -> nn.Module:
     """Return the output module of a transformers decoder, for either task."""
-    if hasattr(model, "lm_head"):
-        return NextToken(norm, model.lm_head)
-    return LastToken(norm, model.score)
+    if hasattr(model, "score"):
+        return LastToken(norm, model.score)
+    return NextToken(norm, model.get_output_embeddings())

@@ -56,7 +56,7 @@ class Head(Part):
         return out
 
     def _check_length(self, length: int, cache: Any) -> None:
-        most = self.stack.config.max_position_embeddings
+        most = self.layout.max_length(self.stack.config)
         past = 0 if cache is None else int(cache.get_seq_length(0))
         if self.layout.learned_positions and max(length, past + 1) > most:
             raise ValueError(f"texts of {max(length, past + 1)} tokens; the model takes {most}")
@@ -73,7 +73,7 @@ class Trunk(Part):
     @property
     def max_length(self) -> int:
         """Maximum number of tokens of a text."""
-        return int(self.stack.config.max_position_embeddings)
+        return int(self.layout.max_length(self.stack.config))
 
     def forward(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None = None, cache: Any = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.language.layers import positions_of
 from flwr_splitmix.segments.language.layout import Layout
+
+log = logging.getLogger("flwr.splitmix")
 
 SMALL = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
@@ -43,6 +46,7 @@ def agrees(model: Any, layout: Layout) -> bool:
             ids = torch.randint(config.vocab_size, (1, TOKENS))
             return all(_agrees(small.train(training), layout, ids) for training in (False, True))
     except Exception:  # whatever an unknown model raises, it does not have this layout
+        log.debug("a %s was tried and failed", type(model).__name__, exc_info=True)
         return False
 
 

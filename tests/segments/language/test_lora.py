@@ -19,6 +19,7 @@ from flwr_splitmix.segments.language import (
 from tests.segments.language.tiny_models import (
     CASES,
     CONFIGS,
+    ENCODERS,
     config_of,
     joined,
     logits_of,
@@ -26,7 +27,13 @@ from tests.segments.language.tiny_models import (
     whole_model,
 )
 
-TARGETS = {"gpt2": {"c_attn"}, "bert": {"query", "value"}}
+TARGETS = {
+    "gpt2": {"c_attn"},
+    "gpt_neox": {"query_key_value"},
+    **{name: {"query", "value"} for name in ("bert", "roberta", "electra")},
+    "distilbert": {"q_lin", "v_lin"},
+    "modernbert": {"Wqkv"},
+}
 
 
 def cut(name: str, task: str = "generation") -> tuple[Any, LanguageParts]:
@@ -67,7 +74,7 @@ def test_adapters_change_nothing_until_trained_and_merging_keeps_what_they_learn
 @pytest.mark.filterwarnings("error:fan_in_fan_out")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_only_the_adapters_of_one_part_are_trained(name: str) -> None:
-    task = "classification" if name == "bert" else "generation"
+    task = "classification" if name in ENCODERS else "generation"
     _, parts = cut(name, task)
     head, trunk, tail = parts.all_here()
     before = {key: value.clone() for key, value in trunk.state_dict().items()}

@@ -11,12 +11,20 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     BertConfig,
+    DistilBertConfig,
+    ElectraConfig,
     GPT2Config,
+    GPTNeoConfig,
+    GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
+    ModernBertConfig,
+    OPTConfig,
+    PhiConfig,
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
+    RobertaConfig,
 )
 
 from flwr_splitmix.segments.language import LanguageParts
@@ -48,11 +56,35 @@ CONFIGS: dict[str, Any] = {
         vocab_size=VOCABULARY, n_embd=16, n_layer=LAYERS, n_head=2, n_positions=64,
         pad_token_id=0, bos_token_id=1, eos_token_id=1,
     ),
+    "gpt_neo": GPTNeoConfig(
+        vocab_size=VOCABULARY, hidden_size=16, num_layers=LAYERS, num_heads=2,
+        attention_types=[[["global", "local"], 2]], window_size=3, max_position_embeddings=64,
+        pad_token_id=0, bos_token_id=1, eos_token_id=1, attention_dropout=0.2, embed_dropout=0.1,
+    ),
+    "gpt_neox": GPTNeoXConfig(**SIZES, hidden_dropout=0.1, rotary_pct=0.5),
+    # Like the model of 350 million weights: narrow embeddings, norms behind the layers' parts.
+    "opt": OPTConfig(
+        vocab_size=VOCABULARY, hidden_size=16, ffn_dim=24, num_hidden_layers=LAYERS,
+        num_attention_heads=2, word_embed_proj_dim=8, do_layer_norm_before=False,
+        max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=1,
+    ),
+    "phi": PhiConfig(**SIZES, embd_pdrop=0.1, resid_pdrop=0.1),
     "bert": BertConfig(**SIZES),
+    "roberta": RobertaConfig(**{**SIZES, "max_position_embeddings": 66, "pad_token_id": 1}),
+    "electra": ElectraConfig(**SIZES, embedding_size=8),
+    "distilbert": DistilBertConfig(
+        vocab_size=VOCABULARY, dim=16, hidden_dim=24, n_layers=LAYERS, n_heads=2,
+        max_position_embeddings=64, pad_token_id=0,
+    ),
+    "modernbert": ModernBertConfig(
+        **SIZES, local_attention=4, global_attn_every_n_layers=3, classifier_pooling="mean",
+        cls_token_id=1, sep_token_id=1, embedding_dropout=0.1,
+    ),
 }  # fmt: skip
-DECODERS = [name for name in CONFIGS if name != "bert"]
+ENCODERS = ("bert", "roberta", "electra", "distilbert", "modernbert")
+DECODERS = [name for name in CONFIGS if name not in ENCODERS]
 CASES = [(name, "generation") for name in DECODERS] + [
-    (name, "classification") for name in ("llama", "qwen3", "gpt2", "bert")
+    (name, "classification") for name in ("llama", "qwen3", "gpt2", "opt", *ENCODERS)
 ]
 """(family, task)."""
 
@@ -96,7 +128,11 @@ def texts(padded: bool = True, tokens: int = 9) -> tuple[Tensor, Tensor | None]:
 
 def logits_of(model: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
     """Return the whole model's logits."""
-    options = {} if model.config.model_type == "bert" else {"use_cache": False}
+    options: dict[str, Any] = {}
+    if model.config.model_type not in ENCODERS:
+        options["use_cache"] = False
+    if model.config.model_type == "opt":  # it puts all padding at one place, which no token sees
+        options["position_ids"] = torch.arange(ids.shape[1])[None]
     logits: Tensor = model(input_ids=ids, attention_mask=mask, **options).logits
     return logits
 
