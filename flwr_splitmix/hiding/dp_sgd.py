@@ -88,15 +88,27 @@ class DPSGD(Hiding):
         self._records = np.empty(0, dtype=np.int64)
 
     def attach(self, side: ClientSide) -> None:
-        """Begin a round; in the first one, register Opacus' hooks on head and tail."""
+        """Begin a round; in the first one, register Opacus' hooks on head and tail.
+
+        Raises
+        ------
+        ValueError
+            If the object belongs to another client, or texts' gradients of a trained layer are
+            not known.
+        """
         super().attach(side)
         self.ledger.open(side.examples)
         if self._watched is None:
-            from flwr_splitmix.hiding.text_gradients import TextGradients
+            from flwr_splitmix.hiding.text_gradients import TextGradients, unsupported
 
             # A head's input is ids, which have no gradient; Opacus needs none.
             warnings.filterwarnings("ignore", "Full backward hook is firing")
             both = nn.ModuleDict({"head": side.head, "tail": side.tail})
+            if layer := unsupported(both):
+                raise ValueError(
+                    f"DP-SGD needs a gradient for each text, which Opacus does not compute for "
+                    f"{layer}; take another model, or adapters (lora-rank)"
+                )
             for part in both.modules():
                 if isinstance(part, nn.Embedding):
                     part.register_forward_pre_hook(self._for_each_text)

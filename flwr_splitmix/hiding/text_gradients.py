@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from opacus import GradSampleModule
+from opacus.utils.tensor_utils import sum_over_all_but_batch_and_last_n
 from torch import Tensor, nn
 
 
@@ -50,6 +51,9 @@ def _embedding(
     weight: Any = layer.weight
     if not weight.requires_grad:
         return {}
+    if layer.padding_idx is not None:  # its row has no gradient
+        padding = (activations[0] == layer.padding_idx).unsqueeze(-1)
+        backprops = backprops.masked_fill(padding, 0)
     if weight._forward_counter != 1 or hasattr(weight, "_current_grad_sample"):
         every_row: Mapping[nn.Parameter, Tensor] = _opacus(layer, activations, backprops)
         return every_row
@@ -61,8 +65,43 @@ def _embedding(
     return {weight: each.scatter_add_(1, index, gradients)}
 
 
+def _layer_norm(
+    layer: nn.LayerNorm, activations: Sequence[Tensor], backprops: Tensor
+) -> Mapping[nn.Parameter, Tensor]:
+    """Return the texts' gradients (b, ...) of a norm; Opacus knows none without a bias."""
+    bias: nn.Parameter | None = layer.bias
+    if bias is not None:
+        of_both: Mapping[nn.Parameter, Tensor] = _opacus_norm(layer, activations, backprops)
+        return of_both
+    if not layer.weight.requires_grad:
+        return {}
+    normed = nn.functional.layer_norm(activations[0], layer.normalized_shape, eps=layer.eps)
+    each = sum_over_all_but_batch_and_last_n(normed * backprops, layer.weight.dim())
+    return {layer.weight: each}
+
+
 _opacus = GradSampleModule.GRAD_SAMPLERS[nn.Embedding]
-TextGradients.GRAD_SAMPLERS = {**GradSampleModule.GRAD_SAMPLERS, nn.Embedding: _embedding}
+_opacus_norm = GradSampleModule.GRAD_SAMPLERS[nn.LayerNorm]
+TextGradients.GRAD_SAMPLERS = {
+    **GradSampleModule.GRAD_SAMPLERS,
+    nn.Embedding: _embedding,
+    nn.LayerNorm: _layer_norm,
+}
+
+
+def unsupported(module: nn.Module) -> str:
+    """Return the name and kind of a trained layer of which texts' gradients are unknown; or "".
+
+    Of a layer that it does not know Opacus repeats the forward pass, with the first argument alone
+    and without buffers. An embedding that computes otherwise, as of positions, needs more.
+    """
+    for name, layer in module.named_modules():
+        own = any(p.requires_grad for p in layer.parameters(recurse=False))
+        known = type(layer) in TextGradients.GRAD_SAMPLERS
+        more = isinstance(layer, nn.Embedding) or any(True for _ in layer.buffers())
+        if own and not known and more:
+            return f"{name} ({type(layer).__name__})"
+    return ""
 
 
 def _remove(owner: Any, *names: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
+from transformers import Gemma3TextConfig
 
 from flwr_splitmix.clients import Order, TextSet, UShapeClient
 from flwr_splitmix.data.batches import fetch
@@ -25,7 +26,7 @@ from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.laws import check_ushape_equals_whole, sgd
 from flwr_splitmix.testing.toy_texts import TextToy
 from tests.privacy.gaussian import exact_epsilon
-from tests.segments.language.tiny_models import config_of, whole_model
+from tests.segments.language.tiny_models import ENCODERS, GROUPED, config_of, whole_model
 
 ORDER = Order(0, 7, 1, 1)
 TOY = TextToy(clients=1, dropout=0.0)
@@ -112,12 +113,13 @@ def test_of_an_embedding_only_the_rows_of_the_batch_are_kept() -> None:
 
 @pytest.mark.parametrize(
     ("family", "task"),
-    [("qwen3", "generation"), ("gpt2", "generation"), ("bert", "classification")],
+    [(name, "generation") for name in ("qwen3", "gpt2", "gpt_neo", "gpt_neox", "phi")]
+    + [(name, "classification") for name in ENCODERS],
 )
 def test_real_models_keep_texts_apart(
     family: str, task: Literal["generation", "classification"]
 ) -> None:
-    """Tied embeddings, shared positions, layers that opacus does not know by name."""
+    """Tied embeddings, shared positions, norms without bias, layers unknown to opacus by name."""
     model = whole_model(config_of(family, task), task)
     head, trunk, tail = cut_language_model(model, LanguageCut(1, 1)).all_here()
     data = TextSet([torch.tensor([3, 4, 5])] * 4, [0] * 4)
@@ -140,6 +142,29 @@ def test_real_models_keep_texts_apart(
     assert gradients
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("config", "layer"),
+    [
+        # Embeddings that are scaled by a buffer; positions that are no first argument.
+        (Gemma3TextConfig(**GROUPED, head_dim=8), r"embed_tokens \(Gemma3TextScaled"),
+        (config_of("opt"), r"embed_positions \(OPTLearned"),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_a_layer_unknown_to_opacus_is_refused_before_a_text_is_sent(
+    config: Any, layer: str
+) -> None:
+    model = whole_model(config)
+    head, _, tail = cut_language_model(model, LanguageCut(1, 1)).all_here()
+    data = TextSet([torch.tensor([3, 4, 5])] * 4, [torch.tensor([3, 4, 5])] * 4)
+    client = UShapeClient(head, tail, data, hiding=DPSGD(), device="cpu", batch_size=3)
+    with pytest.raises(ValueError, match=rf"head\.embedding\.{layer}.*lora-rank"):
+        client.attach(ORDER, None)
+    for weight in head.embedding.parameters():
+        weight.requires_grad_(False)
+    client.attach(ORDER, None)
 
 
 def test_with_a_clip_that_cuts_nothing_split_equals_whole() -> None:

@@ -25,8 +25,8 @@ class OptEmbedding(nn.Module):
         self.project_in = body.project_in or nn.Identity()
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:  # noqa: D102
-        # With positions given, the first argument, a mask, is not read.
-        placed: Tensor = self.embed_positions(None, position_ids=positions)
+        # The first argument, a mask, is not read if positions are given.
+        placed: Tensor = self.embed_positions(positions, position_ids=positions)
         hidden: Tensor = self.project_in(self.embed_tokens(ids)) + placed
         return hidden
 
