@@ -15,7 +15,7 @@ from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.events import Messages
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
-from flwr_splitmix.segments.language.layout import Task
+from flwr_splitmix.segments.language.layouts.layout import Task
 from flwr_splitmix.server.intake.checks import UploadError
 from flwr_splitmix.server.intake.ushape import read_scores
 from flwr_splitmix.server.segments.trunk import TrunkSegment

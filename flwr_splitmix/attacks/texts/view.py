@@ -14,7 +14,7 @@ from flwr_splitmix.attacks.fitted import AnyView, FittedAttack, NotApplicable
 from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.segments.language import LanguageParts
-from flwr_splitmix.segments.language.layout import Task
+from flwr_splitmix.segments.language.layouts.layout import Task
 
 __all__ = [
     "PublicRelease",

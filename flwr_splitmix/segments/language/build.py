@@ -12,8 +12,8 @@ from transformers import initialization
 
 from flwr_splitmix.segments.language.cut import LanguageCut
 from flwr_splitmix.segments.language.cutting import PARTS, cut_language_model
-from flwr_splitmix.segments.language.families import cannot_make, model_class
-from flwr_splitmix.segments.language.layout import Layout, Task
+from flwr_splitmix.segments.language.layouts.families import cannot_make, model_class
+from flwr_splitmix.segments.language.layouts.layout import Layout, Task
 from flwr_splitmix.segments.language.parts import LanguageParts
 from flwr_splitmix.segments.language.placement import PLANS, devices_of, dispatch
 from flwr_splitmix.segments.language.sources import open_source

@@ -11,9 +11,9 @@ from flwr_splitmix.segments.costs import StageCosts, measure_stages
 from flwr_splitmix.segments.language.build import skeleton
 from flwr_splitmix.segments.language.cut import LanguageCut
 from flwr_splitmix.segments.language.cutting import cut_language_model
-from flwr_splitmix.segments.language.families import layout_of, model_class
 from flwr_splitmix.segments.language.layers import positions_of
-from flwr_splitmix.segments.language.layout import Task
+from flwr_splitmix.segments.language.layouts.families import layout_of, model_class
+from flwr_splitmix.segments.language.layouts.layout import Task
 from flwr_splitmix.segments.language.parts import LanguageParts
 from flwr_splitmix.segments.language.sources import open_source
 

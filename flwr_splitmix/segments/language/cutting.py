@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from flwr_splitmix.segments.language.cut import LanguageCut
-from flwr_splitmix.segments.language.families import layout_of, task_of
+from flwr_splitmix.segments.language.layouts.families import layout_of, task_of
 from flwr_splitmix.segments.language.parts import Head, LanguageParts, Tail, Trunk
 
 PARTS = ("head", "trunk", "tail")

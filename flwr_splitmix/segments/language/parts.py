@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.segments.language.cut import LanguageCut
 from flwr_splitmix.segments.language.layers import Layers, positions_of
-from flwr_splitmix.segments.language.layout import Layout, ModelKind, Task
+from flwr_splitmix.segments.language.layouts.layout import Layout, ModelKind, Task
 
 
 class Part(nn.Module):

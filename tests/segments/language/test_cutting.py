@@ -27,8 +27,8 @@ from transformers import (
 
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model
 from flwr_splitmix.segments.language.build import checkpoint_layers
-from flwr_splitmix.segments.language.decoders import LLAMA
-from flwr_splitmix.segments.language.trial import agrees
+from flwr_splitmix.segments.language.layouts.decoders import LLAMA
+from flwr_splitmix.segments.language.layouts.trial import agrees
 from tests.segments.language.tiny_models import (
     CASES,
     DECODERS,

@@ -61,7 +61,10 @@ CONFIGS: dict[str, Any] = {
         attention_types=[[["global", "local"], 2]], window_size=3, max_position_embeddings=64,
         pad_token_id=0, bos_token_id=1, eos_token_id=1, attention_dropout=0.2, embed_dropout=0.1,
     ),
-    "gpt_neox": GPTNeoXConfig(**SIZES, hidden_dropout=0.1, rotary_pct=0.5),
+    "gpt_neox": GPTNeoXConfig(
+        **SIZES, hidden_dropout=0.1,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    ),
     # Like the model of 350 million weights: narrow embeddings, norms behind the layers' parts.
     "opt": OPTConfig(
         vocab_size=VOCABULARY, hidden_size=16, ffn_dim=24, num_hidden_layers=LAYERS,
@@ -77,8 +80,8 @@ CONFIGS: dict[str, Any] = {
         max_position_embeddings=64, pad_token_id=0,
     ),
     "modernbert": ModernBertConfig(
-        **SIZES, local_attention=4, global_attn_every_n_layers=3, classifier_pooling="mean",
-        cls_token_id=1, sep_token_id=1, embedding_dropout=0.1,
+        **SIZES, local_attention=4, layer_types=[*["sliding_attention", "full_attention"] * 2],
+        classifier_pooling="mean", cls_token_id=1, sep_token_id=1, embedding_dropout=0.1,
     ),
 }  # fmt: skip
 ENCODERS = ("bert", "roberta", "electra", "distilbert", "modernbert")

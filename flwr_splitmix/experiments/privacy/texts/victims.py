@@ -27,7 +27,7 @@ from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.schedule import WarmupCosine, adamw
 from flwr_splitmix.scoring.texts import ClassScores, TextScores
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
-from flwr_splitmix.segments.language.layout import Task
+from flwr_splitmix.segments.language.layouts.layout import Task
 from flwr_splitmix.storage import load_tensors, save_tensors, under
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
 from flwr_splitmix.segments.language.layers import Layers, with_cache
-from flwr_splitmix.segments.language.layout import Layout
-from flwr_splitmix.segments.language.outputs import ScaledNextToken, decoder_output
+from flwr_splitmix.segments.language.layouts.layout import Layout
+from flwr_splitmix.segments.language.layouts.outputs import ScaledNextToken, decoder_output
 
 MASKS: dict[str, Any] = {
     "full_attention": create_causal_mask,

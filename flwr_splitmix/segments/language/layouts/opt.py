@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.segments.language.gpt2 import Gpt2Layers
 from flwr_splitmix.segments.language.layers import Layers
-from flwr_splitmix.segments.language.layout import Layout
-from flwr_splitmix.segments.language.outputs import decoder_output
+from flwr_splitmix.segments.language.layouts.gpt2 import Gpt2Layers
+from flwr_splitmix.segments.language.layouts.layout import Layout
+from flwr_splitmix.segments.language.layouts.outputs import decoder_output
 
 
 class OptEmbedding(nn.Module):

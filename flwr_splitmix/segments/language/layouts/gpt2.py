@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask
 
 from flwr_splitmix.segments.language.layers import Layers, with_cache
-from flwr_splitmix.segments.language.layout import Layout
-from flwr_splitmix.segments.language.outputs import decoder_output
+from flwr_splitmix.segments.language.layouts.layout import Layout
+from flwr_splitmix.segments.language.layouts.outputs import decoder_output
 
 
 class PositionedEmbedding(nn.Module):

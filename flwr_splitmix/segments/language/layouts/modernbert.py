@@ -12,10 +12,10 @@ from transformers.masking_utils import (
     create_bidirectional_sliding_window_mask,
 )
 
-from flwr_splitmix.segments.language.decoders import rotations_of
-from flwr_splitmix.segments.language.encoders import check_no_cache
 from flwr_splitmix.segments.language.layers import Layers
-from flwr_splitmix.segments.language.layout import Layout
+from flwr_splitmix.segments.language.layouts.decoders import rotations_of
+from flwr_splitmix.segments.language.layouts.encoders import check_no_cache
+from flwr_splitmix.segments.language.layouts.layout import Layout
 
 MASKS: dict[str, Any] = {
     "full_attention": create_bidirectional_mask,

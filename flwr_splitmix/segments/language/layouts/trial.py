@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.language.layers import positions_of
-from flwr_splitmix.segments.language.layout import Layout
+from flwr_splitmix.segments.language.layouts.layout import Layout
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -9,13 +9,19 @@ from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
 )
 
-from flwr_splitmix.segments.language.decoders import LLAMA, NEOX, PHI, SCALED, looks_like_llama
-from flwr_splitmix.segments.language.encoders import BERT, DISTILBERT, ELECTRA, ROBERTA
-from flwr_splitmix.segments.language.gpt2 import GPT2, GPT_NEO
-from flwr_splitmix.segments.language.layout import Layout, Task
-from flwr_splitmix.segments.language.modernbert import MODERNBERT
-from flwr_splitmix.segments.language.opt import OPT
-from flwr_splitmix.segments.language.trial import agrees
+from flwr_splitmix.segments.language.layouts.decoders import (
+    LLAMA,
+    NEOX,
+    PHI,
+    SCALED,
+    looks_like_llama,
+)
+from flwr_splitmix.segments.language.layouts.encoders import BERT, DISTILBERT, ELECTRA, ROBERTA
+from flwr_splitmix.segments.language.layouts.gpt2 import GPT2, GPT_NEO
+from flwr_splitmix.segments.language.layouts.layout import Layout, Task
+from flwr_splitmix.segments.language.layouts.modernbert import MODERNBERT
+from flwr_splitmix.segments.language.layouts.opt import OPT
+from flwr_splitmix.segments.language.layouts.trial import agrees
 
 LAYOUTS: tuple[Layout, ...] = (
     LLAMA, GPT2, GPT_NEO, NEOX, OPT, PHI, BERT, ROBERTA, ELECTRA, DISTILBERT, MODERNBERT,

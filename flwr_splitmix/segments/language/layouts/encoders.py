@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
 from flwr_splitmix.segments.language.layers import Layers
-from flwr_splitmix.segments.language.layout import Layout
+from flwr_splitmix.segments.language.layouts.layout import Layout
 
 
 class EncoderEmbedding(nn.Module):
@@ -127,7 +127,7 @@ def encoder_layers(model: Any) -> nn.ModuleList:
 
 def positions_behind_padding(config: Any) -> int:
     """Return the number of positions that are left behind the padding token's."""
-    return int(config.max_position_embeddings) - config.pad_token_id - 1
+    return int(config.max_position_embeddings) - int(config.pad_token_id) - 1
 
 
 _ENCODER: dict[str, Any] = {
