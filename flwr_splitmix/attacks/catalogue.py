@@ -53,5 +53,13 @@ def attack_named(name: str) -> type[Attack]:
     """
     known = image_attacks()
     if name not in known:
-        raise ValueError(f"there is no attack {name!r}; there are {', '.join(known)}")
+        raise ValueError(f"there is no attack {name!r} on images; there are {', '.join(known)}")
+    return known[name]
+
+
+def text_attack_named(name: str) -> type[TextAttack]:
+    """Return an attack on texts by its name; raises as `attack_named`."""
+    known = text_attacks()
+    if name not in known:
+        raise ValueError(f"there is no attack {name!r} on texts; there are {', '.join(known)}")
     return known[name]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -17,6 +18,9 @@ from flwr_splitmix.attacks.intervals import Measure
 from flwr_splitmix.attacks.scores import Floors, Scored, score_guess, write_rows
 from flwr_splitmix.files import write_json
 from flwr_splitmix.runs.damage import read_object, unreadable
+
+PICTURES = "pictures.safetensors"
+"""File of reconstructed images, beside the scores."""
 
 PAPER_ERRORS: dict[str, tuple[float, float]] = {
     "PSL": (0.0091, 0.0056),
@@ -93,28 +97,41 @@ def score_and_keep(
     """
     floors = Floors.of(attack, case.view, public)
     scored = score_guess(attack.goal, guess, case.truth, floors, classifier=classifier, seed=seed)
-    adversary = case.view.adversary
-    given = "".join(f"-given-{name}" for name in sorted(assumed))
-    own = folder / re.sub(r"[^a-z-]+", "-", f"{attack.name}-{adversary}{given}")
-    own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_rows(own / "samples.parquet", scored.rows)
+    method, adversary = case.view.knowledge.method, case.view.adversary
+    kept = Kept(method, attack.name, adversary, scale, scored.measures, None, sorted(assumed), seed)
+    own = keep(folder, kept, scored.rows)
     if attack.goal == "images":
-        Reconstructions.of(attack.name, case.view, guess, case.truth).save(
-            own / "pictures.safetensors"
-        )
+        Reconstructions.of(attack.name, case.view, guess, case.truth).save(own / PICTURES)
+    return scored
+
+
+def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write scores and samples (Parquet) to a result's own folder below `folder`, and return it.
+
+    They replace the last ones of the same attack, adversary and assumptions.
+
+    Parameters
+    ----------
+    rows
+        What was measured of each sample.
+    """
+    given = "".join(f"-given-{name}" for name in result.assumed)
+    own = folder / re.sub(r"[^a-z-]+", "-", f"{result.attack}-{result.adversary}{given}")
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_rows(own / "samples.parquet", rows)
     write_json(
         own / "scores.json",
         {
-            "method": case.view.knowledge.method,
-            "attack": attack.name,
-            "adversary": adversary,
-            "scale": scale,
-            "assumed": sorted(assumed),
-            "seed": seed,
-            "measures": [measure.to_json() for measure in scored.measures],
+            "method": result.method,
+            "attack": result.attack,
+            "adversary": result.adversary,
+            "scale": result.scale,
+            "assumed": list(result.assumed),
+            "seed": result.seed,
+            "measures": [measure.to_json() for measure in result.measures],
         },
     )
-    return scored
+    return own
 
 
 def kept_results(folder: Path) -> list[Kept]:
@@ -133,7 +150,7 @@ def kept_results(folder: Path) -> list[Kept]:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise unreadable(file, f"{where}: {first['msg']}") from error
-        pictures = file.with_name("pictures.safetensors")
+        pictures = file.with_name(PICTURES)
         made.append(
             Kept(
                 said.method,

@@ -27,12 +27,12 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class TextFloors:
-    """Guesses without any release: random words, a frequent one, a model's own text.
+    """Guesses without any release: random words, a frequent one, a decoder's own text.
 
     Parameters
     ----------
     parts
-        All parts of the base model.
+        All parts of the base model; one for classification writes no text of its own.
     public
         Public texts, which give the most frequent words and the beginnings of sampled texts.
     begin
@@ -60,11 +60,13 @@ class TextFloors:
         seed = derive_seed(self.seed, "floor", number, draw) if draw else self.seed + number
         rng = torch.Generator().manual_seed(seed)
         random = torch.randint(self.parts.vocab_size, (length,), generator=rng)
-        return {
+        blind = {
             "random token": random,
             "most frequent token": torch.full((length,), frequent[draw % len(frequent)]),
-            "language model": self._text(length, rng, number, draw),
         }
+        if self.parts.task == "generation":
+            blind["language model"] = self._text(length, rng, number, draw)
+        return blind
 
     @cached_property
     def _frequent(self) -> list[int]:

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +15,8 @@ import typer
 from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, console, number, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.recording import recording_of
-from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
-    from flwr_splitmix.attacks.attacked import Attacked, Case
-    from flwr_splitmix.attacks.base import Pictures
     from flwr_splitmix.attacks.intervals import Measure
 
 
@@ -59,8 +55,7 @@ class Assumptions(StrEnum):
 def list_attacks() -> None:
     """List all attacks: what each guesses, and what its adversary must have.
 
-    Image attacks work on recorded runs; text attacks are columns of `splitmix attack matrix
-    texts`.
+    Attacks on images work on recorded runs, attacks on texts on all runs of the language app.
     """
     from flwr_splitmix.attacks.catalogue import image_attacks, text_attacks
     from flwr_splitmix.extras import MissingExtraError, needed_for
@@ -85,7 +80,7 @@ def list_attacks() -> None:
 
 
 def run(
-    run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A recorded run's id.")],
+    run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A run's id.")],
     attack: Annotated[str, typer.Option("--attack", help="See `splitmix attack list`.")],
     view: Annotated[
         Adversaries, typer.Option("--view", help="The adversary, which has only what it received.")
@@ -95,8 +90,9 @@ def run(
         typer.Option(
             "--public",
             metavar="DATA",
-            help="The attacker's own images: a folder, a shipped or a hub name; by default half of "
-            "the run's test images.",
+            help="The attacker's own data. Images: a folder, a shipped or a hub name; by default "
+            "half of the run's test images. Texts: a file or folder of plain text; by default the "
+            "run's public texts.",
             show_default=False,
         ),
     ] = None,
@@ -105,9 +101,24 @@ def run(
         typer.Option("--assume", help="Segments given to the adversary in addition."),
     ] = None,
     victims: Annotated[
-        int,
-        typer.Option("--victims", min=1, help="Number of training images, and of held-out ones."),
-    ] = 128,
+        int | None,
+        typer.Option(
+            "--victims",
+            min=1,
+            help="Number of training images or texts, and of held-out ones; by default 128 images, "
+            "4 texts.",
+            show_default=False,
+        ),
+    ] = None,
+    client: Annotated[
+        int | None,
+        typer.Option(
+            "--client",
+            min=0,
+            help="Whose texts are attacked; by default those of the first client.",
+            show_default=False,
+        ),
+    ] = None,
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, help="Releases per held-out image.")
     ] = 1,
@@ -125,20 +136,44 @@ def run(
     ] = ScoreFormat.table,
     run_dir: RunDirectory = None,
 ) -> None:
-    """Attack a recorded run (record-attacks=true) and score it; Ctrl-C stops and scores."""
-    from flwr_splitmix.attacks.base import NotApplicable
+    """Attack a run and score what the attack reads; Ctrl-C stops and scores.
+
+    Images are those of a recorded run (record-attacks=true). Texts of a client of any run are
+    released again by its trained parts, as in a training step; attacks compute on the CPU.
+    """
+    from flwr_splitmix.attacks.base import Budget, NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
     from flwr_splitmix.attacks.vault import VaultError
+    from flwr_splitmix.cli.attack_images import attack_images
+    from flwr_splitmix.cli.attack_texts import attack_texts
     from flwr_splitmix.data import DataError
+    from flwr_splitmix.device import pick_device
 
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
         raise typer.BadParameter("nan is no time", param_hint="--seconds")
     opened = Run.open(run, home=run_dir)
     try:
-        measures = _attack(
-            opened, attack, view.value, public, [a.value for a in assume or ()], victims,
-            repeats, scale.value, seconds, device, seed,
-        )  # fmt: skip
+        with ExitStack() as shown:
+
+            def budget() -> Budget:  # its time begins now
+                return Budget(
+                    scale.value,
+                    seconds=seconds,
+                    device=pick_device(device),
+                    progress=shown.enter_context(_progress()),
+                    stop=shown.enter_context(_stoppable()),
+                )
+
+            given = [a.value for a in assume or ()]
+            if _learns_from_texts(opened):
+                _check_of_texts(view, given, repeats)
+                measures = attack_texts(opened, attack, public, victims, client, budget, seed)
+            else:
+                if client is not None:
+                    raise RunError("--client is for runs on texts; images of all are attacked")
+                measures = attack_images(
+                    opened, attack, view.value, public, given, victims, repeats, budget, seed
+                )
     except (NotApplicable, PicturesError, VaultError, DataError, ValueError) as error:
         raise RunError(str(error)) from error
     method = str(opened.config.get("strategy"))
@@ -154,130 +189,24 @@ def run(
     console().print(measures_table(f"{attack} by {view.value} on {method} ({opened.id})", measures))
 
 
-def _attack(
-    opened: Run,
-    name: str,
-    adversary: Any,
-    public_name: str | None,
-    assume: list[Any],
-    victims: int,
-    repeats: int,
-    scale: Any,
-    seconds: float | None,
-    device: str,
-    seed: int,
-) -> list[Measure]:
-    from flwr_splitmix.apps.vision.attacked import attacked_run
-    from flwr_splitmix.attacks.attempt import PUBLIC, attempt
-    from flwr_splitmix.attacks.base import Budget, NotApplicable
-    from flwr_splitmix.attacks.catalogue import attack_named
-    from flwr_splitmix.attacks.own_shares import taken_as_sent
-    from flwr_splitmix.attacks.results import score_and_keep
-    from flwr_splitmix.device import pick_device
-    from flwr_splitmix.runs.recording import attacks_dir
+def _learns_from_texts(opened: Run) -> bool:
+    from flwr_splitmix.methods import BY_NAME
 
-    kind = attack_named(name)
-    attacked = attacked_run(opened)
-    if remark := taken_as_sent(attacked.kinds):
-        typer.echo(f"note: {remark}", err=True)
-    case = attacked.case(
-        adversary,
-        trained=victims,
-        held_out=victims,
-        repeats=repeats,
-        assume=assume,
-        gradients="gradients" in kind.needs and adversary != "eavesdropper",
-        again=kind.goal == "membership",
-        seed=seed,
-    )
-    _check_victims(opened, case, victims, recorded=kind.goal != "membership")
-    images = _public(public_name, attacked, case, PUBLIC[scale], seed)
-    with _stoppable() as stop, _progress() as progress:
-        budget = Budget(
-            scale, seconds=seconds, device=pick_device(device), progress=progress, stop=stop
-        )
-        try:
-            fitted, guess = attempt(kind, case, images, budget, seed=seed)
-        except NotApplicable as error:
-            raise RunError(f"{error}{_remedy(error.assumable)}") from error
-    folder = attacks_dir(opened) / "results"
-    return score_and_keep(
-        folder,
-        fitted,
-        guess,
-        case,
-        images,
-        attacked.classify,
-        scale=scale,
-        assumed=assume,
-        seed=seed,
-    ).measures
+    name = str(opened.config.get("strategy"))
+    return name in BY_NAME and BY_NAME[name].shape != "L"
 
 
-def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> None:
-    """Tell of how many victims there are if they are fewer than asked for.
-
-    Parameters
-    ----------
-    recorded
-        Whether training images are taken from the recording.
-
-    Raises
-    ------
-    RunError
-        If they are, and no recorded step can be read.
-    """
-    trained = int(case.truth.trained.sum())
-    held_out = len(case.truth.trained) - trained
-    if recorded and not trained:
-        there = recording_of(opened)
-        steps = 0 if there is None else there.steps
-        raise RunError(
-            f"none of the {counted(steps, 'recorded step')} of run {opened.id} can be read, so "
-            'there is nothing to attack: record a run anew with --run-config "record-attacks=true"'
-        )
-    counts = {"training": trained, "held-out": held_out}
-    if few := [f"{count} {kind}" for kind, count in counts.items() if count < victims]:
-        typer.echo(
-            f"note: --victims asks for {counted(victims, 'image')} of each kind; there are only "
-            f"{' and '.join(few)} ones",
-            err=True,
-        )
-
-
-def _remedy(assumable: Sequence[str]) -> str:
-    """Return how to give an adversary what it lacks; "" if that cannot be given."""
-    if not assumable:
-        return ""
-    options = " ".join(f"--assume {name}" for name in assumable)
-    return f"; to give it to the adversary in addition: {options}"
-
-
-def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: int) -> Pictures:
-    """Return the attacker's own images, drawn by the seed: no victims, and none of the clients'.
-
-    Raises
-    ------
-    RunError
-        If all images of that name are the run's own.
-    """
-    from flwr_splitmix.attacks.pictures import Pictures
-    from flwr_splitmix.data import load_images
-
-    shape = attacked.knowledge.image_shape
-    if name is None:
-        return attacked.public(min(most, len(attacked.vault.held_out) // 2), seed)
-    data = load_images(name, image_size=shape[1]).train
-    pictures = Pictures.of(data).fitted(shape).without(case.truth.pictures)
-    for trained_on in attacked.vault.data.values():
-        pictures = pictures.without(Pictures.of(trained_on))
-    if not len(pictures):
-        raise RunError(
-            f"--public: all {len(data)} images of {name!r} are the run's own, so the attacker has "
-            "none; choose other images, or leave the option out"
-        )
-    drawn, _ = pictures.divided(most, seed)
-    return drawn
+def _check_of_texts(view: Adversaries, assume: Sequence[str], repeats: int) -> None:
+    """Refuse options that attacks on texts do not have."""
+    for option, given in (
+        (f"--view '{view.value}'", view is not Adversaries.server),
+        ("--assume", bool(assume)),
+        ("--repeats", repeats != 1),
+    ):
+        if given:
+            raise RunError(
+                f"{option} is for images; texts are attacked as the server has them: leave it out"
+            )
 
 
 @contextmanager

@@ -21,10 +21,10 @@ from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.trace import DiskTrace
-from flwr_splitmix.cli.attack_run import _public
+from flwr_splitmix.cli.attack_images import _public
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import attacks_dir, recording_of, trace_dir, write_facts
-from tests.apps import language_app, vision_fit
+from tests.apps import vision_fit
 from tests.apps.vision_app import context, run_config
 
 Splitmix = Callable[..., Result]
@@ -289,13 +289,10 @@ def test_public_images_are_drawn_from_all_classes_and_none_is_a_clients(
     assert (result.exit_code, "are the run's own" in result.stderr) == (1, True)
 
 
-def test_a_recorded_run_on_texts_is_named_as_such(splitmix: Splitmix, home: Path) -> None:
-    """It has a trace, but not the facts that a vision app writes."""
-    run = Run.create(language_app.run_config(record_attacks=True), name="texts", home=home)
-    trace_dir(run).mkdir(parents=True)
-    result = splitmix("attack", "run", run.id, "--attack", "linear")
-    assert (result.exit_code, "learns from texts" in result.stderr) == (1, True)
-    assert "`splitmix attack matrix texts`" in result.stderr
+def test_a_client_is_named_for_texts_only(splitmix: Splitmix, home: Path) -> None:
+    run = run_of(home, "SFL").id
+    result = splitmix("attack", "run", run, "--attack", "linear", "--client", "0")
+    assert (result.exit_code, "--client is for runs on texts" in result.stderr) == (1, True)
 
 
 def test_an_attack_of_least_effort_does_not_seem_to_prove_safety(

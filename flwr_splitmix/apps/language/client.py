@@ -56,14 +56,7 @@ def client_fn(context: Context) -> UShapeClient:
         parts.head,
         parts.tail,
         training_set(config, train),
-        sources={
-            **{name: partial(getattr, config, name) for name in LanguageConfig.model_fields},
-            "public": lambda: public_set(config),
-            "vocab_size": lambda: len(tokenizer),
-            "special_ids": lambda: tokenizer.all_special_ids,
-            "causal": lambda: config.task == "generation",
-            "options": config.mixguard,
-        },
+        sources=hiding_sources(config, tokenizer),
         batch_size=config.batch_size,
         test_data=run_test_set(config, test) if len(test) and not benchmark else None,
         benchmark_data=benchmark_set(config) if benchmark else None,
@@ -73,6 +66,18 @@ def client_fn(context: Context) -> UShapeClient:
         device=config.client_device,
         scores=scores_of(config, tokenizer),
     )
+
+
+def hiding_sources(config: LanguageConfig, tokenizer: Any) -> dict[str, Callable[[], Any]]:
+    """Return functions that make the arguments of any hiding's constructor, by name."""
+    return {
+        **{name: partial(getattr, config, name) for name in LanguageConfig.model_fields},
+        "public": lambda: public_set(config),
+        "vocab_size": lambda: len(tokenizer),
+        "special_ids": lambda: tokenizer.all_special_ids,
+        "causal": lambda: config.task == "generation",
+        "options": config.mixguard,
+    }
 
 
 def make_client(

@@ -16,8 +16,7 @@ from flwr_splitmix.attacks.bench import fresh_lower, group_size
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.trace import DiskTrace
 from flwr_splitmix.attacks.vault import Vault
-from flwr_splitmix.methods import BY_NAME
-from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
 from flwr_splitmix.runs.recording import read_facts, trace_dir
 from flwr_splitmix.storage import under
@@ -31,18 +30,11 @@ def attacked_run(run: Run) -> Attacked:
 
     Raises
     ------
-    RunError
-        If nothing was recorded (the message explains how to record), the run is on texts, or it
-        has no checkpoint.
+    RunError, StorageError
+        If nothing was recorded (the message explains how to record), or there is no checkpoint.
     DataError, ConfigError
         If its images or its model are not available on this machine.
     """
-    name = str(run.config.get("strategy"))
-    if name in BY_NAME and BY_NAME[name].shape != "L":
-        raise RunError(
-            f"run {run.id} is of {name}, which learns from texts, and these attacks are on images; "
-            "attacks on texts are columns of `splitmix attack matrix texts`"
-        )
     facts = read_facts(run)
     config = VisionConfig.read(run.config)
     images, segments = images_of(config), segments_of(config)

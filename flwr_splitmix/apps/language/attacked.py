@@ -1,0 +1,234 @@
+"""A trained language run in the form that attacks on texts need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.apps.language.client import hiding_sources
+from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
+from flwr_splitmix.apps.language.export import trained_parts
+from flwr_splitmix.apps.language.model import small_model, unusable
+from flwr_splitmix.apps.language.texts import (
+    client_rows,
+    public_set,
+    run_token_set,
+    text_sets,
+    tokenizer_of,
+    training_set,
+)
+from flwr_splitmix.attacks.texts.releasing import TextOrigin, release_texts
+from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
+from flwr_splitmix.clients import TextSet
+from flwr_splitmix.hiding import DPSGD, Hiding
+from flwr_splitmix.hiding.making import hiding_options, make_hiding
+from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.seeding import derive_seed, generator, seeded_secrets
+from flwr_splitmix.segments.language import LanguageParts, build_language_parts
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+
+LEAST_TOKENS = 4
+"""Minimum number of tokens of a victim; shorter texts are not attacked."""
+
+_State = tuple[Mapping[str, Tensor], Mapping[str, Any]]
+
+
+class TextCase(NamedTuple):
+    """A view, for the attack, and the truth behind it, for the score only.
+
+    Parameters
+    ----------
+    trained
+        For each release, whether its text was trained on.
+    """
+
+    view: TextView
+    origins: Sequence[TextOrigin]
+    trained: Sequence[bool]
+
+
+@dataclass(frozen=True)
+class AttackedTexts:
+    """The trained system of one client and its server, and the client's texts.
+
+    Parameters
+    ----------
+    parts
+        Head and tail of the client, trunk of the server, as they were last.
+    base
+        All parts as they were before training, which the server can make as well.
+    state
+        State of the client's hiding, with its calibrator or denoiser; None if a node keeps it.
+    train, test
+        Texts that the client trained on, and texts that it was evaluated on.
+    """
+
+    config: LanguageConfig
+    parts: LanguageParts = field(repr=False)
+    base: LanguageParts = field(repr=False)
+    state: _State | None = field(repr=False)
+    train: TextSet = field(repr=False)
+    test: TextSet = field(repr=False)
+
+    @property
+    def begin(self) -> int | None:
+        """The token that begins every text; None if there is none."""
+        first = {int(text[0]) for text in public_set(self.config).texts if len(text)}
+        special = set(tokenizer_of(self.config).all_special_ids)
+        return first.pop() if len(first) == 1 and first <= special else None
+
+    def case(self, victims: int, *, seed: int = 0) -> TextCase:
+        """Return a view with the truth behind it: texts that were trained on, and others.
+
+        They are released by the trained parts as in a training step, with the run's batch size,
+        but nothing is updated.
+
+        Parameters
+        ----------
+        victims
+            The number of texts of each kind; fewer if there are not as many.
+        seed
+            For their choice, and for all draws of the client.
+
+        Raises
+        ------
+        RunError
+            If no text is long enough.
+        """
+        train, test = (
+            _victims(data, victims, seed, kind)
+            for data, kind in ((self.train, "trained"), (self.test, "held-out"))
+        )
+        chosen = [(self.train, i) for i in train] + [(self.test, i) for i in test]
+        if not chosen:
+            raise RunError(f"no text has {LEAST_TOKENS} tokens or more: there is nothing to attack")
+        classes = self.config.task == "classification"
+        labels: Any = [int(d.labels[i]) if classes else d.labels[i] for d, i in chosen]
+        with seeded_secrets():
+            torch.manual_seed(derive_seed(seed, "releases"))
+            released = release_texts(
+                self.parts,
+                self._hiding(None),
+                [data.texts[i] for data, i in chosen],
+                labels=labels,
+                batch_size=self.config.batch_size,
+                gradients=True,
+                learns=self.config.learns,
+                state=self.state,
+                seed=self.config.seed,
+            )
+        knowledge = TextKnowledge(
+            self.config.strategy,
+            self._options(),
+            self.base,
+            begin=self.begin,
+            task=self.config.task,
+            client=self._hiding,
+            batch_size=self.config.batch_size,
+        )
+        view = TextView("server", released.releases, knowledge)
+        return TextCase(view, released.origins, [True] * len(train) + [False] * len(test))
+
+    def _hiding(self, supports: Sequence[Tensor] | None) -> Hiding:
+        """Make a client half, with public texts of its own, or with the run's.
+
+        DP-SGD's clients send the plain U shape's messages, so they have its client half.
+        """
+        kind = USHAPE_STRATEGIES[self.config.strategy].hiding
+        if issubclass(kind, DPSGD):
+            return Hiding()
+        sources: dict[str, Callable[[], Any]] = hiding_sources(
+            self.config, tokenizer_of(self.config)
+        )
+        if supports is not None:
+            sources["public"] = lambda: TextSet(list(supports), [0] * len(supports))
+        return make_hiding(kind, sources)
+
+    def _options(self) -> dict[str, Any]:
+        names = hiding_options(USHAPE_STRATEGIES[self.config.strategy].hiding)
+        return {name: getattr(self.config, name) for name in sorted(names & _KEYS)}
+
+
+_KEYS = frozenset(LanguageConfig.model_fields)
+
+
+def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
+    """Return a language run's system at its newest checkpoint.
+
+    The client's texts follow from the run's configuration.
+
+    Parameters
+    ----------
+    client
+        Whose texts are attacked; None for the first that finished a round.
+
+    Raises
+    ------
+    RunError
+        If no client finished a round.
+    ConfigError, DataError, StorageError
+        If texts, model, checkpoint or the client's state are not on this machine.
+    """
+    config = LanguageConfig.read(run.config)
+    kept = run.checkpoints.load()
+    finished = sorted(int(index) for index in kept.meta["trained"])
+    if not finished:
+        raise RunError(f"run {run.id}: no client finished a round; there is nothing to attack")
+    own = finished[0] if client is None else client
+    found = ClientStore(run.clients_dir).load(own, at_most=kept.round)
+    # A deployed node keeps its state, and then the averaged weights are all that is here.
+    named = own if client is not None or not config.averages else None
+    parts = trained_parts(run, config, kept, named)
+    clients = max(len(finished), finished[-1] + 1, own + 1)
+    train, test = client_rows(config, {"partition-id": own, "num-partitions": clients})
+    tests = test if len(test) else text_sets(config).test
+    return AttackedTexts(
+        config,
+        _still(parts),
+        _still(_base(config)),
+        None if found is None else (found[1], found[2]),
+        training_set(config, train),
+        run_token_set(config, tests),
+    )
+
+
+def _base(config: LanguageConfig) -> LanguageParts:
+    """Build all parts as they were before training; a decoder's with its own output layer.
+
+    Raises
+    ------
+    ConfigError
+        If the model cannot be built.
+    """
+
+    def built(task: Any) -> LanguageParts:
+        return build_language_parts(
+            small_model(config) if config.model == SMALL else config.model,
+            config.cut,
+            task=task,
+            num_labels=config.num_labels,
+            seed=config.seed,
+        )
+
+    try:
+        parts = built(config.task)
+        return built("generation") if parts.kind == "decoder" else parts
+    except (OSError, ValueError) as error:
+        raise unusable(config, error) from error
+
+
+def _still(parts: LanguageParts) -> LanguageParts:
+    """Put all parts into evaluation mode without gradients, and return them."""
+    for part in parts.all_here():
+        part.eval().requires_grad_(False)
+    return parts
+
+
+def _victims(data: TextSet, wanted: int, seed: int, kind: str) -> list[int]:
+    long = [place for place, ids in enumerate(data.texts) if len(ids) >= LEAST_TOKENS]
+    return [int(place) for place in generator(seed, f"{kind} victims").permutation(long)[:wanted]]

@@ -1,0 +1,150 @@
+"""An attack on the recorded images of a run, by `splitmix attack run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.recording import recording_of
+from flwr_splitmix.words import counted
+
+if TYPE_CHECKING:
+    from flwr_splitmix.attacks.attacked import Attacked, Case
+    from flwr_splitmix.attacks.base import Budget, Pictures
+    from flwr_splitmix.attacks.intervals import Measure
+
+VICTIMS = 128
+"""Training images, and held-out ones, that are attacked if no number is given."""
+
+
+def attack_images(
+    opened: Run,
+    name: str,
+    adversary: Any,
+    public: str | None,
+    assume: Sequence[Any],
+    victims: int | None,
+    repeats: int,
+    budget: Callable[[], Budget],
+    seed: int,
+) -> list[Measure]:
+    """Attack recorded images of a run, keep the scores, and return them.
+
+    Raises
+    ------
+    RunError, ValueError
+        If there is no such attack or nothing to attack, or the adversary lacks what it needs.
+    VaultError, DataError, ConfigError
+        If the recording is of other images, or images or model are not on this machine.
+    """
+    from flwr_splitmix.apps.vision.attacked import attacked_run
+    from flwr_splitmix.attacks.attempt import PUBLIC, attempt
+    from flwr_splitmix.attacks.base import NotApplicable
+    from flwr_splitmix.attacks.catalogue import attack_named
+    from flwr_splitmix.attacks.own_shares import taken_as_sent
+    from flwr_splitmix.attacks.results import score_and_keep
+    from flwr_splitmix.runs.recording import attacks_dir
+
+    kind = attack_named(name)
+    attacked = attacked_run(opened)
+    if remark := taken_as_sent(attacked.kinds):
+        typer.echo(f"note: {remark}", err=True)
+    number = VICTIMS if victims is None else victims
+    case = attacked.case(
+        adversary,
+        trained=number,
+        held_out=number,
+        repeats=repeats,
+        assume=assume,
+        gradients="gradients" in kind.needs and adversary != "eavesdropper",
+        again=kind.goal == "membership",
+        seed=seed,
+    )
+    _check_victims(opened, case, number, recorded=kind.goal != "membership")
+    spent = budget()
+    images = _public(public, attacked, case, PUBLIC[spent.scale], seed)
+    try:
+        fitted, guess = attempt(kind, case, images, spent, seed=seed)
+    except NotApplicable as error:
+        raise RunError(f"{error}{_remedy(error.assumable)}") from error
+    folder = attacks_dir(opened) / "results"
+    return score_and_keep(
+        folder,
+        fitted,
+        guess,
+        case,
+        images,
+        attacked.classify,
+        scale=spent.scale,
+        assumed=assume,
+        seed=seed,
+    ).measures
+
+
+def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> None:
+    """Tell of how many victims there are if they are fewer than asked for.
+
+    Parameters
+    ----------
+    recorded
+        Whether training images are taken from the recording.
+
+    Raises
+    ------
+    RunError
+        If they are, and no recorded step can be read.
+    """
+    trained = int(case.truth.trained.sum())
+    held_out = len(case.truth.trained) - trained
+    if recorded and not trained:
+        there = recording_of(opened)
+        steps = 0 if there is None else there.steps
+        raise RunError(
+            f"none of the {counted(steps, 'recorded step')} of run {opened.id} can be read, so "
+            'there is nothing to attack: record a run anew with --run-config "record-attacks=true"'
+        )
+    counts = {"training": trained, "held-out": held_out}
+    if few := [f"{count} {kind}" for kind, count in counts.items() if count < victims]:
+        typer.echo(
+            f"note: --victims asks for {counted(victims, 'image')} of each kind; there are only "
+            f"{' and '.join(few)} ones",
+            err=True,
+        )
+
+
+def _remedy(assumable: Sequence[str]) -> str:
+    """Return how to give an adversary what it lacks; "" if that cannot be given."""
+    if not assumable:
+        return ""
+    options = " ".join(f"--assume {name}" for name in assumable)
+    return f"; to give it to the adversary in addition: {options}"
+
+
+def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: int) -> Pictures:
+    """Return the attacker's own images, drawn by the seed: no victims, and none of the clients'.
+
+    Raises
+    ------
+    RunError
+        If all images of that name are the run's own.
+    """
+    from flwr_splitmix.attacks.pictures import Pictures
+    from flwr_splitmix.data import load_images
+
+    shape = attacked.knowledge.image_shape
+    if name is None:
+        return attacked.public(min(most, len(attacked.vault.held_out) // 2), seed)
+    data = load_images(name, image_size=shape[1]).train
+    pictures = Pictures.of(data).fitted(shape).without(case.truth.pictures)
+    for trained_on in attacked.vault.data.values():
+        pictures = pictures.without(Pictures.of(trained_on))
+    if not len(pictures):
+        raise RunError(
+            f"--public: all {len(data)} images of {name!r} are the run's own, so the attacker has "
+            "none; choose other images, or leave the option out"
+        )
+    drawn, _ = pictures.divided(most, seed)
+    return drawn

@@ -1,0 +1,125 @@
+"""An attack on the texts of a run, by `splitmix attack run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.words import counted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flwr_splitmix.apps.language.attacked import AttackedTexts, TextCase
+    from flwr_splitmix.attacks.base import Budget
+    from flwr_splitmix.attacks.intervals import Measure
+
+VICTIMS = 4
+"""Texts of each kind that are attacked if no number is given: reading one can take minutes."""
+
+PUBLIC = {"smoke": 100, "cpu": 800, "paper": 8000}
+"""Most public texts that an attacker gets, by scale."""
+
+
+def attack_texts(
+    opened: Run,
+    name: str,
+    public: str | None,
+    victims: int | None,
+    client: int | None,
+    budget: Callable[[], Budget],
+    seed: int,
+) -> list[Measure]:
+    """Attack texts of a client of a run, keep the scores, and return them.
+
+    Raises
+    ------
+    RunError, ValueError
+        If there is no such attack, or the server lacks what it needs.
+    ConfigError, DataError
+        If texts or model are not on this machine.
+    """
+    import torch
+
+    from flwr_splitmix.apps.language.attacked import attacked_texts
+    from flwr_splitmix.apps.language.texts import tokenizer_of
+    from flwr_splitmix.attacks.catalogue import text_attack_named
+    from flwr_splitmix.attacks.results import Kept, keep
+    from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
+    from flwr_splitmix.runs.recording import attacks_dir
+
+    kind = text_attack_named(name)
+    attacked = attacked_texts(opened, client)
+    case = attacked.case(VICTIMS if victims is None else victims, seed=seed)
+    _tell_of_fewer(case, victims)
+    spent = replace(budget(), device=torch.device("cpu"))
+    texts = _public(attacked, public, PUBLIC[spent.scale], seed)
+    attack = kind()
+    attack.fit(case.view, texts, spent, seed=seed)
+    guesses = attack.run(case.view)
+    floors = TextFloors(attacked.base, texts, attacked.begin, seed=seed)
+    decode = tokenizer_of(attacked.config).decode
+    scored = score_texts(guesses, case.origins, floors, decode, seed=seed)
+    samples = [{**row, "trained": case.trained[row["text"]]} for row in scored.rows]
+    method = attacked.config.strategy
+    kept = Kept(method, name, "server", spent.scale, scored.measures, None, (), seed)
+    keep(attacks_dir(opened) / "results", kept, samples)
+    if len(scored.rows) < len(case.origins):
+        typer.echo(
+            f"note: within its time the attack guessed at {len(scored.rows)} of "
+            f"{counted(len(case.origins), 'text')}",
+            err=True,
+        )
+    return scored.measures
+
+
+def _tell_of_fewer(case: TextCase, victims: int | None) -> None:
+    trained = sum(case.trained)
+    counts = {"training": trained, "held-out": len(case.trained) - trained}
+    few = [f"{count} {kind}" for kind, count in counts.items() if count < (victims or 0)]
+    if victims is not None and few:
+        typer.echo(
+            f"note: --victims asks for {counted(victims, 'text')} of each kind; there are only "
+            f"{' and '.join(few)} ones",
+            err=True,
+        )
+
+
+def _public(attacked: AttackedTexts, source: str | None, most: int, seed: int) -> list[Tensor]:
+    """Return the attacker's own texts as tokens: the run's public ones, or others.
+
+    Raises
+    ------
+    RunError
+        If there are none but the client's own.
+    """
+    from flwr_splitmix.apps.language.texts import public_set, tokenizer_of
+    from flwr_splitmix.data.texts.public import load_public_texts
+    from flwr_splitmix.data.texts.token_sets import public_token_set
+    from flwr_splitmix.seeding import generator
+
+    config = attacked.config
+    if source is None:
+        texts = public_set(config).texts
+    else:
+        pieces = load_public_texts(source, unit=config.unit, max_words=config.public_words)
+        tokens = public_token_set(pieces, tokenizer_of(config), max_length=config.text_length)
+        texts = tokens.texts
+    own = {_key(text) for data in (attacked.train, attacked.test) for text in data.texts}
+    others = [text for text in texts if _key(text) not in own]
+    if not others:
+        where = "--public" if source is not None else "the run's key public"
+        raise RunError(
+            f"all texts of {where} are the client's own, so the attacker has none; choose other "
+            "texts with --public"
+        )
+    order = generator(seed, "public").permutation(len(others))[:most]
+    return [others[place] for place in order]
+
+
+def _key(text: Any) -> tuple[int, ...]:
+    return tuple(text.tolist())

@@ -1,0 +1,165 @@
+"""`splitmix attack run` on runs of the language app."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from click.testing import Result
+
+from flwr_splitmix.apps.language.attacked import attacked_texts
+from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.recording import attacks_dir
+from tests.apps import language_app
+
+Splitmix = Callable[..., Result]
+
+RUNS: dict[str, dict[str, Any]] = {
+    "USplitFL": {"task": "generation"},
+    "USplitSL": {"task": "classification"},
+    "MixGuard": {"task": "generation", "secret_tokens": 2},
+    "NaiveMixSL": {"task": "generation"},
+    "DPForwardSL": {"task": "classification"},
+    "DPSGDSL": {"task": "generation"},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("texts")
+    for strategy, options in RUNS.items():
+        language_app.fit(home, 2, strategy=strategy, **options)
+    return home
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path) -> Path:
+    """Copy it: tests may change it."""
+    return Path(shutil.copytree(made, tmp_path / "home"))
+
+
+def run_of(home: Path, strategy: str) -> Run:
+    return next(run for run in Run.list(home) if run.config["strategy"] == strategy)
+
+
+def attack(splitmix: Splitmix, run: Run, name: str, *options: str) -> Result:
+    return splitmix(
+        "attack", "run", run.id, "--attack", name, "--victims", "2", "--format", "json", *options
+    )
+
+
+def reads(result: Result) -> float:
+    """Return the share of words that an attack has read."""
+    assert result.exit_code == 0, result.stderr
+    (main,) = (m for m in json.loads(result.stdout) if m["metric"] == "token accuracy")
+    return float(main["value"])
+
+
+@pytest.mark.parametrize("strategy", ["USplitFL", "USplitSL", "DPSGDSL"])
+def test_what_is_not_hidden_is_read_without_a_recording(
+    strategy: str, splitmix: Splitmix, home: Path
+) -> None:
+    run = run_of(home, strategy)
+    assert reads(attack(splitmix, run, "vocabulary")) > 0.9
+    kept = attacks_dir(run) / "results" / "vocabulary-server"
+    samples = pq.read_table(kept / "samples.parquet").to_pylist()
+    assert [row["trained"] for row in samples] == [True, True, False, False]
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o700
+    shown = splitmix("attack", "show", run.id)
+    assert "vocabulary by server" in shown.stdout
+    assert splitmix("attack", "forget", run.id).exit_code == 0
+    assert not kept.exists()
+
+
+def test_what_is_hidden_is_read_less_and_a_search_needs_several_messages(
+    splitmix: Splitmix, home: Path
+) -> None:
+    read = {name: reads(attack(splitmix, run_of(home, name), "vocabulary")) for name in RUNS}
+    assert read["DPForwardSL"] < 0.3
+    assert read["NaiveMixSL"] < 0.9 < read["USplitFL"]
+    assert reads(attack(splitmix, run_of(home, "MixGuard"), "key-search")) > 0
+    lacking = attack(splitmix, run_of(home, "USplitFL"), "key-search")
+    assert lacking.exit_code == 1
+    assert "one message of a text only" in lacking.stderr
+
+
+def test_scores_repeat_and_another_seed_has_other_victims(splitmix: Splitmix, home: Path) -> None:
+    run = run_of(home, "MixGuard")
+    first = attack(splitmix, run, "vocabulary").stdout
+    assert attack(splitmix, run, "vocabulary").stdout == first
+    assert attack(splitmix, run, "vocabulary", "--seed", "1").stdout != first
+
+
+def test_each_client_is_attacked_with_its_own_head_and_state(home: Path) -> None:
+    run = run_of(home, "MixGuard")
+    heads = []
+    for client in (None, 0, 1):
+        system = attacked_texts(run, client)
+        assert system.state is not None
+        heads.append(next(system.parts.all_here()[0].parameters()))
+        # The base model is the one that all began with.
+        assert not torch.equal(next(system.base.all_here()[0].parameters()), heads[-1])
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[1], heads[2])
+
+
+def test_averaged_weights_are_enough_where_nodes_keep_their_state(
+    splitmix: Splitmix, home: Path
+) -> None:
+    run = run_of(home, "USplitFL")
+    shutil.rmtree(run.clients_dir)
+    assert attacked_texts(run).state is None
+    assert reads(attack(splitmix, run, "vocabulary")) > 0.9
+    alone = run_of(home, "USplitSL")
+    shutil.rmtree(alone.clients_dir)
+    refused = attack(splitmix, alone, "vocabulary")
+    assert (refused.exit_code, "there is no state of client 0 here" in refused.stderr) == (1, True)
+
+
+def test_the_attackers_texts_are_not_the_clients(
+    splitmix: Splitmix, home: Path, tmp_path: Path
+) -> None:
+    run = run_of(home, "USplitFL")
+    (tmp_path / "a.txt").write_text("The cat sees a dog. A dog runs to the house.\n" * 3)
+    assert attack(splitmix, run, "sip", "--public", str(tmp_path / "a.txt")).exit_code == 0
+    none = attack(splitmix, run, "sip", "--public", str(tmp_path / "none.txt"))
+    assert (none.exit_code, "there is no such path here" in none.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--view", "eavesdropper"), "--view 'eavesdropper' is for images"),
+        (("--assume", "lower"), "--assume is for images"),
+        (("--repeats", "2"), "--repeats is for images"),
+        (("--client", "9"), "there is no state of client 9 here, only of: 0, 1"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(
+    options: tuple[str, str], said: str, splitmix: Splitmix, home: Path
+) -> None:
+    result = attack(splitmix, run_of(home, "USplitSL"), "vocabulary", *options)
+    assert (result.exit_code, said in result.stderr) == (1, True), result.stderr
+
+
+def test_an_attack_on_images_is_not_one_on_texts(splitmix: Splitmix, home: Path) -> None:
+    result = attack(splitmix, run_of(home, "MixGuard"), "linear")
+    assert result.exit_code == 1
+    assert "there is no attack 'linear' on texts; there are adaptive, " in result.stderr
+
+
+def test_fewer_victims_than_asked_for_are_told(splitmix: Splitmix, home: Path) -> None:
+    result = splitmix(
+        "attack", "run", run_of(home, "USplitFL").id, "--attack", "vocabulary", "--victims", "50"
+    )
+    assert result.exit_code == 0
+    assert "asks for 50 texts of each kind; there are only 8 training and 6 held-out" in (
+        result.stderr
+    )
