@@ -162,6 +162,15 @@ def test_a_pair_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     assert "tokenizer(first, second)" in (model / "README.md").read_text()
 
 
+def test_files_are_written_and_read_without_a_progress_bar(tmp_path: Path) -> None:
+    fitted = fit(tmp_path, strategy="USplitFL", task="classification")
+    said = [
+        export(fitted, tmp_path / "model").stderr,
+        splitmix("predict", tmp_path / "model", "--text", "a dog").stderr,
+    ]
+    assert said == ["", ""]
+
+
 def test_a_second_sentence_is_refused_where_no_pairs_were_learned(tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="USplitFL", task="classification")
     assert export(fitted, tmp_path / "model").exit_code == 0

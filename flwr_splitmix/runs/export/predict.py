@@ -182,8 +182,11 @@ def _load(segment: nn.Module, file: Path) -> None:
 
 def _pretrained(folder: Path, auto: str) -> tuple[Any, Any]:
     transformers = import_extra("transformers", "reading a language model", "language")
+    from flwr_splitmix.segments.language.quiet import no_progress_bar
+
     try:
-        model = getattr(transformers, auto).from_pretrained(folder, local_files_only=True)
+        with no_progress_bar():
+            model = getattr(transformers, auto).from_pretrained(folder, local_files_only=True)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]

@@ -11,6 +11,7 @@ from flwr_splitmix.segments.language.build import skeleton
 from flwr_splitmix.segments.language.cutting import cut_language_model
 from flwr_splitmix.segments.language.lora import has_lora, merge_lora
 from flwr_splitmix.segments.language.parts import LanguageParts
+from flwr_splitmix.segments.language.quiet import no_progress_bar
 
 GENERATION = "generation_config.json"
 """File of transformers with the settings for generation, such as end tokens."""
@@ -71,7 +72,8 @@ def export(
             merge_lora(merged)
         empty.load_state_dict(merged.state_dict(), assign=True)
     whole.tie_weights()
-    whole.save_pretrained(target)
+    with no_progress_bar():
+        whole.save_pretrained(target)
     if generation is not None:
         (target / GENERATION).write_bytes(generation)
     if tokenizer is not None:

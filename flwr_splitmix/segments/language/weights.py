@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -19,9 +19,9 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 from transformers.modeling_utils import LoadStateDictConfig
-from transformers.utils import logging
 
 from flwr_splitmix.seeding import derive_seed, torch_seed
+from flwr_splitmix.segments.language.quiet import no_progress_bar
 from flwr_splitmix.segments.language.sources import WeightFiles
 
 NOT_WEIGHTS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
@@ -54,7 +54,7 @@ def load(
         raise ValueError(
             f"{checkpoint.name!r} has weights that its configuration does not: {_some(unexpected)}"
         )
-    with ExitStack() as stack, _no_progress_bar():
+    with ExitStack() as stack, no_progress_bar():
         folder = checkpoint.fetch(sorted({checkpoint.files[key] for key in keys}))
         files = {
             name: stack.enter_context(safe_open(folder / name, framework="pt"))
@@ -139,15 +139,3 @@ def _matching(
 def _some(names: set[str]) -> str:
     first = ", ".join(sorted(names)[:3])
     return first if len(names) <= 3 else f"{first} and {len(names) - 3} more"
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    bars: Any = logging
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            bars.enable_progress_bar()
