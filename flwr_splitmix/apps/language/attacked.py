@@ -160,7 +160,8 @@ _KEYS = frozenset(LanguageConfig.model_fields)
 def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
     """Return a language run's system at its newest checkpoint.
 
-    The client's texts follow from the run's configuration.
+    The client's texts follow from the run's configuration and the number of clients, which is
+    taken from those that finished a round: if others never did, texts may be another client's.
 
     Parameters
     ----------
@@ -223,9 +224,9 @@ def _base(config: LanguageConfig) -> LanguageParts:
 
 
 def _still(parts: LanguageParts) -> LanguageParts:
-    """Put all parts into evaluation mode without gradients, and return them."""
+    """Put all parts into evaluation mode without gradients, in float32, and return them."""
     for part in parts.all_here():
-        part.eval().requires_grad_(False)
+        part.eval().requires_grad_(False).float()
     return parts
 
 
