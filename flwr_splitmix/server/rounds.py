@@ -36,7 +36,8 @@ from flwr_splitmix.server.evaluation.of_round import evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.fits import LastFit, differ
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
-from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
+from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
+from flwr_splitmix.server.intake.replies import EPSILON, ReplyIntake, client_means, epsilons_of
 from flwr_splitmix.server.job import Job, message_config
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.options import (
@@ -114,7 +115,8 @@ class RoundLoop(Shape):
         self.draws = self.seed
         self.link = link
         self._last_fit: LastFit | None = None
-        self.observers = [*observers, *self.recorder.observers]
+        self._epsilons = ReportedEpsilons()
+        self.observers = [*observers, *self.recorder.observers, self._epsilons]
         self.audience = Audience(self.observers)
         self.over = ""
         self.num_rounds = 0
@@ -249,6 +251,7 @@ class RoundLoop(Shape):
         self.num_rounds, self.over = whole_number("num_rounds", num_rounds), ""
         self.audience.forget_stops()
         self.trained, self._without_data = {}, WithoutData()
+        self._epsilons.forget()
         self.aggregator.check_has_weights(job.initial)
         self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)
@@ -311,15 +314,23 @@ class RoundLoop(Shape):
                     clients.nodes,
                 )
             )
+            took_part = list(clients.nodes)
             attached = time.perf_counter()
             steps = self.train_round(clients, server_round)
             step_seconds = time.perf_counter() - attached
+        reported = self._reported_epsilons(clients)
         norms = self._intake.check(clients, result.arrays) if averages else {}
         self.require(clients)
         arrays, metrics = self.aggregate_train(server_round, clients.replies)
         result.arrays = arrays or result.arrays
         means = client_means(clients.replies)
-        result.train_metrics_clientapp[server_round] = metrics or MetricRecord(dict(means))
+        names = [name for name in means if name.startswith(EPSILON)]
+        epsilons = self._epsilons.largest(took_part, reported, names)
+        means |= epsilons
+        # An aggregator's mean of epsilons would be nobody's.
+        result.train_metrics_clientapp[server_round] = MetricRecord(
+            {**(metrics or means), **epsilons}
+        )
         self.trained.update(dict.fromkeys(clients.nodes, server_round))
         seconds = time.perf_counter() - began
         failures = self._without_data.failures(clients.failures)
@@ -346,6 +357,15 @@ class RoundLoop(Shape):
         if failures:
             log.warning("round %d went on without %s", server_round, name_reasons(failures))
         self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
+
+    def _reported_epsilons(self, clients: Clients) -> dict[int, dict[str, float]]:
+        """Return what the clients that finished the round have spent, by their own accounts."""
+        if len(clients.alive) != len(clients.replies):  # mixing groups, whose mixer accounts
+            return {}
+        return {
+            client: epsilons_of(reply)
+            for client, reply in zip(clients.alive, clients.replies, strict=True)
+        }
 
     def _evaluate(self, job: Job, server_round: int) -> EvaluationResult | None:
         """Evaluate the model if due: every `evaluate_every` rounds, and after the last."""

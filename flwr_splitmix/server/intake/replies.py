@@ -170,9 +170,18 @@ def _numbers(reply: Message) -> dict[str, float]:
 
     Without it, the largest of the others' would look like a bound for all.
     """
-    said = {n: value for n, value in _metrics(reply).items() if isinstance(value, (int, float))}
+    said = _metrics(reply)
     unbounded = {name: math.inf for name in said if name.startswith(EPSILON)}
-    return unbounded | {name: value for name, value in said.items() if math.isfinite(value)}
+    return unbounded | {
+        name: value
+        for name, value in said.items()
+        if isinstance(value, (int, float)) and math.isfinite(value)
+    }
+
+
+def epsilons_of(reply: Message) -> dict[str, float]:
+    """Return the epsilons that a client reports, by the metric's name; infinite if not finite."""
+    return {name: value for name, value in _numbers(reply).items() if name.startswith(EPSILON)}
 
 
 def _kinds(reply: Message) -> set[_Kind]:

@@ -1,0 +1,118 @@
+"""ReportedEpsilons: the largest of any client that took part in the run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from flwr_splitmix.clients import ClientError, UShapeClient
+from flwr_splitmix.hiding import DPForward, Hiding, Sent
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.runs import Run
+from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
+from flwr_splitmix.strategies import DPForwardSL, USplitFL, USplitSL
+from flwr_splitmix.testing.laws import TextToy
+
+TOY = TextToy(clients=2)
+
+
+class Rows(Observer):
+    def __init__(self) -> None:
+        self.epsilons: list[float | None] = []
+
+    def on_round(self, event: Any) -> None:
+        self.epsilons.append(event.row.get("train_epsilon"))
+
+
+class Failing(UShapeClient):
+    """Fails in its fourth loss, when its messages have left."""
+
+    losses = 0
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        self.losses += 1
+        if self.losses == 4:
+            raise ClientError("no battery")
+        return super().loss(hidden, sent)
+
+
+def client(
+    kind: type[UShapeClient] = UShapeClient, texts: int = 16, hiding: Hiding | None = None
+) -> UShapeClient:
+    own = DPForward(epsilon=8.0, clip_norm=2.0, releases=8) if hiding is None else hiding
+    data = TOY.texts(100 * texts, texts)
+    return kind(TOY.head(), TOY.tail(), data, device="cpu", batch_size=2, hiding=own)
+
+
+def spent(one: UShapeClient) -> float:
+    assert one.epsilon is not None
+    return one.epsilon
+
+
+def test_a_client_that_fails_has_no_bound_until_it_reports_again() -> None:
+    seen = Rows()
+    clients = [client(), client(Failing, texts=4)]
+    DPForwardSL(TOY.server(), device="cpu", steps_per_round=2, observers=[seen]).fit(clients, 3)
+    assert seen.epsilons[1] == math.inf
+    assert seen.epsilons[2] == spent(clients[1]) > spent(clients[0])
+
+
+def test_a_client_that_is_not_drawn_keeps_what_it_has_spent() -> None:
+    seen = Rows()
+    clients = [client(texts=4), client(texts=40)]
+    strategy = DPForwardSL(
+        TOY.server(), device="cpu", steps_per_round=2, fraction_train=0.5, observers=[seen], seed=0
+    )
+    strategy.fit(clients, 6)
+    assert set(strategy.trained) == {0, 1}
+    rows = [epsilon for epsilon in seen.epsilons if epsilon is not None]
+    assert rows == sorted(rows)
+    assert rows[-1] == max(map(spent, clients))
+
+
+def test_a_client_without_an_epsilon_has_no_bound() -> None:
+    seen = Rows()
+    clients = [client(), client(), client(hiding=Hiding())]
+    USplitSL(TOY.server(), device="cpu", steps_per_round=1, observers=[seen]).fit(clients, 1)
+    assert seen.epsilons == [math.inf]
+
+
+def test_where_weights_are_averaged_epsilons_are_not() -> None:
+    seen = Rows()
+    clients = [client(texts=4), client(texts=16)]
+    strategy = USplitFL(TOY.server(), device="cpu", steps_per_round=2, observers=[seen])
+    result = strategy.fit(clients, 2)
+    assert dict(result.train_metrics_clientapp[2])["epsilon"] == seen.epsilons[1]
+    assert seen.epsilons[1] == max(map(spent, clients))
+
+
+def test_what_was_spent_outlives_an_interruption(tmp_path: Path) -> None:
+    ended = []
+    for rounds in ([4], [2, 4]):
+        run = Run.create({}, name=str(len(rounds)), home=tmp_path)
+        for number in rounds:
+            seen = Rows()
+            strategy = DPForwardSL(
+                TOY.server(), device="cpu", steps_per_round=2, fraction_train=0.5, seed=0,
+                observers=[seen], run=run,
+            )  # fmt: skip
+            strategy.fit([client(texts=4), client(texts=40)], number)
+        ended.append(seen.epsilons[-1])
+    assert ended[0] == ended[1]
+
+
+@pytest.mark.parametrize("later", [{}, {0: {"epsilon": 1.0}}])
+def test_a_state_is_restored(later: dict[int, dict[str, float]]) -> None:
+    first = ReportedEpsilons()
+    assert first.largest([0], {}, []) == {}
+    assert first.largest([0, 1], {0: {"epsilon": 2.0}}, ["epsilon"]) == {"epsilon": math.inf}
+    assert first.largest([1], {1: {"epsilon": 3.0}}, ["epsilon"]) == {"epsilon": 3.0}
+    second = ReportedEpsilons()
+    second.restore(first.state())
+    assert second.largest(later, later, []) == first.largest(later, later, []) == {"epsilon": 3.0}
+    first.forget()
+    assert first.largest([], {}, []) == {}
