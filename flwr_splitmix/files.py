@@ -70,6 +70,45 @@ def finite(value: Any) -> Any:
     return value
 
 
+_FLOAT = "splitmix-float"
+
+
+def marked(value: Any) -> Any:
+    """Return plain values with each NaN or infinity as {"splitmix-float": "nan"}, for JSON.
+
+    Unlike those of `finite`, they cannot be taken for text that a user wrote.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_FLOAT: str(float(value))}
+    if isinstance(value, Mapping):
+        return {key: marked(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [marked(entry) for entry in value]
+    return value
+
+
+def unmarked(value: Any) -> Any:
+    """Return what `marked` was given, of plain values as read from JSON.
+
+    Raises
+    ------
+    ValueError
+        If what is marked is no number, or values are nested too deeply.
+    """
+    try:
+        return _unmarked(value)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {_FLOAT}:
+            return float(str(value[_FLOAT]))
+        return {key: _unmarked(entry) for key, entry in value.items()}
+    return [_unmarked(entry) for entry in value] if isinstance(value, list) else value
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 

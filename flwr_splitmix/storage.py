@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import math
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
@@ -17,11 +16,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from flwr_splitmix.files import write_atomic
+from flwr_splitmix.files import marked, unmarked, write_atomic
 from flwr_splitmix.words import with_article
 
 _META = "splitmix"
-_FLOAT = "splitmix-float"
 
 _NEEDS = {"amsgrad": "max_exp_avg_sq", "centered": "grad_avg", "momentum": "momentum_buffer"}
 """Options of torch's optimizers, and what those that have them keep for each parameter."""
@@ -68,23 +66,8 @@ def save_tensors(
             flat[name] = tensor.clone()
         seen.add(memory)
     values = {**meta, DIGEST: digest(flat, meta)} if digested else dict(meta)
-    text = json.dumps(_take_floats_apart(values), allow_nan=False)
+    text = json.dumps(marked(values), allow_nan=False)
     write_atomic(path, save(flat, metadata={_META: text}), flush=flush)
-
-
-def _take_floats_apart(value: Any) -> Any:
-    """Return plain values with NaN and infinities, which JSON lacks, as {_FLOAT: "nan"}."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {_FLOAT: str(float(value))}
-    if isinstance(value, Mapping):
-        return {key: _take_floats_apart(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_take_floats_apart(entry) for entry in value]
-    return value
-
-
-def _put_together(values: dict[str, Any]) -> Any:
-    return float(values[_FLOAT]) if values.keys() == {_FLOAT} else values
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -102,7 +85,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if _META not in header:
                 raise StorageError(f"{path} was not written by flwr-splitmix")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            meta: dict[str, Any] = json.loads(header[_META], object_hook=_put_together)
+            meta: dict[str, Any] = unmarked(json.loads(header[_META]))
     except (OSError, SafetensorError, ValueError) as error:
         raise StorageError(f"cannot read {path}: {error}") from error
     written = meta.pop(DIGEST, None)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import NOT_FINITE, read_json
+from flwr_splitmix.files import NOT_FINITE, read_json, unmarked
 from flwr_splitmix.runs.errors import RunError
 
 _REMEDIES = {
@@ -50,12 +50,13 @@ def read_object(path: Path) -> dict[str, Any]:
 def read_config(path: Path) -> dict[str, Any]:
     """Read a run's configuration; raise RunError as `read_object` does.
 
-    NaN and infinities, such as an `alpha`, are text in the file, and numbers here.
+    NaN and infinities, such as an `alpha`, are `marked` in the file; a text "inf" stays text.
     """
-    return {
-        key: float(value) if value in NOT_FINITE else value
-        for key, value in read_object(path).items()
-    }
+    try:
+        config: dict[str, Any] = unmarked(read_object(path))
+    except ValueError as error:
+        raise unreadable(path, error) from error
+    return config
 
 
 def read_summary(path: Path) -> dict[str, Any]:

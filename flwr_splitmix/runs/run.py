@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flwr_splitmix.files import strict_json, write_atomic, write_json
+from flwr_splitmix.files import marked, strict_json, write_atomic, write_json
 from flwr_splitmix.runs.begun import Begun, append_begun, read_begun
 from flwr_splitmix.runs.damage import (
     check_record,
@@ -105,7 +105,7 @@ class Run:
             runs.mkdir(parents=True, exist_ok=True)
             path = make_exclusively(runs, slug)
             try:
-                _write_json(path / "config.json", config)
+                _write_json(path / "config.json", marked(config))
             except BaseException:
                 shutil.rmtree(path)
                 raise
@@ -278,9 +278,10 @@ class Run:
         if isinstance(asked, int) and asked < rounds:
             self.config = {**self.config, "num-server-rounds": rounds}
         path = self.path / "config.json"
-        if json.loads(strict_json(self.config)) != read_object(path):
+        kept = marked(self.config)
+        if json.loads(strict_json(kept)) != read_object(path):
             made = path.stat().st_mtime_ns  # orders runs of the same second
-            _write_json(path, self.config)
+            _write_json(path, kept)
             os.utime(path, ns=(made, made))
 
     @property

@@ -87,6 +87,22 @@ def test_the_numbers_of_a_run_that_diverged_are_numbers_in_its_summary(tmp_path:
     assert str(run.summary) == "{'eval_loss': inf, 'loss': nan, 'mine': 'nan'}"
 
 
+def test_a_label_that_reads_like_a_number_stays_text(tmp_path: Path) -> None:
+    """As a float the run could not be resumed."""
+    config = {"label": "inf", "alpha": float("-inf"), "more": [{"clip": "nan"}, float("inf")]}
+    run = Run.create(config, name="x", home=tmp_path)
+    run.extend(2)
+    assert run.config == Run.open(run.id, home=tmp_path).config == config
+
+
+def test_what_is_marked_as_a_number_and_is_none_is_a_damaged_configuration(tmp_path: Path) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    for damaged in ("half", None):
+        (run.path / "config.json").write_text(json.dumps({"alpha": {"splitmix-float": damaged}}))
+        with pytest.raises(RunError, match="restore it, or remove the run's folder"):
+            Run.open(run.id, home=tmp_path)
+
+
 def test_a_damaged_configuration_is_named_with_its_remedy(tmp_path: Path) -> None:
     run = Run.create({}, name="x", home=tmp_path)
     (run.path / "config.json").write_text("{")
