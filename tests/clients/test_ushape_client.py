@@ -216,6 +216,36 @@ def test_texts_of_another_tokenizer_are_refused(argument: str) -> None:
         UShapeClient(toy.head(), toy.tail(), device="cpu", **texts)
 
 
+class Placed(nn.Module):
+    """Its table of positions is larger than its vocabulary; it has no room for a long text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(64, 5)
+        self.words = nn.Embedding(VOCABULARY, 5)
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        hidden: Tensor = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        torch.rand(1)
+        together: Tensor = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
+        return together
+
+
+def test_a_table_of_positions_is_no_vocabulary_and_the_trial_leaves_no_trace() -> None:
+    toy, head = TextToy(clients=1), Placed()
+    with pytest.raises(ValueError, match=r"^data has token id 23, .* vocabulary has 23 "):
+        UShapeClient(head, toy.tail(), FOREIGN, device="cpu")
+    kept, drawn = head.norm.running_mean, torch.get_rng_state()
+    assert kept is not None
+    before = kept.clone()
+    UShapeClient(head, toy.tail(), toy.texts(0, 4), device="cpu", test_data=toy.texts(4, 4))
+    assert head.training
+    assert torch.equal(kept, before)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert not head.words._forward_pre_hooks
+
+
 class Hashing(ToyHead):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         return super().forward(ids % VOCABULARY, mask)

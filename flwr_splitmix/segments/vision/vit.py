@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -104,6 +104,14 @@ def _blocks(model: Any) -> list[nn.Module]:
     return [RotaryBlock(block, angles) for block in model.blocks]
 
 
+def _blocks_know_places(model: Any) -> bool:
+    """Return whether attention depends on the patches' places: by rotations or biases."""
+    biases = ("relative_position_bias_table", "rel_pos_bias")
+    return getattr(model, "rope", None) is not None or any(
+        bias in name for name, _ in model.named_parameters() for bias in biases
+    )
+
+
 def take_vit_apart(model: Any, positions: str) -> tuple[list[Stage], Tensor | None]:
     """Return the stages of a plain transformer and its patches' position embeddings.
 
@@ -136,16 +144,18 @@ def open_vit(request: Request) -> Cuttable:
     cuts = {"embedding": 1, **{f"blocks.{i}": 3 + i for i in range(len(model.blocks))}}
     rows, columns = model.patch_embed.grid_size
     patches, width, prefix = rows * columns, int(model.embed_dim), int(model.num_prefix_tokens)
+    within = _blocks_know_places(model)
     stages, pos = take_vit_apart(model, request.positions)
 
     def split(at: int) -> SplitModel:
         request.check_positions(at_embedding=at == 1)
+        below: Literal["lower", "none"] = "lower" if within else "none"
         geometry = Geometry(
             patches=patches,
             width=width,
             prefix=0 if at == 1 else prefix,
             grid=(rows, columns),
-            positions="none" if pos is None else request.positions,
+            positions=request.positions if pos is not None else below if at > 1 else "none",
         )
         return SplitModel(
             LowerSegment(stages[:at], request.input_shape, geometry),

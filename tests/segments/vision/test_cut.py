@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from flwr_splitmix.segments import Geometry, SplitModel, split_vision_model
+from flwr_splitmix.strategies import ShuffledCutMixSL
 
 SEED = 11
 DEPTH = 2
@@ -233,3 +234,18 @@ def test_pretrained_weights_are_of_the_models_own_depth() -> None:
     """Of twelve trained blocks six were kept, without a word, by the default of `depth`."""
     with pytest.raises(ValueError, match=r"pretrained weights are those of .*: pass depth=None"):
         split_vision_model("vit_tiny_patch16_224", pretrained=True)
+
+
+@pytest.mark.parametrize("name", ["beit_base_patch16_224", "vit_small_patch16_dinov3"])
+def test_patches_behind_a_block_that_knows_their_places_are_not_moved(name: str) -> None:
+    """The lower segment's tokens depend on where their patch was, though nothing is added."""
+    cuts = {
+        at: split_vision_model(
+            name, num_classes=10, image_size=32, patch_size=8, depth=2, cut_at=at
+        ).upper
+        for at in ("embedding", "blocks.0")
+    }
+    assert [upper.geometry.positions for upper in cuts.values()] == ["none", "lower"]
+    ShuffledCutMixSL(cuts["embedding"], device="cpu")
+    with pytest.raises(ValueError, match="ShuffledCutMixSL moves patches"):
+        ShuffledCutMixSL(cuts["blocks.0"], device="cpu")
