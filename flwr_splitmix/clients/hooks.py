@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.hiding import Sent
+from flwr_splitmix.words import counted, with_article
 
 
 def checked_sent(sent: object) -> Sent:
@@ -90,11 +91,16 @@ def checked_perturbed(perturbed: object, gradient: Tensor) -> Tensor:
 
 
 def checked_returned(returned: object, gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return what `returned` returned; raises ClientError if it has not a tensor per message."""
-    if not isinstance(returned, Sequence) or not _are_tensors(returned):
+    """Return what `returned` returned; raises ClientError if it has not a gradient per message."""
+    shapes = [gradient.shape for gradient in gradients]
+    if (
+        not isinstance(returned, Sequence)
+        or not _are_tensors(returned)
+        or [gradient.shape for gradient in returned] != shapes
+    ):
         raise ClientError(
-            f"returned returns {_described(returned)}; needed is a list of {len(gradients)} "
-            "tensors, one for each message"
+            f"returned returns {_described(returned)}; needed is a list of "
+            f"{counted(len(gradients), 'tensor')} {tuple(gradients[0].shape)}, one for each message"
         )
     return list(returned)
 
@@ -114,4 +120,4 @@ def _described(value: object) -> str:
         return f"a tensor {tuple(value.shape)}"
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {', '.join(map(_described, value[:3])) or 'nothing'}"
-    return f"a {type(value).__name__}"
+    return with_article(type(value).__name__)

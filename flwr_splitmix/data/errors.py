@@ -16,7 +16,10 @@ class DataError(ValueError):
 
 
 class ExamplesError(TypeError):
-    """Examples of the wrong types; the message names types only, so a server may read it."""
+    """Examples of the wrong types, or without what is needed of them.
+
+    The message names types and numbers only, so a server may read it.
+    """
 
 
 class MissingColumnError(DataError):

@@ -406,11 +406,26 @@ def test_logits_that_do_not_fit_the_texts_are_refused(wrong: Any, said: str) -> 
 
 
 class Returning(Hiding):
+    def __init__(self, wrong: Any) -> None:
+        super().__init__()
+        self.wrong = wrong
+
     def returned(self, gradients: Sequence[Tensor], sent: Sent) -> Any:
-        return None
+        return self.wrong(gradients)
 
 
-def test_a_hiding_that_returns_no_gradients_is_told_how_many_are_needed() -> None:
-    client = attached(hiding=Returning())
-    with pytest.raises(ClientError, match=r"^returned returns None; needed is a list of 1 tensors"):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda gradients: None, "None"),
+        (lambda gradients: [*gradients, *gradients], r"a list of a tensor .*"),
+        (lambda gradients: [gradients[0][:1]], r"a list of a tensor \(1, \d, 5\)"),
+    ],
+)
+def test_a_hiding_that_returns_other_gradients_is_told_which_are_needed(
+    wrong: Any, said: str
+) -> None:
+    client = attached(hiding=Returning(wrong))
+    needed = r"needed is a list of 1 tensor \(4, \d, 5\), one for each message"
+    with pytest.raises(ClientError, match=rf"^returned returns {said}; {needed}"):
         decode(client, encode(client))

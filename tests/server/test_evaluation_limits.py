@@ -46,12 +46,12 @@ class Endless(SplitClient):
 
 
 class EndlessTexts(UShapeClient):
-    """Answers for any number of test texts; the others have none."""
+    """Answers for as many test texts as are asked of one client; the others have none."""
 
     pause = 0.0
 
     def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
-        said = MANY if order.client == LIAR else 0
+        said = over_link.MAX_TESTS if order.client == LIAR else 0
         return {**super().attach(order, arrays), "federated-examples": said}
 
     def run(self, method: str, arguments: Any) -> dict[str, Any]:
@@ -137,6 +137,11 @@ def test_a_client_of_the_u_shape_is_evaluated_on_all_of_its_texts_or_none(
     assert evaluation.examples == 8
     assert "client 1 is not evaluated, having far more, up to 401" in caplog.text
     assert "went on without" not in caplog.text
+
+
+def test_more_texts_than_are_asked_of_one_client_are_not_evaluated_in_part() -> None:
+    clients = Says(1, {0: {"federated-examples": MAX_TESTS + 1}, 1: {}}, {}, None)
+    assert sizes_of_tests(clients, "federated", in_parts=False) == {}
 
 
 @pytest.mark.parametrize(("kind", "warned"), [("benchmark", True), ("federated", False)])

@@ -62,6 +62,7 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
         left out.
     """
     sizes: dict[int, int] = {}
+    said: dict[int, int] = {}
     for client in clients.alive:
         size = clients.descriptions[client].get(f"{kind}-examples", 0)
         try:
@@ -70,7 +71,7 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
             clients.fail(client, str(error))
             continue
         if size:
-            sizes[client] = min(size, MAX_TESTS)
+            said[client], sizes[client] = size, min(size, MAX_TESTS)
     if clients.alive and not sizes:
         given = "test_data" if kind == "federated" else "benchmark_data"
         log.warning(
@@ -87,7 +88,7 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
             max(sizes.values()),
         )
     asked = dict(zip(sizes, plausible(list(sizes.values())), strict=True))
-    cut = [client for client in sizes if asked[client] < sizes[client]]
+    cut = [client for client in sizes if asked[client] < said[client]]
     if cut:
         log.warning(
             "%s %s, having far more, up to %d: one client must not keep the others waiting",
@@ -95,7 +96,7 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
             f"is evaluated on {counted(asked[cut[0]], 'example')}"
             if in_parts
             else "is not evaluated",
-            max(sizes[client] for client in cut),
+            max(said[client] for client in cut),
         )
     return asked if in_parts else {c: size for c, size in asked.items() if c not in cut}
 

@@ -82,7 +82,9 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
 
 
 def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
-    """Leave clients out of the round that do not hide their texts as the strategy's name promises.
+    """Leave clients out of the round that do not say that they hide texts as the strategy needs.
+
+    It finds clients that were made wrongly; one that lies is not found, and harms only itself.
 
     Parameters
     ----------

@@ -11,6 +11,9 @@ from torch import Tensor
 _OF_SHAPES = re.compile(r"shape|size|dimension|channels")
 """What torch's messages about shapes have in common."""
 
+_OF_DEVICES = re.compile(r"out of memory|cuda|cudnn|cublas", re.IGNORECASE)
+"""What its messages about accelerators have in common."""
+
 
 @contextmanager
 def fitting(segment: str, what: str, inputs: Tensor, remedy: str) -> Iterator[None]:
@@ -32,7 +35,7 @@ def fitting(segment: str, what: str, inputs: Tensor, remedy: str) -> Iterator[No
         yield
     except (RuntimeError, AssertionError) as error:
         said = " ".join(str(error).split())
-        if not _OF_SHAPES.search(said) or "out of memory" in said:
+        if not _OF_SHAPES.search(said) or _OF_DEVICES.search(said):
             raise
         raise ValueError(
             f"the {segment} does not take {what} of shape {tuple(inputs.shape)}, which the clients "

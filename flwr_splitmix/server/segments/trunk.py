@@ -188,7 +188,10 @@ class TrunkSegment(TrainedSegment):
         return guilty
 
     def _outputs(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        remedy = "cut head, trunk and tail from one model, and texts to its length"
+        remedy = (
+            "cut head, trunk and tail from one model, and texts to its length; with max_length "
+            "the strategy leaves only the clients out whose texts are longer"
+        )
         with (
             autocast(self.device, self.dtype),
             fitting("trunk", "hidden states", inputs, remedy),
