@@ -15,6 +15,7 @@ import torch
 from click.testing import Result
 
 from flwr_splitmix.apps.language.attacked import attacked_texts
+from flwr_splitmix.apps.language.texts import tokenizer_of
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import attacks_dir
 from tests.apps import language_app
@@ -133,6 +134,18 @@ def test_the_attackers_texts_are_not_the_clients(
     assert attack(splitmix, run, "sip", "--public", str(tmp_path / "a.txt")).exit_code == 0
     none = attack(splitmix, run, "sip", "--public", str(tmp_path / "none.txt"))
     assert (none.exit_code, "there is no such path here" in none.stderr) == (1, True)
+
+
+def test_a_clients_own_texts_are_no_public_ones(
+    splitmix: Splitmix, home: Path, tmp_path: Path
+) -> None:
+    run = run_of(home, "USplitSL")
+    system = attacked_texts(run)
+    decode = tokenizer_of(system.config).decode
+    texts = [decode(ids, skip_special_tokens=True) for ids in system.train.texts]
+    (tmp_path / "own.txt").write_text("\n".join(texts))
+    result = attack(splitmix, run, "sip", "--public", str(tmp_path / "own.txt"))
+    assert (result.exit_code, "are the client's own" in result.stderr) == (1, True), result.stderr
 
 
 @pytest.mark.parametrize(

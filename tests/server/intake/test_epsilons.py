@@ -81,6 +81,15 @@ def test_a_client_without_an_epsilon_has_no_bound() -> None:
     assert seen.epsilons == [math.inf]
 
 
+def test_another_fit_begins_anew() -> None:
+    seen = Rows()
+    strategy = DPForwardSL(TOY.server(), device="cpu", steps_per_round=2, observers=[seen])
+    strategy.fit([client(texts=4), client(texts=4)], 2)
+    alone = client(texts=40)
+    strategy.fit([alone], 1)
+    assert seen.epsilons[-1] == spent(alone) < seen.epsilons[-2]
+
+
 def test_where_weights_are_averaged_epsilons_are_not() -> None:
     seen = Rows()
     clients = [client(texts=4), client(texts=16)]
