@@ -14,6 +14,7 @@ from flwr_splitmix.events import (
     StepDone,
 )
 from flwr_splitmix.storage import json_values
+from flwr_splitmix.words import with_article
 
 
 class Observer:
@@ -90,7 +91,7 @@ class Audience:
 
     def facts(self) -> dict[str, Any]:
         """Return what all observers add to the run's summary."""
-        return {name: fact for each in self.observers for name, fact in each.facts().items()}
+        return {name: fact for each in self.observers for name, fact in _facts_of(each).items()}
 
     def check_facts(self, own: Collection[str]) -> None:
         """Refuse facts that cannot be written, or have a name of the run's `own` entries.
@@ -103,7 +104,7 @@ class Audience:
             With the observer's name, for a name that is taken.
         """
         for observer in self.observers:
-            whose, facts = f"{type(observer).__name__}.facts()", observer.facts()
+            whose, facts = f"{type(observer).__name__}.facts()", _facts_of(observer)
             json_values(facts, whose)
             for name in sorted((facts.keys() & own) - observer.replaces):
                 raise ValueError(
@@ -140,3 +141,13 @@ class Audience:
         """Notify all observers."""
         for observer in self.observers:
             observer.on_end(event)
+
+
+def _facts_of(observer: Observer) -> Mapping[str, Any]:
+    facts: object = observer.facts()
+    if not isinstance(facts, Mapping):
+        raise TypeError(
+            f"{type(observer).__name__}.facts() is {with_article(type(facts).__name__)}; needed is "
+            "a dict of JSON values, which may be empty"
+        )
+    return facts

@@ -32,7 +32,7 @@ from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpack
 from flwr_splitmix.server.evaluation.central import EvaluateFn
-from flwr_splitmix.server.evaluation.of_round import evaluate_model
+from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn, evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.fits import LastFit, differ
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
@@ -248,6 +248,7 @@ class RoundLoop(Shape):
 
     def _run_held(self, job: Job, num_rounds: int) -> flower.Result:
         check_counts(num_rounds=num_rounds)
+        check_evaluate_fn(job.evaluate_fn)
         self.num_rounds, self.over = whole_number("num_rounds", num_rounds), ""
         self.audience.forget_stops()
         self.trained, self._without_data = {}, WithoutData()

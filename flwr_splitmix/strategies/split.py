@@ -149,6 +149,10 @@ class SplitStrategy(RoundLoop):
         micro_batches: PartsAsked = 1,
         **options: Unpack[RoundOptions],
     ) -> None:
+        if noise is not None:
+            check_kind("noise", noise, GaussianNoise, "a GaussianNoise(sigma_s=..., sigma_y=...)")
+        if pace is not None:
+            check_kind("pace", pace, Pace, 'a Pace, such as Pace(straggler="skip")')
         if noise is None and isinstance(mixer, Noisy):  # the same as `noise`, which has a ledger
             noise, mixer = mixer.noise, mixer.mixer
         _check_no_noise_within(mixer)

@@ -46,6 +46,8 @@ class Own(Observer):
         ({"aggregator": FedAvg}, r"aggregator is the class FedAvg; needed is an object, FedAvg\("),
         ({"aggregator": "FedAvg"}, "aggregator is 'FedAvg'; needed is a Flower strategy, such as"),
         ({"mixer": PatchCutMix}, r"mixer is the class PatchCutMix; .* object, PatchCutMix\(...\)"),
+        ({"noise": 0.1}, r"noise is a float; needed is a GaussianNoise\(sigma_s="),
+        ({"pace": "skip"}, r"pace is 'skip'; needed is a Pace, such as Pace\("),
         ({"mixer": "cutmix"}, r"mixer is 'cutmix'; needed is a Mixer, such as PatchCutMix\(k=2\)"),
     ],
 )
@@ -151,3 +153,27 @@ def test_clients_of_other_batch_sizes_are_told_the_option(
         PSL(TOY.upper(), device="cpu").fit(clients, 1)
     assert "without client 2: its smashed data are 6 x (6 patches) x 3, " in caplog.text
     assert "most clients make (4, 6, 3): give all of them one batch_size, here 4" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (3, "evaluate_fn is an int; needed is a function of the round's number and its arrays"),
+        (lambda number: None, r"evaluate_fn cannot be called so \(too many .*\); needed is a"),
+    ],
+)
+def test_an_evaluate_fn_that_cannot_be_called_costs_no_round(wrong: Any, said: str) -> None:
+    strategy = PSL(TOY.upper(), device="cpu")
+    with pytest.raises(TypeError, match=said):
+        strategy.fit(TOY.make_clients(), 2, evaluate_fn=wrong)
+    assert strategy.trained == {}
+
+
+class Tells(Observer):
+    def facts(self) -> Any:
+        return None
+
+
+def test_facts_that_are_no_dict_are_named_with_their_observer() -> None:
+    with pytest.raises(TypeError, match=r"^Tells.facts\(\) is a NoneType; needed is a dict"):
+        PSL(TOY.upper(), device="cpu", observers=[Tells()]).fit(TOY.make_clients(), 1)

@@ -75,7 +75,7 @@ class VisionConfig(AppConfig):
     micro_batches: PartsAsked
     model: str
     pretrained: StrictBool
-    depth: CountOrAuto
+    depth: Annotated[int, Field(ge=0, le=1000)]
     image_size: Count
     patch_size: Count
     cut_at: str

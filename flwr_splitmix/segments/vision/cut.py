@@ -61,8 +61,9 @@ def split_vision_model(
     image_size, patch_size
         Side in pixels. Only transformers have patches; their size must divide the image size.
     depth
-        Number of blocks of a ViT, ignored for other models; None keeps the model's own, which
-        pretrained weights need. The default model is CutMixSL's ViT-Tiny.
+        Number of blocks of a plain transformer (ViT, EVA, BEiT), ignored for other models; None
+        keeps the model's own, which pretrained weights need. The default model is CutMixSL's
+        ViT-Tiny.
     seed
         Seed of the initial weights; None draws from torch's default generator.
     positions

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flwr.app import MetricRecord
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from flwr_splitmix.events import EvaluationResult
@@ -17,6 +18,27 @@ from flwr_splitmix.storage import plain_numbers
 from flwr_splitmix.words import with_article
 
 log = logging.getLogger("flwr.splitmix")
+
+
+def check_evaluate_fn(evaluate_fn: object) -> None:
+    """Refuse, before the first round, what cannot be called with a round and its arrays.
+
+    Raises
+    ------
+    TypeError
+        If it is no function, or takes other arguments.
+    """
+    if evaluate_fn is None:
+        return
+    needed = "needed is a function of the round's number and its arrays"
+    if not callable(evaluate_fn):
+        raise TypeError(f"evaluate_fn is {with_article(type(evaluate_fn).__name__)}; {needed}")
+    try:
+        inspect.signature(evaluate_fn).bind(1, ArrayRecord())
+    except TypeError as error:
+        raise TypeError(f"evaluate_fn cannot be called so ({error}); {needed}") from None
+    except ValueError:  # a function of C without a signature
+        return
 
 
 def evaluate_model(
@@ -54,9 +76,10 @@ def evaluate_model(
         central = central_result(record)
         if record is not None and central is None:
             log.warning(
-                "round %d: evaluate_fn returned no 'accuracy', so the run's rows have none of its "
+                "round %d: evaluate_fn returned no %s, so the run's rows have none of its "
                 "metrics; they are in the result's evaluate_metrics_serverapp",
                 server_round,
+                "'accuracy' that is one number" if "accuracy" in record else "'accuracy'",
             )
     if over_link is not None:
         try:
