@@ -33,6 +33,11 @@ class UnfinishedRounds(Observer):
         """Return how often a client may have sent the batches of its next round before."""
         return self._lost[client] + next(iter(self._repeats.get(client, ())), 0)
 
+    @property
+    def clients(self) -> set[int]:
+        """All clients that have begun rounds which they did not finish."""
+        return {client for client in {*self._lost, *self._repeats} if self.of(client)}
+
     def of_evaluation(self, client: int) -> int:
         """Return how often a client may have sent its test data since its last state."""
         return self._evaluations[client]

@@ -37,7 +37,7 @@ from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.fits import LastFit, differ
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
-from flwr_splitmix.server.intake.replies import EPSILON, ReplyIntake, client_means, epsilons_of
+from flwr_splitmix.server.intake.replies import EPSILON, ReplyIntake, client_means
 from flwr_splitmix.server.job import Job, message_config
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.options import (
@@ -115,7 +115,7 @@ class RoundLoop(Shape):
         self.draws = self.seed
         self.link = link
         self._last_fit: LastFit | None = None
-        self._epsilons = ReportedEpsilons()
+        self._epsilons = ReportedEpsilons(self.recorder.unfinished)
         self.observers = [*observers, *self.recorder.observers, self._epsilons]
         self.audience = Audience(self.observers)
         self.over = ""
@@ -315,23 +315,20 @@ class RoundLoop(Shape):
                     clients.nodes,
                 )
             )
-            took_part = list(clients.nodes)
             attached = time.perf_counter()
             steps = self.train_round(clients, server_round)
             step_seconds = time.perf_counter() - attached
-        reported = self._reported_epsilons(clients)
         norms = self._intake.check(clients, result.arrays) if averages else {}
         self.require(clients)
         arrays, metrics = self.aggregate_train(server_round, clients.replies)
         result.arrays = arrays or result.arrays
         means = client_means(clients.replies)
         names = [name for name in means if name.startswith(EPSILON)]
-        epsilons = self._epsilons.largest(took_part, reported, names)
+        epsilons = self._epsilons.largest(clients, names)
         means |= epsilons
-        # An aggregator's mean of epsilons would be nobody's.
-        result.train_metrics_clientapp[server_round] = MetricRecord(
-            {**(metrics or means), **epsilons}
-        )
+        metrics = metrics or MetricRecord(dict(means))
+        metrics.update(epsilons)  # an aggregator's mean of epsilons would be nobody's
+        result.train_metrics_clientapp[server_round] = metrics
         self.trained.update(dict.fromkeys(clients.nodes, server_round))
         seconds = time.perf_counter() - began
         failures = self._without_data.failures(clients.failures)
@@ -358,15 +355,6 @@ class RoundLoop(Shape):
         if failures:
             log.warning("round %d went on without %s", server_round, name_reasons(failures))
         self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
-
-    def _reported_epsilons(self, clients: Clients) -> dict[int, dict[str, float]]:
-        """Return what the clients that finished the round have spent, by their own accounts."""
-        if len(clients.alive) != len(clients.replies):  # mixing groups, whose mixer accounts
-            return {}
-        return {
-            client: epsilons_of(reply)
-            for client, reply in zip(clients.alive, clients.replies, strict=True)
-        }
 
     def _evaluate(self, job: Job, server_round: int) -> EvaluationResult | None:
         """Evaluate the model if due: every `evaluate_every` rounds, and after the last."""

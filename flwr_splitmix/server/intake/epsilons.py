@@ -6,45 +6,51 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.unfinished import UnfinishedRounds
+from flwr_splitmix.server.intake.replies import epsilons_of
 
 
 class ReportedEpsilons(Observer):
     """The largest epsilon of any client over the whole run, by the metric's name.
 
-    Clients of a text method report what they have spent at the end of a round. One that took part
-    in a round and has not reported since, or never reports, has spent an unknown amount: then the
-    largest is infinite. It is kept in checkpoints.
+    Clients of a text method report what they have spent at the end of a round. One with an
+    unfinished round (it failed, or the round was lost), and one that never reports, has spent an
+    unknown amount: then the largest is infinite. It is kept in checkpoints.
+
+    Parameters
+    ----------
+    unfinished
+        The run's count of rounds that clients began and did not finish.
     """
 
-    def __init__(self) -> None:
-        self._spent: dict[int, dict[str, float]] = {}
-        self._names: set[str] = set()
+    def __init__(self, unfinished: UnfinishedRounds) -> None:
+        self._unfinished = unfinished
+        self.forget()
 
     def forget(self) -> None:
         """Begin another run."""
-        self.__init__()  # type: ignore[misc]
+        self._spent: dict[int, dict[str, float]] = {}
+        self._names: set[str] = set()
 
-    def largest(
-        self,
-        took_part: Collection[int],
-        reported: Mapping[int, Mapping[str, float]],
-        names: Collection[str],
-    ) -> dict[str, float]:
-        """Note what the clients of a round have reported, and return the largest by name.
+    def largest(self, clients: Clients, names: Collection[str]) -> dict[str, float]:
+        """Return the largest by name at the end of a round, with what its clients report.
+
+        Mixing groups report nothing: their mixer keeps a ledger.
 
         Parameters
         ----------
-        took_part
-            The clients that attached to the round.
-        reported
-            The epsilons of those that finished it.
         names
-            The epsilons that most of them report. What most reported once is asked of all.
+            Those that most clients of the round report; what most reported once is asked of all.
         """
         self._names |= set(names)
-        for client in took_part:
-            self._spent[client] = dict(reported.get(client, {}))
+        replied: Collection[int] = ()
+        if len(clients.alive) == len(clients.replies):
+            replied = clients.alive
+            self._spent |= dict(zip(replied, map(epsilons_of, clients.replies), strict=True))
+        if self._unfinished.clients.difference(replied):
+            return dict.fromkeys(sorted(self._names), math.inf)
         return {
             name: max(own.get(name, math.inf) for own in self._spent.values())
             for name in sorted(self._names)

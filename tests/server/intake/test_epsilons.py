@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.hiding import DPForward, Hiding, Sent
+from flwr_splitmix.links import Clients
+from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers.unfinished import UnfinishedRounds
 from flwr_splitmix.runs import Run
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.strategies import DPForwardSL, USplitFL, USplitSL
 from flwr_splitmix.testing.laws import TextToy
+from tests.server.test_one_liar import reply_of
 
 TOY = TextToy(clients=2)
 
@@ -51,6 +55,12 @@ def client(
 def spent(one: UShapeClient) -> float:
     assert one.epsilon is not None
     return one.epsilon
+
+
+def answered(nodes: list[int], epsilons: list[float]) -> Any:
+    """Return a round's clients with their replies."""
+    replies = [reply_of({}, {"num-examples": 1, "epsilon": epsilon}) for epsilon in epsilons]
+    return SimpleNamespace(alive=nodes, replies=replies)
 
 
 def test_a_client_that_fails_has_no_bound_until_it_reports_again() -> None:
@@ -116,14 +126,30 @@ def test_what_was_spent_outlives_an_interruption(tmp_path: Path) -> None:
     assert ended[0] == ended[1]
 
 
-@pytest.mark.parametrize("later", [{}, {0: {"epsilon": 1.0}}])
-def test_a_state_is_restored(later: dict[int, dict[str, float]]) -> None:
-    first = ReportedEpsilons()
-    assert first.largest([0], {}, []) == {}
-    assert first.largest([0, 1], {0: {"epsilon": 2.0}}, ["epsilon"]) == {"epsilon": math.inf}
-    assert first.largest([1], {1: {"epsilon": 3.0}}, ["epsilon"]) == {"epsilon": 3.0}
-    second = ReportedEpsilons()
+def test_a_round_that_is_lost_has_cost_its_clients_what_they_do_not_say() -> None:
+    """Seed 2 draws clients 0, 1, 0, 0, 0, 1: client 1 answers for the second in the last."""
+
+    class Losing(DPForwardSL):
+        def train_round(self, clients: Clients, server_round: int) -> int:
+            steps = super().train_round(clients, server_round)
+            if server_round == 2:
+                raise RoundLostError("the mixer is gone")
+            return steps
+
+    seen, clients = Rows(), [client(texts=4), client(texts=4)]
+    Losing(
+        TOY.server(), device="cpu", steps_per_round=2, fraction_train=0.5, seed=2, observers=[seen]
+    ).fit(clients, 6)
+    assert seen.epsilons[1:4] == [math.inf] * 3
+    assert seen.epsilons[4] == max(map(spent, clients))
+
+
+def test_a_state_is_restored() -> None:
+    unfinished = UnfinishedRounds()
+    first, second = ReportedEpsilons(unfinished), ReportedEpsilons(unfinished)
+    assert first.largest(answered([], []), []) == {}
+    assert first.largest(answered([0, 1], [2.0, 3.0]), ["epsilon"]) == {"epsilon": 3.0}
     second.restore(first.state())
-    assert second.largest(later, later, []) == first.largest(later, later, []) == {"epsilon": 3.0}
+    assert second.largest(answered([0], [1.0]), []) == {"epsilon": 3.0}
     first.forget()
-    assert first.largest([], {}, []) == {}
+    assert first.largest(answered([], []), []) == {}
