@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from flwr_splitmix.cli.attack_victims import tell_of_fewer
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.recording import recording_of
 from flwr_splitmix.words import counted
@@ -106,13 +107,7 @@ def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> 
             f"none of the {counted(steps, 'recorded step')} of run {opened.id} can be read, so "
             'there is nothing to attack: record a run anew with --run-config "record-attacks=true"'
         )
-    counts = {"training": trained, "held-out": held_out}
-    if few := [f"{count} {kind}" for kind, count in counts.items() if count < victims]:
-        typer.echo(
-            f"note: --victims asks for {counted(victims, 'image')} of each kind; there are only "
-            f"{' and '.join(few)} ones",
-            err=True,
-        )
+    tell_of_fewer(victims, trained, held_out, "image")
 
 
 def _remedy(assumable: Sequence[str]) -> str:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from flwr_splitmix.cli.attack_victims import tell_of_fewer
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flwr_splitmix.apps.language.attacked import AttackedTexts, TextCase
+    from flwr_splitmix.apps.language.attacked import AttackedTexts
     from flwr_splitmix.attacks.base import Budget
     from flwr_splitmix.attacks.intervals import Measure
 
@@ -55,7 +56,9 @@ def attack_texts(
     kind = text_attack_named(name)
     attacked = attacked_texts(opened, client)
     case = attacked.case(VICTIMS if victims is None else victims, seed=seed)
-    _tell_of_fewer(case, victims)
+    if victims is not None:
+        trained = sum(case.trained)
+        tell_of_fewer(victims, trained, len(case.trained) - trained, "text")
     spent = replace(budget(), device=torch.device("cpu"))
     texts = _public(attacked, public, PUBLIC[spent.scale], seed)
     attack = kind()
@@ -75,18 +78,6 @@ def attack_texts(
             err=True,
         )
     return scored.measures
-
-
-def _tell_of_fewer(case: TextCase, victims: int | None) -> None:
-    trained = sum(case.trained)
-    counts = {"training": trained, "held-out": len(case.trained) - trained}
-    few = [f"{count} {kind}" for kind, count in counts.items() if count < (victims or 0)]
-    if victims is not None and few:
-        typer.echo(
-            f"note: --victims asks for {counted(victims, 'text')} of each kind; there are only "
-            f"{' and '.join(few)} ones",
-            err=True,
-        )
 
 
 def _public(attacked: AttackedTexts, source: str | None, most: int, seed: int) -> list[Tensor]:

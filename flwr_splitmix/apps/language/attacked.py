@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,19 +21,23 @@ from flwr_splitmix.apps.language.texts import (
     tokenizer_of,
     training_set,
 )
-from flwr_splitmix.attacks.texts.releasing import TextOrigin, release_texts
+from flwr_splitmix.attacks.texts.releasing import (
+    LEAST_TOKENS,
+    TextOrigin,
+    draw_victims,
+    release_texts,
+    sends_as,
+    still,
+)
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
 from flwr_splitmix.clients import TextSet
-from flwr_splitmix.hiding import DPSGD, Hiding
+from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.making import hiding_options, make_hiding
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.seeding import derive_seed, generator, seeded_secrets
 from flwr_splitmix.segments.language import LanguageParts, build_language_parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
-
-LEAST_TOKENS = 4
-"""Minimum number of tokens of a victim; shorter texts are not attacked."""
 
 _State = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 
@@ -101,7 +105,7 @@ class AttackedTexts:
             If no text is long enough.
         """
         train, test = (
-            _victims(data, victims, seed, kind)
+            draw_victims(data, victims, generator(seed, f"{kind} victims"))
             for data, kind in ((self.train, "trained"), (self.test, "held-out"))
         )
         chosen = [(self.train, i) for i in train] + [(self.test, i) for i in test]
@@ -135,26 +139,17 @@ class AttackedTexts:
         return TextCase(view, released.origins, [True] * len(train) + [False] * len(test))
 
     def _hiding(self, supports: Sequence[Tensor] | None) -> Hiding:
-        """Make a client half, with public texts of its own, or with the run's.
-
-        DP-SGD's clients send the plain U shape's messages, so they have its client half.
-        """
-        kind = USHAPE_STRATEGIES[self.config.strategy].hiding
-        if issubclass(kind, DPSGD):
-            return Hiding()
-        sources: dict[str, Callable[[], Any]] = hiding_sources(
-            self.config, tokenizer_of(self.config)
-        )
+        """Make a client half, with public texts of its own, or with the run's."""
+        sources = hiding_sources(self.config, tokenizer_of(self.config))
         if supports is not None:
             sources["public"] = lambda: TextSet(list(supports), [0] * len(supports))
-        return make_hiding(kind, sources)
+        kind = USHAPE_STRATEGIES[self.config.strategy].hiding
+        return make_hiding(sends_as(kind), sources)
 
     def _options(self) -> dict[str, Any]:
         names = hiding_options(USHAPE_STRATEGIES[self.config.strategy].hiding)
-        return {name: getattr(self.config, name) for name in sorted(names & _KEYS)}
-
-
-_KEYS = frozenset(LanguageConfig.model_fields)
+        keys = names & LanguageConfig.model_fields.keys()
+        return {name: getattr(self.config, name) for name in sorted(keys)}
 
 
 def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
@@ -181,7 +176,7 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
     if not finished:
         raise RunError(f"run {run.id}: no client finished a round; there is nothing to attack")
     own = finished[0] if client is None else client
-    found = ClientStore(run.clients_dir).load(own, at_most=kept.round)
+    saved = ClientStore(run.clients_dir).load(own, at_most=kept.round)
     # A deployed node keeps its state, and then the averaged weights are all that is here.
     named = own if client is not None or not config.averages else None
     parts = trained_parts(run, config, kept, named)
@@ -190,9 +185,9 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
     tests = test if len(test) else text_sets(config).test
     return AttackedTexts(
         config,
-        _still(parts),
-        _still(_base(config)),
-        None if found is None else (found[1], found[2]),
+        still(parts),
+        still(_base(config)),
+        None if saved is None else saved[1:],
         training_set(config, train),
         run_token_set(config, tests),
     )
@@ -221,15 +216,3 @@ def _base(config: LanguageConfig) -> LanguageParts:
         return built("generation") if parts.kind == "decoder" else parts
     except (OSError, ValueError) as error:
         raise unusable(config, error) from error
-
-
-def _still(parts: LanguageParts) -> LanguageParts:
-    """Put all parts into evaluation mode without gradients, in float32, and return them."""
-    for part in parts.all_here():
-        part.eval().requires_grad_(False).float()
-    return parts
-
-
-def _victims(data: TextSet, wanted: int, seed: int, kind: str) -> list[int]:
-    long = [place for place, ids in enumerate(data.texts) if len(ids) >= LEAST_TOKENS]
-    return [int(place) for place in generator(seed, f"{kind} victims").permutation(long)[:wanted]]

@@ -6,16 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.texts.view import TextRelease
 from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.texts.batch import TextBatch, TextSet
-from flwr_splitmix.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding import DPSGD, ClientSide, Hiding, Sent
 from flwr_splitmix.segments.language import LanguageParts
 
-__all__ = ["Released", "TextOrigin", "release_texts"]
+__all__ = [
+    "LEAST_TOKENS",
+    "Released",
+    "TextOrigin",
+    "draw_victims",
+    "release_texts",
+    "sends_as",
+    "still",
+]
+
+LEAST_TOKENS = 4
+"""Minimum number of tokens of a victim; shorter texts are not attacked."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,27 @@ class Released:
 
     releases: list[TextRelease]
     origins: list[TextOrigin]
+
+
+def draw_victims(data: TextSet, wanted: int, rng: np.random.Generator) -> list[int]:
+    """Draw texts to attack: indices of at most `wanted` that are long enough."""
+    long = [place for place, ids in enumerate(data.texts) if len(ids) >= LEAST_TOKENS]
+    return [int(place) for place in rng.permutation(long)[:wanted]]
+
+
+def sends_as(kind: type[Hiding]) -> type[Hiding]:
+    """Return the hiding whose messages a method's clients send: DP-SGD's are the plain U shape's.
+
+    Its own watches head and tail while they are trained, which releases do not.
+    """
+    return Hiding if issubclass(kind, DPSGD) else kind
+
+
+def still(parts: LanguageParts) -> LanguageParts:
+    """Put all parts into evaluation mode without gradients, in float32, and return them."""
+    for part in parts.all_here():
+        part.eval().requires_grad_(False).float()
+    return parts
 
 
 def release_texts(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from flwr_splitmix.attacks.texts.releasing import draw_victims
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.texts.generated import GENERATED
@@ -19,9 +20,6 @@ from flwr_splitmix.experiments.corpora import CORPORA, open_corpus
 from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TextSize
 from flwr_splitmix.experiments.text_data import open_public
 from flwr_splitmix.experiments.text_models import open_model_tokenizer
-
-LEAST_TOKENS = 4
-"""Minimum number of tokens of a victim; shorter texts are not attacked."""
 
 PUBLIC_WORDS = 40
 
@@ -144,8 +142,8 @@ def load_matrix_texts(source: str, size: TextSize, seed: int) -> MatrixTexts:
         tokenizer,
         train,
         test,
-        _victims(train, size.trained, rng),
-        _victims(test, size.held_out, rng),
+        draw_victims(train, size.trained, rng),
+        draw_victims(test, size.held_out, rng),
         public[:supports],
         public[supports:],
     )
@@ -156,8 +154,3 @@ def _drawn(rows: TextRows, wanted: int, rng: np.random.Generator, source: str) -
         raise DataError(f"{source!r} has {len(rows)} texts; {wanted} are needed")
     order = rng.permutation(len(rows))
     return rows.subset(order[:wanted] if wanted else order)
-
-
-def _victims(data: TextSet, wanted: int, rng: np.random.Generator) -> list[int]:
-    long = [place for place, ids in enumerate(data.texts) if len(ids) >= LEAST_TOKENS]
-    return [int(place) for place in rng.permutation(long)[:wanted]]

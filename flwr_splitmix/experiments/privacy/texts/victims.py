@@ -13,6 +13,7 @@ from torch import Tensor
 
 from flwr_splitmix.apps.language.client import make_client
 from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_public, save_public
+from flwr_splitmix.attacks.texts.releasing import sends_as, still
 from flwr_splitmix.attacks.texts.view import PublicRelease
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.experiments.privacy.texts.data import MatrixTexts, load_matrix_texts
@@ -88,13 +89,6 @@ def base_parts(size: TextSize, texts: MatrixTexts, task: Task, *, deeper: int = 
     )
 
 
-def still(parts: LanguageParts) -> LanguageParts:
-    """Put all parts into evaluation mode without gradients, and return them."""
-    for part in parts.all_here():
-        part.eval().requires_grad_(False)
-    return parts
-
-
 def _sources(
     row: TextRow, size: TextSize, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
 ) -> dict[str, Any]:
@@ -115,13 +109,8 @@ def _sources(
 def hiding_of(
     row: TextRow, size: TextSize, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
 ) -> Hiding:
-    """Make a row's client half, which releases texts.
-
-    DP-SGD's clients send the plain U shape's messages, so they have its client half.
-    """
-    if row.method == "DPSGDSL":
-        return Hiding()
-    kind = USHAPE_STRATEGIES[row.method].hiding
+    """Make a row's client half, which releases texts."""
+    kind = sends_as(USHAPE_STRATEGIES[row.method].hiding)
     return make_hiding(kind, _sources(row, size, texts, vocab_size, supports))
 
 

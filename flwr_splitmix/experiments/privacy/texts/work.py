@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.catalogue import text_attacks
 from flwr_splitmix.attacks.scores import write_rows
 from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
-from flwr_splitmix.attacks.texts.releasing import Released, release_texts
+from flwr_splitmix.attacks.texts.releasing import Released, release_texts, still
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
@@ -32,7 +32,6 @@ from flwr_splitmix.experiments.privacy.texts.victims import (
     base_parts,
     hiding_of,
     load_text_victim,
-    still,
     train_text_victim,
 )
 from flwr_splitmix.files import write_json
