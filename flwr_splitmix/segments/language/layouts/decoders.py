@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -170,34 +171,31 @@ def scaled_output(model: Any) -> nn.Module:
     )
 
 
-_ROTARY: dict[str, Any] = {
-    "kind": "decoder",
-    "tasks": ("generation", "classification"),
-    "layers": attrgetter("base_model.layers"),
-    "span": DecoderLayers,
-    "learned_positions": False,
-    "new": ("score.",),
-    "lora_targets": ("q_proj", "v_proj"),
-}
-
 LLAMA = Layout(
     types=("llama", "mistral", "qwen2", "qwen3", "qwen3_moe"),
+    kind="decoder",
+    tasks=("generation", "classification"),
+    layers=attrgetter("base_model.layers"),
     embedding=TokenEmbedding,
+    span=DecoderLayers,
     output=llama_output,
-    **_ROTARY,
+    learned_positions=False,
+    new=("score.",),
+    lora_targets=("q_proj", "v_proj"),
 )
 
-SCALED = Layout(types=(), embedding=ScaledEmbedding, output=scaled_output, **_ROTARY)
+SCALED = replace(LLAMA, types=(), embedding=ScaledEmbedding, output=scaled_output)
 """Like Llama, with scaled embeddings or with scaled or capped logits: Granite, Cohere, Gemma 2."""
 
-NEOX = Layout(
+NEOX = replace(
+    LLAMA,
     types=("gpt_neox",),
     embedding=neox_embedding,
     output=neox_output,
-    **{**_ROTARY, "lora_targets": ("query_key_value",)},
+    lora_targets=("query_key_value",),
 )
 
-PHI = Layout(types=("phi",), embedding=phi_embedding, output=phi_output, **_ROTARY)
+PHI = replace(LLAMA, types=("phi",), embedding=phi_embedding, output=phi_output)
 
 
 def looks_like_llama(model: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -130,44 +131,38 @@ def positions_behind_padding(config: Any) -> int:
     return int(config.max_position_embeddings) - int(config.pad_token_id) - 1
 
 
-_ENCODER: dict[str, Any] = {
-    "kind": "encoder",
-    "tasks": ("classification",),
-    "layers": encoder_layers,
-    "span": EncoderLayers,
-    "learned_positions": True,
-    "lora_targets": ("query", "value"),
-}
-
 BERT = Layout(
     types=("bert",),
+    kind="encoder",
+    tasks=("classification",),
+    layers=encoder_layers,
     embedding=EncoderEmbedding,
+    span=EncoderLayers,
     output=PooledToken,
+    learned_positions=True,
     new=("classifier.", "bert.pooler."),
-    **_ENCODER,
+    lora_targets=("query", "value"),
 )
 
-ROBERTA = Layout(
-    types=("roberta", "xlm-roberta", "camembert"),
-    embedding=RobertaEmbedding,
-    output=ClassifierOfStates,
-    new=("classifier.",),
-    max_length=positions_behind_padding,
-    **_ENCODER,
-)
-
-ELECTRA = Layout(
+ELECTRA = replace(
+    BERT,
     types=("electra",),
     embedding=ElectraEmbedding,
     output=ClassifierOfStates,
     new=("classifier.",),
-    **_ENCODER,
 )
 
-DISTILBERT = Layout(
+ROBERTA = replace(
+    ELECTRA,
+    types=("roberta", "xlm-roberta", "camembert"),
+    embedding=RobertaEmbedding,
+    max_length=positions_behind_padding,
+)
+
+DISTILBERT = replace(
+    BERT,
     types=("distilbert",),
-    embedding=EncoderEmbedding,
     output=RectifiedToken,
     new=("classifier.", "pre_classifier."),
-    **{**_ENCODER, "lora_targets": ("q_lin", "v_lin")},
+    lora_targets=("q_lin", "v_lin"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -64,17 +65,18 @@ def gpt2_output(model: Any) -> nn.Module:
     return decoder_output(model, model.transformer.ln_f)
 
 
-_POSITIONED: dict[str, Any] = {
-    "kind": "decoder",
-    "tasks": ("generation", "classification"),
-    "layers": attrgetter("transformer.h"),
-    "embedding": PositionedEmbedding,
-    "span": Gpt2Layers,
-    "output": gpt2_output,
-    "learned_positions": True,
-    "new": ("score.",),
-}
+GPT2 = Layout(
+    types=("gpt2",),
+    kind="decoder",
+    tasks=("generation", "classification"),
+    layers=attrgetter("transformer.h"),
+    embedding=PositionedEmbedding,
+    span=Gpt2Layers,
+    output=gpt2_output,
+    learned_positions=True,
+    new=("score.",),
+    lora_targets=("c_attn",),
+    transposed=True,
+)
 
-GPT2 = Layout(types=("gpt2",), lora_targets=("c_attn",), transposed=True, **_POSITIONED)
-
-GPT_NEO = Layout(types=("gpt_neo",), lora_targets=("q_proj", "v_proj"), **_POSITIONED)
+GPT_NEO = replace(GPT2, types=("gpt_neo",), lora_targets=("q_proj", "v_proj"), transposed=False)

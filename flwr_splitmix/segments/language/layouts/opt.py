@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -9,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.segments.language.layers import Layers
-from flwr_splitmix.segments.language.layouts.gpt2 import Gpt2Layers
-from flwr_splitmix.segments.language.layouts.layout import Layout
+from flwr_splitmix.segments.language.layouts.gpt2 import GPT_NEO, Gpt2Layers
 from flwr_splitmix.segments.language.layouts.outputs import decoder_output
 
 
@@ -52,15 +52,11 @@ def opt_output(model: Any) -> nn.Module:
     return decoder_output(model, nn.Sequential(*last))
 
 
-OPT = Layout(
+OPT = replace(
+    GPT_NEO,
     types=("opt",),
-    kind="decoder",
-    tasks=("generation", "classification"),
     layers=attrgetter("model.decoder.layers"),
     embedding=OptEmbedding,
     span=OptLayers,
     output=opt_output,
-    learned_positions=True,
-    new=("score.",),
-    lora_targets=("q_proj", "v_proj"),
 )
