@@ -1,7 +1,8 @@
-"""What another `fit` of the same clients goes on with."""
+"""What a `fit` starts from, and what another one of the same clients goes on with."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,10 +12,36 @@ from torch import Tensor
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.links import LocalLink
+from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.seeding import derive_seed
 
+log = logging.getLogger("flwr.splitmix")
 
-def differ(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+
+def first_arrays(
+    given: ArrayRecord | None, clients: Sequence[Client], *, averages: bool
+) -> ArrayRecord:
+    """Return the lower segment that all clients of a `fit` start from; empty: their own.
+
+    Without a given one it is the first client's; a warning says if it replaces others.
+
+    Parameters
+    ----------
+    averages
+        Whether the lower segments are averaged.
+    """
+    if given is not None:
+        return given
+    first, others = clients[0].weights(), clients[1:]
+    if not averages and any(_differ(first, c.weights()) for c in others):
+        log.warning(
+            "all clients start from client 0's weights, which replace theirs; "
+            "initial_arrays=ArrayRecord() lets each start from its own"
+        )
+    return to_arrays(first)
+
+
+def _differ(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     """Return whether two lower segments have other weights."""
     return one.keys() != other.keys() or not all(
         one[name].shape == other[name].shape and torch.equal(one[name], other[name]) for name in one

@@ -25,7 +25,7 @@ from flwr_splitmix.links import Clients, Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
 from flwr_splitmix.links.host import sentence
 from flwr_splitmix.links.link import RoundLostError
-from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
+from flwr_splitmix.links.ticket import Ticket, to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer
 from flwr_splitmix.runs import Run
 from flwr_splitmix.seeding import generator
@@ -34,7 +34,7 @@ from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpac
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn, evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.fits import LastFit, differ
+from flwr_splitmix.server.fits import LastFit, first_arrays
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import EPSILON, ReplyIntake, client_means
@@ -222,25 +222,14 @@ class RoundLoop(Shape):
         else:
             run = None if self.states_in_checkpoint else self.recorder.run
             self.link = LocalLink(clients, None if run is None else run.clients_dir)
-            arrays, self.draws = self._initial(initial_arrays, clients), self.seed
+            self.draws = self.seed
+            arrays = first_arrays(initial_arrays, clients, averages=self.aggregator.averages)
         job = Job(None, arrays, evaluate_fn)
         try:
             return self._run(job, num_rounds)
         finally:  # also after an interruption: the clients have learned until then
             if self.recorder.run is None:
                 self._last_fit = LastFit(self.link, job.result.arrays or arrays, self.draws)
-
-    def _initial(self, given: ArrayRecord | None, clients: Sequence[Client]) -> ArrayRecord:
-        """Return the lower segment that all clients start from; empty: their own."""
-        if given is not None:
-            return given
-        first, others = clients[0].weights(), clients[1:]
-        if not self.aggregator.averages and any(differ(first, c.weights()) for c in others):
-            log.warning(
-                "all clients start from client 0's weights, which replace theirs; "
-                "initial_arrays=ArrayRecord() lets each start from its own"
-            )
-        return to_arrays(first)
 
     def _run(self, job: Job, num_rounds: int) -> flower.Result:
         with self.recorder.held():
