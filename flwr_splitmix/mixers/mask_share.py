@@ -49,14 +49,44 @@ class MaskShare(Share):
     def count(self) -> int:
         """Return the number a of kept patches."""
 
+    def kept_patches(self, batch: int) -> Tensor:
+        """Return `positions`, checked.
+
+        Raises
+        ------
+        ValueError
+            If they are no integers of one of the two shapes, are not as many as `count` says, or
+            lie outside 0..N-1, or if one is given twice, so that a patch would be sent more often
+            than the accounting of noise knows.
+        """
+        kept, count = self.positions(batch), self.count()
+        if not isinstance(kept, Tensor) or kept.dtype != torch.int64:
+            what = kept.dtype if isinstance(kept, Tensor) else type(kept).__name__
+            raise ValueError(
+                f"`positions` of share {self.name!r} must return an int64 tensor, here is {what}"
+            )
+        if kept.shape not in ((count,), (batch, count)):
+            raise ValueError(
+                f"`positions` of share {self.name!r} must have the shape ({count},) or "
+                f"({batch}, {count}), as its `count` is {count}; here is {tuple(kept.shape)}"
+            )
+        ordered = np.sort(kept.cpu().numpy(), axis=-1)
+        if ordered.size and not 0 <= ordered.min() <= ordered.max() < self.patches:
+            raise ValueError(
+                f"share {self.name!r} keeps patches {ordered.min()} to {ordered.max()}; there are "
+                f"0 to {self.patches - 1}"
+            )
+        if (ordered[..., 1:] == ordered[..., :-1]).any():
+            raise ValueError(f"share {self.name!r} keeps a patch twice; `positions` must differ")
+        return kept
+
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
         """Upload (b, prefix + a, d): the scaled prefix and the kept patches.
 
         Raises
         ------
         ValueError
-            If the smashed data do not have the share's number of tokens, or a position is given
-            twice, so that a patch would be sent more often than the accounting of noise knows.
+            If the smashed data do not have the share's number of tokens, or as `kept_patches`.
         """
         if smashed.shape[1] != self.prefix + self.patches:
             raise ValueError(
@@ -91,20 +121,13 @@ class MaskShare(Share):
         return self._select(self.lam * smashed[:, : self.prefix], smashed)
 
     def _select(self, prefix: Tensor, tokens: Tensor) -> Tensor:
-        at = self.positions(len(tokens))
-        self._check_distinct(at)
-        at = at.to(tokens.device)
+        at = self.kept_patches(len(tokens)).to(tokens.device)
         patches = tokens[:, self.prefix :] if self.prefix else tokens
         if at.ndim == 1:
             kept = patches.index_select(1, at)
         else:
             kept = patches.gather(1, at[:, :, None].expand(-1, -1, patches.shape[2]))
         return torch.cat([prefix, kept], dim=1) if self.prefix else kept
-
-    def _check_distinct(self, positions: Tensor) -> None:
-        ordered = np.sort(positions.cpu().numpy(), axis=-1)
-        if (ordered[..., 1:] == ordered[..., :-1]).any():
-            raise ValueError(f"share {self.name!r} keeps a patch twice; `positions` must differ")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from torch import Tensor
@@ -72,11 +72,17 @@ class Share(ABC):
         Raises
         ------
         TypeError
-            If it acts otherwise than the share whose name it has, or a field cannot be sent.
+            If it acts otherwise than the share whose name it has, its family is unknown, or a
+            field cannot be sent.
         """
         super().__init_subclass__(**options)
         if any(_place_of(cls, act) < _place_of(cls, "family") for act in _SENDS):
             cls.family = None  # an upload that amplifies must not be priced as the inherited one
+        if cls.family not in (None, *get_args(Family)):
+            raise TypeError(
+                f"family of share {cls.__name__} is {cls.family!r}; allowed are "
+                f"{', '.join(map(repr, get_args(Family)))} and None"
+            )
         own = [act for act in _ACTS if act in vars(cls)]
         for base in cls.__mro__[1:]:
             if own and vars(base).get("name") == getattr(cls, "name", ""):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flwr_splitmix.mixers import Mixer, Plan, SmashedShape
+from flwr_splitmix.mixers.plan_check import check_masks, check_plan
 from flwr_splitmix.seeding import generator
 
 
@@ -40,12 +41,22 @@ class Planner:
     server_round: int
 
     def plan(self, members: Sequence[int], number: int) -> Plan:
-        """Draw the plan of one step of the round; `members` must be sorted."""
+        """Draw the plan of one step of the round; `members` must be sorted.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `check_plan`, and for the round's first step as `check_masks`.
+        """
         epoch = number // self.length.epoch
         by_epoch = self.mixer.regroup == "epoch"
-        return self.mixer.plan(
+        plan = self.mixer.plan(
             members,
             self.shape,
             generator(self.seed, "plan", self.server_round, number),
             generator(self.seed, "groups", self.server_round, epoch) if by_epoch else None,
         )
+        check_plan(self.mixer, plan, members, self.shape)
+        if number == 0:  # later ones are drawn alike, and masks take time to draw
+            check_masks(self.mixer, plan)
+        return plan

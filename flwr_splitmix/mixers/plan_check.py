@@ -1,0 +1,97 @@
+"""Checks of the plans of a mixer: who is in them, and how often their masks keep a patch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.mixers.mask_share import MaskShare
+from flwr_splitmix.mixers.mixer import Cover, Mixer
+from flwr_splitmix.mixers.noisy import NoisyShare
+from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
+
+
+def check_plan(mixer: Mixer, plan: Plan, members: Collection[int], shape: SmashedShape) -> None:
+    """Check that a plan is one of these clients, for smashed data of this shape.
+
+    Raises
+    ------
+    TypeError
+        If it is no `Plan`.
+    ValueError
+        If it is for another shape, has a client that is not in `members`, or has one twice in a
+        pass.
+    """
+    if not isinstance(plan, Plan):
+        raise TypeError(f"{mixer}: `plan` must return a Plan, here is {type(plan).__name__}")
+    if plan.shape != shape:
+        raise ValueError(
+            f"{mixer}: the plan is for {plan.shape}, but `plan` was given {shape}; make the plan "
+            "with the shape that is given"
+        )
+    if strangers := sorted(plan.clients.difference(members)):
+        raise ValueError(
+            f"{mixer}: the plan has client {strangers[0]}, which takes no part in this step; "
+            "`plan` may only use the members that it is given"
+        )
+
+
+def check_masks(mixer: Mixer, plan: Plan) -> None:
+    """Check that the masks of every group cover the patches as the mixer's `cover` says.
+
+    Groups with other shares than those of masks are left out: only law 3 (`testing.laws`) can tell
+    what they do.
+
+    Raises
+    ------
+    ValueError
+        If a patch is kept by two members of a group, or, with `cover` "partition", by none; if
+        `cover` is unknown; or as `MaskShare.kept_patches`.
+    """
+    if mixer.cover not in get_args(Cover):
+        allowed = ", ".join(map(repr, get_args(Cover)))
+        raise ValueError(f"{mixer}: cover is {mixer.cover!r}; allowed are {allowed}")
+    if mixer.cover == "weighted":
+        return
+    for group in (group for groups in plan.passes for group in groups):
+        owners = _owners(group, plan.shape)
+        if owners is None:
+            continue
+        clients = ", ".join(str(member.client) for member in group.members)
+        if bool((owners > 1).any()):
+            raise ValueError(
+                f"{mixer}: the masks of a group (clients {clients}) overlap: patch "
+                f"{_first(owners > 1)} is kept {int(owners.max())} times, so its values would be "
+                "added up; each patch must be kept by one member"
+            )
+        if mixer.cover == "partition" and bool((owners < 1).any()):
+            raise ValueError(
+                f"{mixer}: the masks of a group (clients {clients}) leave out patch "
+                f"{_first(owners < 1)}, which would be 0; each patch must be kept by one member, "
+                'or the mixer says that patches may be empty: cover = "partial"'
+            )
+
+
+def _owners(group: Group, shape: SmashedShape) -> Tensor | None:
+    """Return how many members keep each patch, int64 (b, N); None if not all shares are masks."""
+    owners = torch.zeros(shape.batch, shape.patches, dtype=torch.int64)
+    for member in group.members:
+        share = member.share.inner if isinstance(member.share, NoisyShare) else member.share
+        if not isinstance(share, MaskShare):
+            return None
+        if (share.patches, share.prefix) != (shape.patches, shape.prefix):
+            raise ValueError(
+                f"the share is for {share.prefix} + {share.patches} tokens, the smashed data have "
+                f"{shape.prefix} + {shape.patches}"
+            )
+        kept = share.kept_patches(shape.batch).expand(shape.batch, share.count())
+        owners.scatter_add_(1, kept, torch.ones_like(kept))
+    return owners
+
+
+def _first(where: Tensor) -> int:
+    """Return the first patch, in any sample, at which a mask (b, N) is true."""
+    return int(where.any(0).nonzero()[0])
