@@ -11,6 +11,7 @@ from torch import Tensor
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.mixers import Share
+from flwr_splitmix.mixers.share import uploaded
 from flwr_splitmix.schedule import ScheduledOptimizer
 
 
@@ -32,8 +33,10 @@ def upload(
     ------
     ClientError
         If a share that learns gives an anchor without a graph.
+    ValueError
+        If an own share's `upload` returns something else than its `upload_shape` says.
     """
-    pairs = [(None, None) if s is None else s.upload(smashed) for s in shares]
+    pairs = [(None, None) if s is None else uploaded(s, smashed) for s in shares]
     for share, (_, anchor) in zip(shares, pairs, strict=True):
         if share is None or anchor is None or not (share.learns and smashed.requires_grad):
             continue

@@ -14,7 +14,14 @@ from torch import Tensor
 from flwr_splitmix.labels import target_rows
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
-from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire
+from flwr_splitmix.mixers.share import (
+    MAX_CLASSES,
+    LabelKind,
+    Plain,
+    Share,
+    share_from_wire,
+    uploaded,
+)
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed, noisy_labels
 from flwr_splitmix.privacy.noise import GaussianNoise
@@ -72,7 +79,7 @@ class NoisyShare(Share):
         All of it in float32 or wider: smaller dtypes would round what the accountant prices.
         """
         exact = smashed.to(torch.promote_types(smashed.dtype, torch.float32))
-        kept, anchor = self.inner.upload(clip_smashed(exact, self.noise))
+        kept, anchor = uploaded(self.inner, clip_smashed(exact, self.noise))
         if not self.lam:
             # Zero times a number keeps its sign, and nothing is charged at ratio 0.
             kept = torch.zeros_like(kept)

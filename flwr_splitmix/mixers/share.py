@@ -206,6 +206,36 @@ def _convert(value: Any, kind: str) -> str:
     return f": convert it with {kind}(...)" if isinstance(value, np.generic) else ""
 
 
+def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a share uploads of smashed data, and its anchor; see `Share.upload`.
+
+    Raises
+    ------
+    ValueError
+        If `upload` does not return two tensors, or the upload has not the shape that the server
+        waits for (`upload_shape`).
+    """
+    made = share.upload(smashed)
+    pair = made if isinstance(made, tuple) else (made,)
+    if len(pair) != 2 or not all(isinstance(tensor, Tensor) for tensor in pair):
+        kinds = ", ".join(type(tensor).__name__ for tensor in pair)
+        raise ValueError(
+            f"`upload` of share {share.name!r} must return (upload, anchor), two tensors; here is "
+            f"{kinds}"
+        )
+    upload, anchor = pair
+    if smashed.dim() != 3:  # the server refuses it, whatever the share makes of it
+        return upload, anchor
+    batch, tokens, width = smashed.shape
+    expected = tuple(share.upload_shape((batch, tokens, width)))
+    if tuple(upload.shape) != expected:
+        raise ValueError(
+            f"`upload` of share {share.name!r} makes a tensor of shape {tuple(upload.shape)}, but "
+            f"its `upload_shape` says {expected}"
+        )
+    return upload, anchor
+
+
 class UnknownShareError(ValueError):
     """A share of a kind that the reader was not given; `name` is what it calls itself."""
 

@@ -177,6 +177,32 @@ def test_a_share_that_detaches_is_refused() -> None:
     upload([Detaching()], smashed.detach(), labels, labels)  # a frozen lower segment
 
 
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (torch.ones(2, 3, 4), "must return (upload, anchor), two tensors; here is Tensor"),
+        ((torch.ones(2, 3, 4), None), "two tensors; here is Tensor, NoneType"),
+        (
+            (torch.ones(2, 1, 4), torch.ones(2, 3, 4)),
+            "makes a tensor of shape (2, 1, 4), but its `upload_shape` says (2, 3, 4)",
+        ),
+    ],
+)
+def test_what_an_own_upload_returns_is_checked(made: Any, sentence: str) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Odd(FullShare):
+        name: ClassVar[str] = "odd"
+
+        def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+            return made  # type: ignore[no-any-return]
+
+    labels = torch.zeros(2, dtype=torch.int64)
+    noise = GaussianNoise(sigma_s=1.0, sigma_y=1.0)
+    for share in (Odd(), NoisyShare.around(Odd(), noise, 2)):
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            upload([share], torch.ones(2, 3, 4), labels, labels)
+
+
 def test_a_round_that_mixes_nobody_is_told(caplog: pytest.LogCaptureFixture) -> None:
     class Nobody(Mixer):
         def plan(
