@@ -7,6 +7,8 @@ from typing import Literal, get_args
 
 import torch
 
+from flwr_splitmix.values import check_choice
+
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
@@ -41,8 +43,7 @@ def pick_precision(name: Precision, device: torch.device) -> torch.dtype:
     ValueError
         If the name is none of "auto", "float32", "bfloat16".
     """
-    if name not in get_args(Precision):
-        raise ValueError(f"precision is {name!r}; allowed are {', '.join(get_args(Precision))}")
+    check_choice("precision", name, get_args(Precision))
     if name == "auto":
         fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if fast else torch.float32

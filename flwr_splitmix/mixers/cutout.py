@@ -11,6 +11,7 @@ from flwr_splitmix.mixers.masks import sample_counts
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
 from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.values import check_truth, real_number
 
 FIXED = "fixed cutout"
 """Purpose of the seed for fixed positions."""
@@ -51,9 +52,11 @@ class RandomCutout(Mixer):
         mask_per_sample: bool = False,
         fixed_positions: bool = False,
     ) -> None:
-        if ratio is not None and not 0 < ratio <= 1:
+        if ratio is not None and not 0 < real_number("ratio", ratio) <= 1:
             raise ValueError(f"ratio is {ratio}; allowed is 0 < ratio <= 1, or None to draw it")
         sample_counts(1, 2, alpha, np.random.default_rng(0))  # raises an error for a wrong alpha
+        check_truth("mask_per_sample", mask_per_sample)
+        check_truth("fixed_positions", fixed_positions)
         self.ratio = ratio
         self.alpha = alpha
         self.mask_per_sample = mask_per_sample

@@ -11,6 +11,7 @@ import numpy as np
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import FullShare
+from flwr_splitmix.values import check_choice, whole_number
 from flwr_splitmix.words import counted
 
 Regroup = Literal["step", "epoch"]
@@ -39,9 +40,7 @@ class GroupMixer(Mixer):
     min_members = 2
 
     def __init__(self, k: int = 2, *, regroup: Regroup = "step") -> None:
-        if isinstance(k, bool) or not hasattr(k, "__index__"):
-            raise ValueError(f"k is {k!r}; it must be a whole number of at least 2")
-        if k < 2:
+        if whole_number("k", k) < 2:
             raise ValueError(f"k is {k}; a mixing group needs at least 2 clients")
         check_choice("regroup", regroup, get_args(Regroup))
         self.k = k
@@ -95,9 +94,3 @@ class GroupMixer(Mixer):
         self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
     ) -> Sequence[Member]:
         """Draw the shares of two or more clients."""
-
-
-def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    """Raise ValueError unless an option's value is allowed."""
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")

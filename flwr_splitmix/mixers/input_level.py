@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.labels import target_rows
-from flwr_splitmix.mixers.grouping import check_choice
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import (
@@ -23,6 +22,7 @@ from flwr_splitmix.mixers.share import (
     share_from_wire,
 )
 from flwr_splitmix.seeding import frozen_generator
+from flwr_splitmix.values import check_choice
 
 Across = Literal["clients", "batch"]
 

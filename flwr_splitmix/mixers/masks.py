@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from flwr_splitmix.seeding import brief_generator
+from flwr_splitmix.values import check_choice, real_number, whole_number
 from flwr_splitmix.words import counted
 
 Rounding = Literal["multinomial", "largest-remainder"]
@@ -93,12 +94,10 @@ def sample_ratios(k: int, alpha: float | None, rng: np.random.Generator) -> np.n
 
 def check_mask_options(alpha: float | None, rounding: str, min_patches: int) -> None:
     """Raise ValueError if `sample_counts` cannot use the options."""
-    if alpha is not None and not (alpha > 0 and np.isfinite(alpha)):
+    if alpha is not None and not 0 < real_number("alpha", alpha) < np.inf:
         raise ValueError(f"alpha is {alpha}; it must be greater than 0, or None for even counts")
-    if rounding not in get_args(Rounding):
-        raise ValueError(f"rounding is {rounding!r}; allowed are {', '.join(get_args(Rounding))}")
-    if min_patches < 0:
-        raise ValueError(f"min_patches is {min_patches}; it must be at least 0")
+    check_choice("rounding", rounding, get_args(Rounding))
+    whole_number("min_patches", min_patches, least=0)
 
 
 def patch_order(seed: int, n_patches: int, samples: int | None = None) -> np.ndarray:

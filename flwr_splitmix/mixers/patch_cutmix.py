@@ -9,10 +9,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from flwr_splitmix.mixers.grouping import GroupMixer, Regroup, check_choice
+from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
 from flwr_splitmix.mixers.mask_share import PatchShare
 from flwr_splitmix.mixers.masks import Rounding, check_mask_options, sample_counts
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
+from flwr_splitmix.values import check_choice, check_truth
 
 Gradient = Literal["unicast", "broadcast"]
 
@@ -62,6 +63,8 @@ class PatchCutMix(GroupMixer):
         super().__init__(k, regroup=regroup)
         check_mask_options(alpha, rounding, min_patches)
         check_choice("gradient", gradient, get_args(Gradient))
+        check_truth("k_times", k_times)
+        check_truth("mask_per_sample", mask_per_sample)
         self.alpha = alpha
         self.rounding = rounding
         self.min_patches = min_patches

@@ -14,6 +14,7 @@ from torch import Tensor
 from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
 from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.plan import Member, SmashedShape
+from flwr_splitmix.values import real_number
 from flwr_splitmix.words import counted
 
 
@@ -94,7 +95,7 @@ class VanillaCutMix(GroupMixer):
             raise ValueError(
                 f"k is {k}; VanillaCutMix mixes pairs: a box has one inside and one outside"
             )
-        if not (beta > 0 and math.isfinite(beta)):
+        if not 0 < real_number("beta", beta) < math.inf:
             raise ValueError(f"beta is {beta}; it must be greater than 0")
         super().__init__(k, regroup=regroup)
         self.beta = beta

@@ -10,6 +10,7 @@ from torch import Tensor
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Upload
 from flwr_splitmix.mixers.plan import Plan, SmashedShape
+from flwr_splitmix.values import check_kind
 
 
 class WrappedMixer(Mixer):
@@ -19,9 +20,15 @@ class WrappedMixer(Mixer):
     ----------
     mixer
         The inner mixer.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
     """
 
     def __init__(self, mixer: Mixer) -> None:
+        check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
         self.mixer = mixer
         self.cover = mixer.cover
         self.positions = self.positions or mixer.positions

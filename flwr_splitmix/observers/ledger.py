@@ -13,6 +13,8 @@ from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release, RunAccount
 from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.privacy.events import check_relation
+from flwr_splitmix.values import check_truth
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -86,7 +88,7 @@ class PrivacyLedger(Observer):
     Raises
     ------
     ValueError
-        If delta is not strictly between 0 and 1.
+        If delta is not strictly between 0 and 1, or another option has an unknown value.
     """
 
     def __init__(
@@ -98,6 +100,8 @@ class PrivacyLedger(Observer):
         shares: Sequence[type[Share]] = (),
     ) -> None:
         check_delta(delta)
+        check_relation(relation)
+        check_truth("trusted_mixer", trusted_mixer)
         self.delta = delta
         self.trusted_mixer = trusted_mixer
         self.relation = relation

@@ -8,6 +8,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_splitmix.values import check_choice, real_number
+
 Floats = NDArray[np.float64]
 Conversion = Literal["tight", "papers"]
 
@@ -107,22 +109,19 @@ def rho_for(epsilon: float, delta: float, orders: ArrayLike = ORDERS) -> float:
 
 def check_delta(delta: float) -> None:
     """Raise ValueError unless `delta` is strictly between 0 and 1."""
-    if not 0 < delta < 1:
+    if not 0 < real_number("delta", delta) < 1:
         raise ValueError(f"delta is {delta}; it must lie strictly between 0 and 1")
 
 
 def _offset(delta: float, orders: ArrayLike, conversion: Conversion) -> Floats:
     check_delta(delta)
     o = _checked(orders)
+    check_choice("conversion", conversion, get_args(Conversion))
     offset: Floats
     if conversion == "papers":
         offset = -np.log(delta) / (o - 1)
-    elif conversion == "tight":
-        offset = np.log1p(-1 / o) - (np.log(delta) + np.log(o)) / (o - 1)
     else:
-        raise ValueError(
-            f"conversion is {conversion!r}; allowed are {', '.join(get_args(Conversion))}"
-        )
+        offset = np.log1p(-1 / o) - (np.log(delta) + np.log(o)) / (o - 1)
     return offset
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from flwr_splitmix.privacy.noise import GaussianNoise
+from flwr_splitmix.values import check_choice
 
 Relation = Literal["replace", "add-remove"]
 """How neighbouring inputs differ: one record is replaced, or is added or removed."""
@@ -102,10 +103,8 @@ class Release:
     def __post_init__(self) -> None:
         if not isinstance(self.noise, GaussianNoise):
             raise ValueError(f"noise is {self.noise!r}; it must be a GaussianNoise")
-        if self.family not in get_args(Family):
-            raise ValueError(f"family is {self.family!r}; allowed are {_listed(Family)}")
-        if self.seen not in get_args(Seen):
-            raise ValueError(f"seen is {self.seen!r}; allowed are {_listed(Seen)}")
+        check_choice("family", self.family, get_args(Family))
+        check_choice("seen", self.seen, get_args(Seen))
         for name, least in (("patches", 1), ("width", 1), ("prefix", 0), ("times", 1)):
             if not _is_integer(value := getattr(self, name)) or value < least:
                 raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
@@ -178,8 +177,7 @@ class Exposure:
     channel: Channel
 
     def __post_init__(self) -> None:
-        if self.channel not in get_args(Channel):
-            raise ValueError(f"channel is {self.channel!r}; allowed are {_listed(Channel)}")
+        check_choice("channel", self.channel, get_args(Channel))
 
 
 Event = Release | Gaussian | Exposure
@@ -187,12 +185,7 @@ Event = Release | Gaussian | Exposure
 
 def check_relation(relation: str) -> None:
     """Raise ValueError if `relation` is not one of `Relation`."""
-    if relation not in get_args(Relation):
-        raise ValueError(f"relation is {relation!r}; allowed are {_listed(Relation)}")
-
-
-def _listed(kind: object) -> str:
-    return ", ".join(get_args(kind))
+    check_choice("relation", relation, get_args(Relation))
 
 
 def _is_integer(value: object) -> bool:

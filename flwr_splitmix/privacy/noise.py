@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
+from flwr_splitmix.values import check_choice, check_truth
+
 Clip = Literal["patch", "range", "sample", "none"]
 SmashedNoise = Literal["kept", "all"]
 LabelNoise = Literal["after", "before"]
@@ -57,8 +59,7 @@ class GaussianNoise:
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
-            if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
+            check_choice(name, getattr(self, name), allowed)
         for name in ("sigma_s", "sigma_y"):
             if not (_number(value := getattr(self, name)) and value >= 0):
                 raise ValueError(
@@ -66,8 +67,7 @@ class GaussianNoise:
                 )
         if not (_number(self.clip_norm) and self.clip_norm > 0):
             raise ValueError(f"clip_norm is {self.clip_norm!r}; it must be a number above 0")
-        if not isinstance(self.clamp_labels, bool):
-            raise ValueError(f"clamp_labels is {self.clamp_labels!r}; it must be true or false")
+        check_truth("clamp_labels", self.clamp_labels)
 
     @property
     def gaps(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.values import check_choice
 
 Mechanism = Literal["sl", "mix", "cutmix"]
 
@@ -90,8 +91,7 @@ def paper_theorem1(method: Mechanism, setting: PaperSetting, ratio: float) -> fl
 
     Source: DP-CutMixSL, Theorem 1.
     """
-    if method not in get_args(Mechanism):
-        raise ValueError(f"method is {method!r}; allowed are {', '.join(get_args(Mechanism))}")
+    check_choice("method", method, get_args(Mechanism))
     if not 0 < ratio <= 1:
         raise ValueError(f"ratio is {ratio}; the largest mixing ratio lies above 0 and up to 1")
     e_s, e_y = setting.smashed_term, setting.label_term

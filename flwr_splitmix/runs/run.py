@@ -27,6 +27,7 @@ from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import Row, read_rows, rows_as_parquet
 from flwr_splitmix.runs.places import make_exclusively, run_paths, runs_directory
+from flwr_splitmix.values import check_kind
 
 if TYPE_CHECKING:
     from flwr_splitmix.runs.checkpoints import CheckpointStore
@@ -36,6 +37,10 @@ State = Literal["running", "stopped", "failed", "finished"]
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")  # no longer than a file's name may be
 
 _log = logging.getLogger(__name__)
+
+
+_LONGEST = 200
+"""Most characters of a run's name; time and digits are added to it."""
 
 
 class Run:
@@ -92,14 +97,22 @@ class Run:
         Raises
         ------
         RunError
-            If `name` has no ASCII letter or digit, or if the directory or the file cannot be
-            written; no directory is left behind.
+            If `name` has no ASCII letter or digit, or more than 200 characters, or if the directory
+            or the file cannot be written; no directory is left behind.
         TypeError
-            If `config` has a value that JSON cannot represent.
+            If `name` is no text, `config` no dictionary, or one of its values none that JSON can
+            represent.
         """
+        check_kind("name", name, str, "a text, such as 'baseline'")
+        check_kind("config", config, Mapping, "a dictionary, the run's configuration")
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         if not slug:
             raise RunError(f"a run's name needs a letter or a digit, not {name!r}")
+        if len(slug) > _LONGEST:
+            raise RunError(
+                f"a run's name has {len(slug)} characters; allowed are {_LONGEST}, as it becomes "
+                "part of a directory's name"
+            )
         runs = runs_directory(home)
         try:
             runs.mkdir(parents=True, exist_ok=True)

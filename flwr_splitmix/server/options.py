@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict, get_args
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, cast, get_args
 
 from flwr.serverapp import strategy as flower
+from torch import Tensor
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision
@@ -16,11 +19,10 @@ from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.numbers import whole_number as whole_number
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartsAsked
-from flwr_splitmix.words import with_article
+from flwr_splitmix.values import check_kind, real_number, whole_number
 
 
 class RoundOptions(TypedDict, total=False):
@@ -77,14 +79,15 @@ class UShapeOptions(RoundOptions, total=False):
 def check_counts(**counts: int | None) -> None:
     """Raise ValueError, with the name, for what is no whole number of at least 1, or None."""
     for name, value in counts.items():
-        if value is not None and whole_number(name, value) < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1")
+        if value is not None:
+            whole_number(name, value, least=1)
 
 
 def check_options(fraction_train: float, evaluation: str, **counts: int) -> None:
     """Raise ValueError if an option of the loop of rounds is outside its range."""
-    check_counts(**counts)
-    if not 0 < fraction_train <= 1:
+    for name, value in counts.items():
+        whole_number(name, value, least=1)
+    if not 0 < real_number("fraction_train", fraction_train) <= 1:
         raise ValueError(f"fraction_train is {fraction_train}; allowed is 0 < fraction <= 1")
     if evaluation not in get_args(Evaluation):
         raise ValueError(
@@ -93,18 +96,34 @@ def check_options(fraction_train: float, evaluation: str, **counts: int) -> None
         )
 
 
-def check_kind(name: str, value: object, kind: type, needed: str) -> None:
-    """Raise TypeError, with the name and what is `needed`, for an object of another kind."""
-    if isinstance(value, kind):
+def check_names(strategy: type, options: Mapping[str, object]) -> None:
+    """Raise TypeError if the options that a strategy passes on to the loop of rounds are not its.
+
+    Parameters
+    ----------
+    strategy
+        The class that the user called, whose name is in the message.
+    """
+    unknown = sorted(options.keys() - RoundOptions.__annotations__.keys() - {"metrics"})
+    if not unknown:
         return
-    if isinstance(value, type):
-        given = f"the class {value.__name__}"
-        needed = f"an object, {value.__name__}(...)" if issubclass(value, kind) else needed
-    else:
-        given = (
-            repr(value) if isinstance(value, (str, bytes)) else with_article(type(value).__name__)
-        )
-    raise TypeError(f"{name} is {given}; needed is {needed}")
+    makers = [vars(kind)["__init__"] for kind in strategy.__mro__ if "__init__" in vars(kind)]
+    known = {name for maker in makers for name in inspect.signature(maker).parameters}
+    near = difflib.get_close_matches(unknown[0], known | RoundOptions.__annotations__.keys(), n=1)
+    raise TypeError(
+        f"{strategy.__name__} has no option {unknown[0]!r}"
+        + (f"; did you mean {near[0]!r}?" if near else "; its docstring lists those that it has")
+    )
+
+
+def check_labels(labels: object) -> None:
+    """Raise TypeError if `labels` is neither None nor a sequence of tensors."""
+    if labels is None:
+        return
+    needed = "a list with the labels of each client, int64 tensors (examples,)"
+    check_kind("labels", labels, Sequence, needed)
+    for client, own in enumerate(cast(Sequence[object], labels)):
+        check_kind(f"labels[{client}]", own, Tensor, "an int64 tensor (examples,)")
 
 
 def check_observers(observers: Sequence[object]) -> None:
@@ -114,7 +133,7 @@ def check_observers(observers: Sequence[object]) -> None:
         check_kind(f"observers[{place}]", observer, Observer, "an object of a subclass of Observer")
 
 
-def check_parts(aggregator: object, observers: Sequence[object], run: object) -> None:
+def check_parts(aggregator: object, observers: Sequence[object], run: object, link: object) -> None:
     """Raise TypeError if a part of a strategy is an object of another kind."""
     if aggregator is not None:
         needed = "a Flower strategy, such as FedAvg()"
@@ -123,6 +142,8 @@ def check_parts(aggregator: object, observers: Sequence[object], run: object) ->
     if run is not None:
         needed = "a Run, such as Run.create(config, name=...) or Run.open(id)"
         check_kind("run", run, Run, needed)
+    if link is not None:
+        check_kind("link", link, Link, "a link, such as StreamLink(), or None")
 
 
 def check_live_clients(clients: Sequence[object]) -> None:

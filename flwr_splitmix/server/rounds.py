@@ -45,11 +45,11 @@ from flwr_splitmix.server.options import (
     check_live_clients,
     check_options,
     check_parts,
-    whole_number,
 )
 from flwr_splitmix.server.recording import RunRecorder
 from flwr_splitmix.server.shape import Shape
 from flwr_splitmix.server.without_data import WithoutData
+from flwr_splitmix.values import whole_number
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -98,7 +98,7 @@ class RoundLoop(Shape):
         run: Run | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        check_parts(aggregator, observers, run)
+        check_parts(aggregator, observers, run, link)
         check_options(
             fraction_train,
             evaluation,

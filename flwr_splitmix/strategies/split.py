@@ -28,7 +28,8 @@ from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
 from flwr_splitmix.server.options import (
     RoundOptions,
     check_counts,
-    check_kind,
+    check_labels,
+    check_names,
     check_observers,
 )
 from flwr_splitmix.server.remarks import Remarks, name_clients
@@ -39,6 +40,7 @@ from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked
 from flwr_splitmix.server.steps.planning import Planner, RoundLength
 from flwr_splitmix.server.steps.split import Place, Steps, Training, WholeBatchSteps
+from flwr_splitmix.values import check_kind
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -115,6 +117,8 @@ class SplitStrategy(RoundLoop):
 
     Raises
     ------
+    TypeError
+        If an option is unknown, or an object of another kind.
     ValueError
         If an option is outside its range, the aggregator cannot be used, or the upper segment does
         not fit the mixer.
@@ -149,6 +153,8 @@ class SplitStrategy(RoundLoop):
         micro_batches: PartsAsked = 1,
         **options: Unpack[RoundOptions],
     ) -> None:
+        check_names(type(self), options)
+        check_labels(labels)
         if noise is not None:
             check_kind("noise", noise, GaussianNoise, "a GaussianNoise(sigma_s=..., sigma_y=...)")
         if pace is not None:

@@ -19,7 +19,7 @@ from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_texts
 from flwr_splitmix.server.intake.checks import reasons
 from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
-from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts
+from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts, check_names
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.split import Place
@@ -90,8 +90,13 @@ class UShapeStrategy(RoundLoop):
         min_nodes: int = 1,
         **options: Unpack[RoundOptions],
     ) -> None:
+        check_names(type(self), options)
         check_counts(
-            steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
+            width=width,
+            max_length=max_length,
+            steps_per_round=steps_per_round,
+            epochs_per_round=epochs_per_round,
+            min_nodes=min_nodes,
         )
         if isinstance(options.get("link"), MixerLink):
             raise ValueError(

@@ -109,7 +109,7 @@ INPUTS = InputShare(rows=2, columns=4, classes=L, seed=0, parts=((0, FullShare()
         ({"noise": {"clip": "never"}}, "clip is 'never'; allowed are patch, range, sample, none"),
         ({"noise": {"clip": ["patch"]}}, "clip is"),
         ({"noise": {"smashed_noise": "none"}}, "smashed_noise is 'none'; allowed are kept, all"),
-        ({"noise": {"clamp_labels": 0}}, "clamp_labels is 0; it must be true or false"),
+        ({"noise": {"clamp_labels": 0}}, "clamp_labels is 0; it must be True or False"),
         ({"noise": {"seed": 3}}, "noise has no seed; its values are"),
         ({"noise": {"generator": 3}}, "noise has no generator"),
         ({"noise": {"repeatable": True}}, "noise has no repeatable"),

@@ -167,6 +167,17 @@ def test_a_config_that_is_not_plain_leaves_no_run(tmp_path: Path) -> None:
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+def test_a_run_of_odd_parts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="name is an int; needed is a text"):
+        Run.create({}, name=3, home=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="config is None; needed is a dictionary"):
+        Run.create(None, name="x", home=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="has 201 characters; allowed are 200"):
+        Run.create({}, name="x" * 201, home=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    Run.create({}, name="x" * 200, home=tmp_path)
+
+
 def test_a_name_without_letters_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="letter or a digit"):
         Run.create({}, name="../..", home=tmp_path)

@@ -49,11 +49,53 @@ class Own(Observer):
         ({"noise": 0.1}, r"noise is a float; needed is a GaussianNoise\(sigma_s="),
         ({"pace": "skip"}, r"pace is 'skip'; needed is a Pace, such as Pace\("),
         ({"mixer": "cutmix"}, r"mixer is 'cutmix'; needed is a Mixer, such as PatchCutMix\(k=2\)"),
+        ({"link": "x"}, r"link is 'x'; needed is a link, such as StreamLink\(\), or None"),
+        ({"labels": [1]}, r"labels\[0\] is an int; needed is an int64 tensor \(examples,\)"),
+        ({"labels": 1}, "labels is an int; needed is a list with the labels of each client"),
+        ({"sed": 1}, "SplitStrategy has no option 'sed'; did you mean 'seed'"),
+        ({"mixr": None}, "SplitStrategy has no option 'mixr'; did you mean 'mixer'"),
+        ({"foo": 1}, "SplitStrategy has no option 'foo'; its docstring lists those"),
     ],
 )
 def test_parts_of_a_strategy(options: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         SplitStrategy(TOY.upper(), **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        (PSL, {"k": 2}, "PSL has no option 'k'"),
+        (CutMixSL, {"alfa": 2}, "CutMixSL has no option 'alfa'; did you mean 'alpha'"),
+        (USplitSL, {"optimiser": None}, "USplitSL has no option 'optimiser'; .* 'optimizer'"),
+    ],
+)
+def test_options_that_a_strategy_does_not_have(
+    kind: Any, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TypeError, match=said):
+        kind(TOY.upper(), **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        (PSL, {"fraction_train": "x"}, "fraction_train is 'x'; it must be a number"),
+        (PSL, {"checkpoint_every": None}, "checkpoint_every is None; it must be a whole number"),
+        (PSL, {"num_classes": 0}, "num_classes is 0; the upper segment needs at least 2"),
+        (PSL, {"multi_label": "no"}, "multi_label is 'no'; it must be True or False"),
+        (CutMixSL, {"alpha": "a"}, "alpha is 'a'; it must be a number"),
+        (CutMixSL, {"k_times": "no"}, "k_times is 'no'; it must be True or False"),
+        (CutMixSL, {"min_patches": 1.5}, "min_patches is 1.5; it must be a whole number"),
+        (DPSL, {"trusted_mixer": "no"}, "trusted_mixer is 'no'; it must be True or False"),
+        (DPSL, {"relation": "x"}, "relation is 'x'; allowed are replace, add-remove"),
+        (DPSL, {"delta": "x"}, "delta is 'x'; it must be a number"),
+    ],
+)
+def test_values_of_another_kind(kind: Any, options: dict[str, Any], said: str) -> None:
+    noise = {"noise": GaussianNoise(sigma_s=1.0, sigma_y=1.0)} if kind is DPSL else {}
+    with pytest.raises(ValueError, match=said):
+        kind(TOY.upper(), **noise, **options)
 
 
 def test_a_client_that_shares_weights_with_the_server_is_refused() -> None:
@@ -110,9 +152,9 @@ def test_clients_that_share_a_hiding_are_refused() -> None:
     ("kind", "options", "said"),
     [
         (PSL, {"num_classes": 3.0}, "num_classes is 3.0; it must be a whole number"),
-        (CutMixSL, {"k": 2.0}, "k is 2.0; it must be a whole number of at least 2"),
-        (CutMixSL, {"k": "2"}, "k is '2'; it must be a whole number of at least 2"),
-        (VanillaCutMixSL, {"k": 2.0}, "k is 2.0; it must be a whole number of at least 2"),
+        (CutMixSL, {"k": 2.0}, "k is 2.0; it must be a whole number"),
+        (CutMixSL, {"k": "2"}, "k is '2'; it must be a whole number"),
+        (VanillaCutMixSL, {"k": 2.0}, "k is 2.0; it must be a whole number"),
     ],
 )
 def test_numbers_that_are_not_whole(kind: Any, options: dict[str, Any], said: str) -> None:

@@ -17,9 +17,9 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.segments.geometry import Geometry
-from flwr_splitmix.server.numbers import whole_number
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
+from flwr_splitmix.values import check_choice, check_truth, whole_number
 from flwr_splitmix.words import with_article
 
 log = logging.getLogger("flwr.splitmix")
@@ -74,12 +74,9 @@ class ServerSegment(TrainedSegment):
         device: str = "auto",
         precision: Precision = "auto",
     ) -> None:
-        if server_update not in get_args(ServerUpdate):
-            raise ValueError(
-                f"server_update is {server_update!r}; allowed are "
-                f"{', '.join(get_args(ServerUpdate))}"
-            )
-        classes = num_classes or getattr(module, "num_classes", None)
+        check_choice("server_update", server_update, get_args(ServerUpdate))
+        check_truth("multi_label", multi_label)
+        classes = getattr(module, "num_classes", None) if num_classes is None else num_classes
         if classes is None:
             raise ValueError(
                 "the upper segment does not say how many classes it has; pass num_classes="

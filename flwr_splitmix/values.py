@@ -1,0 +1,69 @@
+"""Checks of single values that are given as options, with the option's name in every error."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from flwr_splitmix.words import with_article
+
+
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
+    """Return a whole number, NumPy's included, as an int.
+
+    Raises
+    ------
+    ValueError
+        For anything else (floats, truth values, None), and for less than `least`.
+    """
+    number: int | None = None
+    try:
+        if not isinstance(value, bool):
+            number = operator.index(value)
+    except TypeError:
+        pass
+    if number is None:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number")
+    if least is not None and number < least:
+        raise ValueError(f"{name} is {number}; it must be at least {least}")
+    return number
+
+
+def real_number(name: str, value: Any) -> float:
+    """Return a real number, NumPy's included, as a float; NaN and infinities are left to ranges.
+
+    Raises
+    ------
+    ValueError
+        For anything else: truth values, text, None.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} is {value!r}; it must be a number")
+    return float(value)
+
+
+def check_truth(name: str, value: object) -> None:
+    """Raise ValueError unless a value is True or False: "no" would count as true."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; it must be True or False")
+
+
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise ValueError unless a value is one of those allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
+
+
+def check_kind(name: str, value: object, kind: type, needed: str) -> None:
+    """Raise TypeError, with the name and what is `needed`, for an object of another kind."""
+    if isinstance(value, kind):
+        return
+    if isinstance(value, type):
+        given = f"the class {value.__name__}"
+        needed = f"an object, {value.__name__}(...)" if issubclass(value, kind) else needed
+    else:
+        says_itself = value is None or isinstance(value, (str, bytes))
+        given = repr(value) if says_itself else with_article(type(value).__name__)
+    raise TypeError(f"{name} is {given}; needed is {needed}")
