@@ -46,6 +46,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
 
 
+def gib(nbytes: float) -> str:
+    """Return a number of bytes in GiB, such as "1.5 GiB"."""
+    return f"{nbytes / 2**30:,.1f} GiB"
+
+
 def with_article(noun: str) -> str:
     """Return a noun with its article, such as "a list" and "an Observer"."""
     return f"{'an' if noun[:1] in 'aeioAEIO' else 'a'} {noun}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 from flwr_splitmix.apps.report import Report
@@ -10,7 +11,7 @@ from flwr_splitmix.clients import ClientError
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.server.remarks import name_clients
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, gib
 
 REJECTED = (ConfigError, ValueError, ClientError, LinkError)
 """Errors that a run's parts raise for a user's mistake."""
@@ -100,6 +101,24 @@ def remark_replacement(
         f"{name_clients(few)} has less than one batch of {key} {batch_size} and draws with "
         "replacement"
     )
+
+
+def remark_memory(report: Report, numbers: int, remedy: str) -> None:
+    """Remark if a step's smashed data are larger than the memory of this machine.
+
+    Parameters
+    ----------
+    numbers
+        How many float32 numbers they have, those of all clients together.
+    remedy
+        The keys that make them smaller.
+    """
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * numbers > here:
+        report.remarks.append(
+            f"a step's smashed data alone take {gib(4 * numbers)} at the server, and this machine "
+            f"has {gib(here)}; {remedy} needs less"
+        )
 
 
 def said(error: BaseException) -> str:

@@ -47,6 +47,8 @@ def test_what_must_be_a_table_is_one(
         ("resume='../x'", "resume is '../x', but '../x' is not a run's id: an id is a name"),
         ("resume='latest' run-dir='/nonexistent'",
          "resume is 'latest', but there are no runs in /nonexistent/runs"),
+        ("image-size=100000", "it needs more memory than there is; a smaller image-size or a larger"),
+        ("tracker='foo'", "tracker is 'foo'; 'foo' is no tracker; allowed are csv, tensorboard"),
         ("resume='latest' run-dir='~nobody-here/x'",
          "resume is 'latest', but cannot find the folder '~nobody-here/x'"),
     ],
@@ -55,6 +57,14 @@ def test_what_cannot_be_run_is_found(keys: str, said: str) -> None:
     done = check(APPS / "vision", "--no-cuts", "--run-config", keys)
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
     assert said in done.stderr
+
+
+def test_smashed_data_larger_than_the_memory_are_remarked() -> None:
+    done = check(APPS / "vision", "--no-cuts", "--run-config", "batch-size=100000000")
+    assert "alone take 2,288.8 GiB at the server, and this machine has" in done.stdout
+    assert "a smaller batch-size or image-size needs less" in done.stdout
+    done = check(APPS / "vision", "--no-cuts")
+    assert "GiB" not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import unusable
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.segments.language.placement import devices_of
+from flwr_splitmix.words import gib
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -68,8 +69,8 @@ def trunk_devices(
     devices = devices_of(trunk, BALANCED, limits)
     if {"cpu", "disk"} & set(devices.values()):
         raise ConfigError(
-            f"run-config: the trunk needs {_gib(times * weights)} to be trained, and the "
-            f"{len(free)} GPUs have {', '.join(map(_gib, free))} free, of which {SHARE:.0%} can be "
+            f"run-config: the trunk needs {gib(times * weights)} to be trained, and the "
+            f"{len(free)} GPUs have {', '.join(map(gib, free))} free, of which {SHARE:.0%} can be "
             "used; use more or larger GPUs, adapters (lora-rank, lora-parts), a smaller dtype, or "
             "give clients more layers (head-layers, tail-layers)"
         )
@@ -79,7 +80,3 @@ def trunk_devices(
 
 def _free_memory() -> list[int]:
     return [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
-
-
-def _gib(nbytes: float) -> str:
-    return f"{nbytes / 2**30:.1f} GiB"

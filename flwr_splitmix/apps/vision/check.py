@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from flwr_splitmix.apps.findings import check_devices, check_enough, describe_clients, passes
+from flwr_splitmix.apps.findings import (
+    check_devices,
+    check_enough,
+    describe_clients,
+    passes,
+    remark_memory,
+)
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
@@ -101,6 +108,9 @@ def _check_model(config: VisionConfig, report: Report) -> None:
         f"{config.model}, {counts[0]:,} of {sum(counts):,} parameters at the clients"
     )
     report.facts["smashed data"] = f"{segments.lower.geometry} for each image"
+    step = in_a_round(strategy, report.nodes) * config.batch_size
+    numbers = step * math.prod(segments.lower.geometry.shape(1))
+    remark_memory(report, numbers, "a smaller batch-size or image-size")
     if config.batch_size == 1 and needs_whole_batch(segments.upper):
         _try_one_image(segments)
     clients = in_a_round(strategy, report.nodes)

@@ -37,10 +37,14 @@ def segments_of(config: VisionConfig) -> SplitModel:
         if not config.pretrained:
             if isinstance(error, OSError):
                 raise
+            if "memory" in reason:
+                reason = (
+                    "it needs more memory than there is; a smaller image-size or a larger "
+                    "patch-size needs less"
+                )
             raise ConfigError(
                 f"run-config: model is {config.model!r}, which cannot be built with image-size "
-                f"{config.image_size} and patch-size {config.patch_size}: {reason}; if memory is "
-                "short, a smaller image-size or a larger patch-size needs less memory"
+                f"{config.image_size} and patch-size {config.patch_size}: {reason}"
             ) from error
         raise ConfigError(
             f"run-config: pretrained weights of {config.model} could not be loaded: {reason}"

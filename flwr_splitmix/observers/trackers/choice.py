@@ -49,7 +49,7 @@ def split_names(names: str) -> list[str]:
     for name in asked:
         if name not in _KNOWN:
             raise TrackerError(
-                f"there is no tracker {name!r}; allowed are {', '.join(TRACKERS)}, or several of "
+                f"{name!r} is no tracker; allowed are {', '.join(TRACKERS)}, or several of "
                 "them with commas between"
             )
     packages = [_KNOWN[name].module for name in asked]
