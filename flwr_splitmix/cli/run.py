@@ -94,7 +94,7 @@ def run(
         status, details = _final(flwr, flower_run)
     except FlwrError as error:
         _fail(f"{error}; Flower's log: {followed.log}")
-    _finish(followed, status, details, interrupted)
+    _finish(followed, status, details, interrupted, _resuming(followed, values))
 
 
 def _checked(
@@ -227,7 +227,17 @@ def _final(flwr: Any, flower_run: int) -> tuple[str, str]:
         time.sleep(1.0)
 
 
-def _finish(followed: Followed, status: str, details: str, interrupted: bool) -> None:
+def _resuming(followed: Followed, values: dict[str, Any]) -> str:
+    """Return the keys that resume the run; "" if it has no directory yet."""
+    if followed.run is None:
+        return ""
+    there = f" run-dir='{values['run-dir']}'" if values.get("run-dir") else ""
+    return f"resume='{followed.run.id}'{there}"
+
+
+def _finish(
+    followed: Followed, status: str, details: str, interrupted: bool, resuming: str
+) -> None:
     """Print the summary, or one red sentence, and exit with the run's status."""
     if status == "finished:completed":
         if followed.run is not None:
@@ -237,10 +247,11 @@ def _finish(followed: Followed, status: str, details: str, interrupted: bool) ->
         typer.echo(f"\nFlower's log: {followed.log}")
         return
     if interrupted or status == "finished:stopped":
-        resume = f"; resume it with resume='{followed.run.id}'" if followed.run else ""
+        resume = f"; resume it with {resuming}" if resuming else ""
         _fail(f"the run was stopped{resume} (Flower's log: {followed.log})", INTERRUPTED)
     reason = _reason(details) or followed.raised or f"Flower says {status!r}"
-    _fail(f"the run failed: {reason} (Flower's log: {followed.log})")
+    resume = f"; once that is mended, {resuming} goes on" if resuming else ""
+    _fail(f"the run failed: {reason}{resume} (Flower's log: {followed.log})")
 
 
 def _reason(details: str) -> str:

@@ -99,6 +99,11 @@ class AutoLink(Link):
             raise LinkError("link 'auto' has not asked its nodes yet which link they need")
         return self._chosen
 
+    @property
+    def virtual_nodes(self) -> int | None:
+        """That of the chosen link."""
+        return self.chosen.virtual_nodes
+
     def open(self, grid: Grid | None) -> None:
         """Check that there is a grid; the link is chosen in `directory`."""
         needed(grid, NAME)

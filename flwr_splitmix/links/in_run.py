@@ -30,6 +30,11 @@ class RunLink(Link):
         """Return client index -> node id; each node is asked once for its partition-id."""
         return self.nodes.update(self.needed(grid), min_nodes, self.attach_timeout)
 
+    @property
+    def virtual_nodes(self) -> int | None:
+        """Number of virtual nodes of the simulation; 0 with SuperNodes."""
+        return self.nodes.virtual
+
     def needed(self, grid: Grid | None) -> Grid:
         """Return the run's grid.
 

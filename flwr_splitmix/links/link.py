@@ -265,6 +265,11 @@ class Link(ABC):
     def open(self, grid: Grid | None) -> None:
         """Start what the link needs."""
 
+    @property
+    def virtual_nodes(self) -> int | None:
+        """Number of virtual nodes of a simulation, once asked; 0 with SuperNodes; None: neither."""
+        return None
+
     @abstractmethod
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
         """Return the available nodes, client index -> node id, sorted.

@@ -153,10 +153,13 @@ class Directory:
     ----------
     simulated
         By node id, whether the node reported to be a virtual node of a simulation.
+    virtual
+        Number of connected nodes if they are virtual, also those that do not answer; else 0.
     """
 
     def __init__(self) -> None:
         self.simulated: dict[int, bool] = {}
+        self.virtual = 0
         self._clients: dict[int, int] = {}
         self._claims: dict[int, int] = {}
         self._left_out: dict[int, str] = {}
@@ -195,10 +198,12 @@ class Directory:
             present = nodes - self._silent
             self._settle_claims(present)
             known = {c: n for n, c in self._clients.items() if n in present}
-            if len(known) >= min_nodes and known:
-                return dict(sorted(known.items()))
             # A simulation's nodes never grow in number; they are there from its beginning.
             virtual = bool(nodes) and all(self.simulated.get(node) for node in nodes)
+            if len(known) >= min_nodes and known:
+                answered = all(self.simulated.get(node) for node in known.values())
+                self.virtual = len(nodes) if answered else 0
+                return dict(sorted(known.items()))
             limit = min(timeout, _VIRTUAL) if virtual else timeout
             if time.monotonic() > began + limit:
                 refusals |= {

@@ -59,6 +59,8 @@ class Run:
         The directory's name: UTC time, name, four hex digits; e.g. 20261120-101500-cutmixsl-3f2a.
     config
         The run's configuration, as plain JSON values.
+    new
+        Whether this process has created it; otherwise it was opened, and may have begun before.
 
     Raises
     ------
@@ -70,6 +72,7 @@ class Run:
         self.path = path
         self.id = printable(path.name)
         self.config: Row = read_config(path / "config.json")
+        self.new = False
         self._rows: builtins.list[Row] | None = None
         self._hold = Hold(path / "lock", f"run {self.id}")
 
@@ -127,7 +130,9 @@ class Run:
                 f"a run cannot be written to {runs}: {error.strerror or error}; free space there, "
                 "or choose another run-dir"
             ) from error
-        return cls(path)
+        run = cls(path)
+        run.new = True
+        return run
 
     @classmethod
     def open(cls, run_id: str, *, home: str | Path | None = None) -> Run:

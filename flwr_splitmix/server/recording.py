@@ -86,10 +86,16 @@ class RunRecorder:
                 self._try("failure", lambda run: run.note_failure(said))
                 raise
 
-    def resume(self) -> Checkpoint | None:
+    def resume(self, num_rounds: int) -> Checkpoint | None:
         """Return the newest checkpoint, if the run has one.
 
-        A run that was interrupted before its first checkpoint begins anew.
+        A run that was interrupted before its first checkpoint begins anew, with the configuration
+        that it was started with.
+
+        Parameters
+        ----------
+        num_rounds
+            Rounds of the whole run.
         """
         if self.run is not None and self.run.checkpoints.rounds():
             return self.run.checkpoints.load()
@@ -97,6 +103,8 @@ class RunRecorder:
         self.metrics.rows, self._ends = [], []
         self._began = time.monotonic()
         if self.run is not None:
+            if not self.run.new:
+                self._keep_config(self.run, num_rounds)
             self.run.rewind(0)
             self.unfinished.restore(UnfinishedRounds().state())
             self.unfinished.resume(self.run.begun)
@@ -112,13 +120,17 @@ class RunRecorder:
         """
         if self.run is None:
             return
-        self.run.extend(num_rounds)
+        self._keep_config(self.run, num_rounds)
         self.run.rewind(checkpoint.round)
         self.unfinished.resume(self.run.begun)
-        self.resumed_config = json.dumps(self.run.config)
         self.metrics.rows, self._ends = [dict(row) for row in self.run.rows], []
         self._began = time.monotonic()
         self._seconds_before = float(checkpoint.meta.get("wall_s", 0.0))
+
+    def _keep_config(self, run: Run, num_rounds: int) -> None:
+        """Have clients, too, go on with the configuration that the run was started with."""
+        run.extend(num_rounds)
+        self.resumed_config = json.dumps(run.config)
 
     def started(self, strategy: str, num_rounds: int, first_round: int) -> RunStarted:
         """Return the event that observers get when the run starts."""

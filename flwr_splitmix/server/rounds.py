@@ -34,6 +34,7 @@ from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpac
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn, evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
+from flwr_splitmix.server.federation import Federation
 from flwr_splitmix.server.fits import LastFit, first_arrays
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
@@ -122,6 +123,7 @@ class RoundLoop(Shape):
         self.num_rounds = 0
         self.trained: dict[int, int] = {}
         self._without_data = WithoutData()
+        self._federation = Federation()
         self._finished = 0
 
     def start(
@@ -431,6 +433,7 @@ class RoundLoop(Shape):
     def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:
         """Draw the round's clients: client index -> node id, sorted by index."""
         directory = self._open_link.directory(grid, self.min_nodes)
+        self._federation.check(self._open_link.virtual_nodes, self._open_link.run_of_strategy)
         size = max(self.min_nodes, round(self.fraction_train * len(directory)))
         chosen = self.rng(f"sample-{purpose}", server_round).permutation(sorted(directory))[:size]
         return {client: directory[client] for client in self._without_data.asked(chosen)}
@@ -450,9 +453,9 @@ class RoundLoop(Shape):
         )
 
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return pack(
-            self.server_state(), arrays, self.aggregator, self.observers, self.trained, self._method
-        )
+        tensors, meta = self.server_state()
+        server = tensors, {**meta, **self._federation.state()}
+        return pack(server, arrays, self.aggregator, self.observers, self.trained, self._method)
 
     @property
     def _method(self) -> str:
@@ -460,7 +463,8 @@ class RoundLoop(Shape):
 
     def _resume(self, initial: ArrayRecord) -> tuple[int, ArrayRecord]:
         """Resume from the newest checkpoint; return (finished rounds, lower segment's arrays)."""
-        checkpoint = self.recorder.resume()
+        checkpoint = self.recorder.resume(self.num_rounds)
+        self._federation.restore({} if checkpoint is None else checkpoint.meta)
         if checkpoint is None:
             return 0, initial
         with restoring(checkpoint, self._method):

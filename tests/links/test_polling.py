@@ -43,15 +43,26 @@ def test_only_connected_nodes_are_listed() -> None:
         directory.update(grid.grid, 3, 0)
 
 
+def virtual(message: Message, context: Context) -> Message:
+    """Answer as a virtual node does."""
+    reply = APP(message, context)
+    record = {**reply.content.config_records[RECORD], "simulated": True}
+    reply.content[RECORD] = ConfigRecord(record)
+    return reply
+
+
+def test_the_virtual_nodes_of_a_simulation_are_counted() -> None:
+    directory = Directory()
+    directory.update(FakeGrid(virtual, 3).grid, 2, 60)
+    assert directory.virtual == 3
+    directory = Directory()
+    directory.update(FakeGrid(APP, 3).grid, 2, 60)
+    assert directory.virtual == 0
+
+
 def test_a_simulation_with_too_few_nodes_does_not_wait_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def virtual(message: Message, context: Context) -> Message:
-        reply = APP(message, context)
-        record = {**reply.content.config_records[RECORD], "simulated": True}
-        reply.content[RECORD] = ConfigRecord(record)
-        return reply
-
     monkeypatch.setattr(polling, "_VIRTUAL", 0.1)
     with pytest.raises(LinkError, match=r"1 node answered within 0\.1 s, .*'num-supernodes=2'"):
         Directory().update(FakeGrid(virtual, 1).grid, 2, 60)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 
 from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import CheckpointStore
 from flwr_splitmix.strategies import PSL
@@ -38,6 +40,29 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(
 
 def _interrupted(*arguments: Any) -> None:
     raise KeyboardInterrupt
+
+
+class Telling(PSL):
+    """Keeps the configurations that its tickets give to the clients."""
+
+    def configure_train(self, *arguments: Any) -> list[Message]:
+        messages = super().configure_train(*arguments)
+        self.told = {Ticket.from_message(message).run_config for message in messages}
+        return messages
+
+
+def test_a_run_stopped_before_its_first_checkpoint_keeps_its_configuration(tmp_path: Path) -> None:
+    """Clients would else take the app's own keys, among them no `max-epsilon`."""
+    toy = Toy(tests=0)
+    created = Run.create({"max-epsilon": 2.0, "num-server-rounds": 1}, name="x", home=tmp_path)
+    resumed = Telling(toy.upper(), device="cpu", run=Run.open(created.id, home=tmp_path))
+    resumed.fit(toy.make_clients(), 2)
+    assert [json.loads(told) for told in resumed.told] == [
+        {"max-epsilon": 2.0, "num-server-rounds": 2}
+    ]
+    fresh = Telling(toy.upper(), device="cpu", run=Run.create({"k": 2}, name="y", home=tmp_path))
+    fresh.fit(toy.make_clients(), 1)
+    assert fresh.told == {""}
 
 
 def test_a_disk_that_is_full_at_the_end_is_named(

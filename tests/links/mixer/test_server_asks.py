@@ -119,7 +119,7 @@ def test_an_opening_with_noise_is_none_that_is_refused(channel: MixerChannel) ->
         (with_noise(clip="mine"), "clip is 'mine'; allowed are patch"),
         (with_noise(clip=["patch"]), "clip is ['patch']"),
         (with_noise(clip_norm=0.0), "clip_norm is 0.0; it must be a number above 0"),
-        (with_noise(clamp_labels=1), "clamp_labels is 1; it must be true or false"),
+        (with_noise(clamp_labels=1), "clamp_labels is 1; it must be True or False"),
         (with_noise(seed=7), "noise has no seed"),
         ({"mixing": {**CUTMIX, "noise": {"sigma_s": 1.0}}, "ledger": LEDGER}, "needs sigma_y"),
         ({"mixing": {**CUTMIX, "noise": None}, "ledger": LEDGER}, "noise must be a dictionary"),

@@ -1,0 +1,49 @@
+"""A run goes on with as many virtual nodes as it was begun with, and with the same kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from flwr_splitmix.runs import RunError
+from flwr_splitmix.server.federation import Federation
+
+
+def begun_with(nodes: int | None) -> Federation:
+    federation = Federation()
+    federation.check(nodes, "r")
+    resumed = Federation()
+    resumed.restore(federation.state())
+    return resumed
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (4, 2, "run r was begun with 4 virtual clients, and here are 2 virtual clients: .*divided "
+               r"anew: give --nodes 4 \(splitmix run\) or --federation-config 'num-supernodes=4'"),
+        (4, 0, "begun with 4 virtual clients, and here are SuperNodes: go on where it was begun"),
+        (0, 1, "was begun with SuperNodes, and here are 1 virtual client: go on where it was"),
+    ],
+)  # fmt: skip
+def test_other_nodes_are_refused(before: int, now: int, said: str) -> None:
+    with pytest.raises(RunError, match=said):
+        begun_with(before).check(now, "r")
+
+
+@pytest.mark.parametrize(("before", "now"), [(4, 4), (0, 0), (None, 3)])
+def test_the_same_nodes_go_on(before: int | None, now: int) -> None:
+    resumed = begun_with(before)
+    resumed.check(now, "r")
+    assert resumed.state() == {"virtual-nodes": now}
+
+
+def test_only_the_first_answer_counts() -> None:
+    resumed = begun_with(4)
+    resumed.check(4, "r")
+    resumed.check(3, "r")
+
+
+def test_clients_of_this_process_are_no_nodes() -> None:
+    resumed = begun_with(None)
+    resumed.check(None, "r")
+    assert resumed.state() == {}
