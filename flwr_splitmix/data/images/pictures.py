@@ -70,7 +70,8 @@ def decode_picture(
     except (OSError, SyntaxError, TypeError, ValueError, pil.DecompressionBombError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{name} cannot be read as a picture: {error}") from error
+        reason = getattr(error, "strerror", None) or error  # without the path a second time
+        raise DataError(f"{name} cannot be read as a picture: {reason}") from error
 
 
 def decode_pictures(

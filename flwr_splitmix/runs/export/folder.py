@@ -70,14 +70,17 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
     Raises
     ------
     ExportError
-        As `check_target`.
-    OSError
-        If the folder cannot be created.
+        As `check_target`, and if the folder cannot be created.
     """
     check_target(target, force=force)
-    target = target.absolute()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    given, target = target, target.absolute()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    except OSError as error:
+        raise ExportError(
+            f"{given} cannot be made ({error.strerror}); choose a folder that can be written"
+        ) from error
     try:
         yield made
         _remove_earlier(target)

@@ -95,3 +95,11 @@ def test_a_description_that_cannot_be_read_is_said(text: str, tmp_path: Path) ->
         new_folder(folder, force=True),
     ):
         pytest.fail("it began to export")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    target = tmp_path / "file" / "model"
+    said = rf"{target} cannot be made \(.*\); choose a folder that can be written"
+    with pytest.raises(ExportError, match=said), new_folder(target):
+        raise AssertionError

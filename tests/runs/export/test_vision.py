@@ -255,6 +255,11 @@ def test_what_is_wrong_is_one_sentence(
         ("predict", tmp_path / "model"): 'give pictures or --text "...", one of the two',
         ("predict", tmp_path / "model", "--text", "x"): "holds a vision model; give it IMAGE...",
         ("predict", tmp_path / "model", tmp_path / "no.png"): "no.png cannot be read as a picture",
+        (
+            "predict",
+            tmp_path / "model",
+            tmp_path / "x.png",
+        ): "x.png cannot be read as a picture: No",
     }
     for arguments, sentence in cases.items():
         said = splitmix(*arguments)
