@@ -24,13 +24,16 @@ def peak_ratios(errors: Tensor) -> Tensor:
     return -10 * errors.clamp_min(1e-20).log10()
 
 
-def structures(guesses: Tensor, images: Tensor) -> Tensor:
+def structures(guesses: Tensor, images: Tensor) -> Tensor | None:
     """Return SSIM of each pair: (n, C, H, W) twice to float64 (n,).
 
-    The window is Gaussian, 11 x 11 pixels, of standard deviation 1.5; pixels are from 0 to 1.
+    The window is Gaussian, 11 x 11 pixels, of standard deviation 1.5; pixels are from 0 to 1. None
+    if images are smaller than its half, 6 pixels.
 
     Source: Wang et al. 2004, as implemented in torchmetrics.
     """
+    if min(images.shape[2:]) < 6:
+        return None
     from torchmetrics.functional.image import structural_similarity_index_measure  # an extra
 
     parts = [

@@ -195,11 +195,12 @@ def _images(
     columns: dict[str, Tensor] = {
         "mse": errors,
         "psnr": peak_ratios(errors),
-        "ssim": structures(guesses, images),
         "retrieved": retrieved(guesses, images, public[: GALLERY - 1]),
         "mean_image_mse": squared_errors(mean, images),
         "nearest_public_mse": nearest,
     }
+    if (ssim := structures(guesses, images)) is not None:
+        columns["ssim"] = ssim
     if (lpips := perceptual_distances(guesses, images)) is not None:
         columns["lpips"] = lpips
     if classifier is not None:
@@ -222,9 +223,13 @@ def _images(
     measures = [
         measured("MSE", errors, columns[best], lower_is_stronger=True, main=True),
         measured("PSNR", columns["psnr"], peak_ratios(columns[best])),
-        measured("SSIM", columns["ssim"], structures(floor, images)),
-        measured("retrieval", columns["retrieved"], retrieved(floor, images, others), share=True),
     ]
+    if ssim is not None:
+        reached = structures(floor, images)
+        assert reached is not None
+        measures.append(measured("SSIM", ssim, reached))
+    reached = retrieved(floor, images, others)
+    measures.append(measured("retrieval", columns["retrieved"], reached, share=True))
     if lpips is not None:
         reached = perceptual_distances(floor, images)
         assert reached is not None

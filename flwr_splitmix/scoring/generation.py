@@ -15,11 +15,14 @@ from flwr_splitmix.scoring.texts import TextScores
 
 @dataclass
 class _Answer:
-    """An answer generated so far; `ids` begin with the `prompt` tokens of the prompt."""
+    """An answer generated so far; `ids` begin with the `prompt` tokens of the prompt.
+
+    `right` is None for a text without an answer, which is not scored.
+    """
 
     ids: list[int]
     prompt: int
-    right: list[int]
+    right: list[int] | None
     ended: bool = False
 
     @property
@@ -97,8 +100,10 @@ class GenerationScores(TextScores):
                 # The logits after a prompt do not depend on the right answer that follows it.
                 self._write(answer, int(row[len(answer.ids) - 1].argmax()))
         if all(answer.ended for answer in self._answers):
-            self.said += [self.decode(answer.said).strip() for answer in self._answers]
-            self.right += [self.decode(answer.right).strip() for answer in self._answers]
+            for answer in self._answers:
+                if answer.right is not None:
+                    self.said.append(self.decode(answer.said).strip())
+                    self.right.append(self.decode(answer.right).strip())
             self._answers = []
             return None
         return self._batch(batch.ids.device)
@@ -106,8 +111,10 @@ class GenerationScores(TextScores):
     def _of(self, ids: Tensor, labels: Tensor) -> _Answer:
         answered = (labels != IGNORED).nonzero().flatten()
         prompt = int(answered[0]) if len(answered) else len(ids)
+        if not len(answered):
+            return _Answer(ids.tolist(), prompt, None, ended=True)
         right = [token for token in labels[answered].tolist() if token != self.end]
-        return _Answer(ids[:prompt].tolist(), prompt, right, ended=not len(answered))
+        return _Answer(ids[:prompt].tolist(), prompt, right)
 
     def _write(self, answer: _Answer, token: int) -> None:
         if token != self.end:

@@ -322,7 +322,7 @@ class RoundLoop(Shape):
         result.train_metrics_clientapp[server_round] = metrics
         self.trained.update(dict.fromkeys(clients.nodes, server_round))
         seconds = time.perf_counter() - began
-        failures = self._without_data.failures(clients.failures)
+        failures = self._without_data.failures(clients.failures, clients.descriptions)
         self.over = self.over or self.audience.stop
         event = RoundDone(
             server_round=server_round,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from flwr_splitmix.clients import NO_DATA
 from flwr_splitmix.server.remarks import name_clients
@@ -29,9 +29,19 @@ class WithoutData:
         """Return those of the drawn clients that may have data, sorted."""
         return sorted(int(client) for client in drawn if int(client) not in self.clients)
 
-    def failures(self, reasons: Mapping[int, str]) -> dict[int, str]:
-        """Return the failures of clients with data; record and log clients without data once."""
-        new = sorted(client for client, reason in reasons.items() if NO_DATA in reason)
+    def failures(self, reasons: Mapping[int, str], attached: Container[int]) -> dict[int, str]:
+        """Return the failures of clients with data; record and log clients without data once.
+
+        Parameters
+        ----------
+        attached
+            Clients that took part in the round: they had data, whatever they say now.
+        """
+        new = sorted(
+            client
+            for client, reason in reasons.items()
+            if NO_DATA in reason and client not in attached
+        )
         if new:
             self.clients.update(new)
             log.warning(

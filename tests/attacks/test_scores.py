@@ -81,8 +81,20 @@ def test_structure_is_that_of_its_definition() -> None:
     wanted = ((2 * mean(a) * mean(b) + 1e-4) * (2 * both + 9e-4)) / (
         (mean(a) ** 2 + mean(b) ** 2 + 1e-4) * (spread + 9e-4)
     )
-    assert float(structures(one, other)) == pytest.approx(float(wanted.mean()), abs=1e-5)
-    assert float(structures(one, one)) == pytest.approx(1)
+    made, same = structures(one, other), structures(one, one)
+    assert made is not None
+    assert same is not None
+    assert float(made) == pytest.approx(float(wanted.mean()), abs=1e-5)
+    assert float(same) == pytest.approx(1)
+
+
+def test_images_too_small_for_a_window_have_no_structure() -> None:
+    images, public = torch.rand(2, 1, 5, 8), torch.rand(9, 1, 5, 8)
+    assert structures(images, images) is None
+    truth = truth_of(images, torch.tensor([[0], [1]]))
+    scored = score_guess("images", guess_of(images + 0.1), truth, floors(public))
+    assert "SSIM" not in {measure.metric for measure in scored.measures}
+    assert "ssim" not in scored.rows[0]
 
 
 def test_a_victim_is_retrieved_where_it_is_nearest() -> None:

@@ -106,6 +106,17 @@ def test_scores_are_over_all_batches() -> None:
     assert scores.examples == 3
 
 
+def test_a_text_without_an_answer_is_not_scored() -> None:
+    """Nothing said of nothing asked would be an exact match."""
+    asked = batch(([7], [3]), ([7], []))
+    labels = torch.cat([asked.labels, torch.full_like(asked.labels[:1], -100)])
+    ids, mask = (torch.cat([tensor, tensor[:1]]) for tensor in (asked.ids, asked.mask))
+    scores = made()
+    generate(scores, TextBatch(ids, mask, labels))
+    assert (len(scores.said), scores.right) == (2, ["w3", ""])  # the second asks for the end
+    assert scores.result()["exact_match"] == 0.0
+
+
 def test_loss_and_accuracy_are_those_of_the_right_answers() -> None:
     scores = made()
     generate(scores, batch(([7], [8, 8])))

@@ -77,6 +77,14 @@ def test_a_run_knows_nothing_of_another_runs_clients(
 def test_other_failures_stay_failures() -> None:
     known = WithoutData()
     reasons = {0: "the battery is empty", 2: f"client_fn raised ClientError: {NO_DATA}"}
-    assert known.failures(reasons) == {0: "the battery is empty"}
+    assert known.failures(reasons, attached=()) == {0: "the battery is empty"}
     assert known.asked([3, 2, 0]) == [0, 3]
     assert known.facts == {"clients_without_data": 1}
+
+
+def test_a_client_that_took_part_has_data_whatever_it_says() -> None:
+    """It may have sent uploads, which a failure leaves charged."""
+    known = WithoutData()
+    reasons = {2: NO_DATA}
+    assert known.failures(reasons, attached={2: {}}) == reasons
+    assert known.asked([2]) == [2]

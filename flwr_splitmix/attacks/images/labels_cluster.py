@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.images.gradient_leaks import (
 from flwr_splitmix.attacks.images.labels_gradient import Hints, gradient_rows
 
 _MOST = {"smoke": 100, "cpu": 1000, "paper": 10_000}
-"""Number of newest rows that are clustered, by scale."""
+"""Number of newest rows that are clustered, by scale, besides those of known labels."""
 
 
 class LabelsCluster(Attack):
@@ -44,8 +44,8 @@ class LabelsCluster(Attack):
 
     def run(self, view: View) -> Guess:
         """Score or label the rows."""
-        where, rows = self._rows(view)
         hints: Hints = self.setting.get("hints") or {}
+        where, rows = self._rows(view, hints)
         classes = view.knowledge.num_classes
         place = {at: number for number, at in enumerate(where)}
         pairs = [(place[at], label) for at, label in hints.items() if at in place]
@@ -58,7 +58,8 @@ class LabelsCluster(Attack):
         named = name_clusters(label_clusters(rows, classes, seed=self.seed), known, labels, classes)
         return Guess(named, scores.max(1).values, where)
 
-    def _rows(self, view: View) -> tuple[list[tuple[int, int]], Tensor]:
+    def _rows(self, view: View, hints: Hints) -> tuple[list[tuple[int, int]], Tensor]:
+        """Return the newest rows, and those of known labels, which may be older."""
         most = _MOST[self.budget.scale]
         where, parts = gradient_rows(view)
         if not parts:
@@ -71,4 +72,6 @@ class LabelsCluster(Attack):
             where = [(n, row) for n, release in releases for row in range(len(release.smashed))]
             parts = [release.smashed.mean(1, keepdim=True) for _, release in releases]
         rows = torch.cat([part.flatten(1) for part in parts])
-        return where[-most:], rows[-most:]
+        newest = range(max(len(where) - most, 0), len(where))
+        kept = sorted({*newest, *(number for number, at in enumerate(where) if at in hints)})
+        return [where[number] for number in kept], rows[kept]

@@ -118,7 +118,7 @@ class ServerSegment(TrainedSegment):
                 self._take_joint_step(groups, progress, num_rounds)
                 return StepResult(loss / groups, gradient)
             gradient = torch.empty_like(mixed.smashed)
-            total = torch.zeros((), dtype=gradient.dtype, device=self.device)
+            total = torch.zeros((), dtype=_exact(gradient.dtype), device=self.device)
             for group in rng.permutation(groups):
                 rows = slice(group * batch, (group + 1) * batch)
                 self.optimizer.zero_grad()
@@ -178,7 +178,7 @@ class ServerSegment(TrainedSegment):
             # A copy, because the module may overwrite its input, as an activation in place does.
             logits = self._logits(inputs.clone())
         # CutMixSL eq. 3, summed over groups of equal size.
-        logits = logits.to(targets.dtype)
+        logits, targets = (tensor.to(_exact(targets.dtype)) for tensor in (logits, targets))
         loss = target_loss(logits, targets, multi_label=self.multi_label, loss=self.loss) * groups
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
@@ -230,3 +230,8 @@ class ServerSegment(TrainedSegment):
         self.module.eval()
         logits = self._logits(smashed.to(self.device))
         return tally(logits, labels.to(self.device))
+
+
+def _exact(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of a loss: sums of many stop growing in one of 16 bits."""
+    return torch.promote_types(dtype, torch.float32)

@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.base import Budget, View
 from flwr_splitmix.attacks.images.gradient_leaks import (
     cosine_leak,
     label_clusters,
@@ -92,7 +92,7 @@ def test_a_class_of_which_no_sample_is_known_scores_least() -> None:
 def view_of(bench: Bench, labels: Tensor) -> View:
     """Return what a member of a group sees whose gradients say the labels."""
     view = bench.view(PatchCutMix(2, None), known=False)
-    release = Release(1, 0, None, torch.zeros(ROWS, 16, 40), gradient=gradients(labels))
+    release = Release(1, 0, None, torch.zeros(len(labels), 16, 40), gradient=gradients(labels))
     knowledge = replace(view.knowledge, num_classes=CLASSES)
     return View("member of the group", [release], knowledge)
 
@@ -119,3 +119,15 @@ def test_of_two_classes_the_cosine_is_one_score(bench: Bench) -> None:
     guess = LabelsGradient(leak="cosine", hints={(0, 0): 0, (0, 1): 1}).run(view_of(bench, labels))
     assert guess.values.shape == (ROWS,)
     assert leak_auc(guess.values, labels == 1) == 1
+
+
+def test_known_samples_older_than_the_newest_rows_are_kept(bench: Bench) -> None:
+    """With more rows than the scale clusters, the known ones were lost one after the other."""
+    labels = labels_of(180)
+    hints = {(0, row): row for row in range(CLASSES)}
+    attack = LabelsCluster(hints=hints)
+    attack.budget = Budget("smoke")
+    guess = attack.run(view_of(bench, labels))
+    rows = [row for _, row in guess.where]
+    assert rows == [*range(CLASSES), *range(80, 180)]
+    assert torch.equal(guess.values, labels[rows])
