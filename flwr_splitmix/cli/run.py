@@ -227,6 +227,18 @@ def _final(flwr: Any, flower_run: int) -> tuple[str, str]:
         time.sleep(1.0)
 
 
+def _await_release(run: Run) -> None:
+    """Wait until the ServerApp of a run that was stopped has ended, so that it can be resumed."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            run.check_free()
+        except RunError:
+            time.sleep(0.5)
+        else:
+            return
+
+
 def _resuming(followed: Followed, values: dict[str, Any]) -> str:
     """Return the keys that resume the run; "" if it has no directory yet."""
     if followed.run is None:
@@ -247,6 +259,8 @@ def _finish(
         typer.echo(f"\nFlower's log: {followed.log}")
         return
     if interrupted or status == "finished:stopped":
+        if followed.run is not None:
+            _await_release(followed.run)
         resume = f"; resume it with {resuming}" if resuming else ""
         _fail(f"the run was stopped{resume} (Flower's log: {followed.log})", INTERRUPTED)
     reason = _reason(details) or followed.raised or f"Flower says {status!r}"

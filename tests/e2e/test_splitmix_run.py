@@ -104,7 +104,7 @@ def test_a_signal_to_end_stops_the_run_and_leaves_no_process(
         started.kill()
     assert started.returncode == 130
     (run,) = Run.list(tmp_path)
-    assert f"the run was stopped; resume it with resume='{run.id}'" in said
+    assert f"the run was stopped; resume it with resume='{run.id}' run-dir='{tmp_path}'" in said
+    assert run.status == "stopped"  # its ServerApp has ended, so it can be resumed at once
     assert not [writer for writer in writers if writer.is_running()]
     wait_for("the end of the run", lambda: not runner.in_progress(), 120)
-    wait_for("the run's lock", lambda: run.status == "stopped", 60)
