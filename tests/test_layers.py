@@ -13,7 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "flwr_splitmix"
 
-NEUTRAL = {"seeding", "schedule", "files", "storage", "device", "extras", "labels", "words"}
+NEUTRAL = {
+    "seeding", "schedule", "files", "storage", "device", "extras", "labels", "values", "words",
+}  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -23,20 +25,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "storage": {"files", "words"},
     "threads": set(),
-    "device": set(),
+    "device": {"values"},
     "extras": set(),
     "labels": set(),
+    "values": {"words"},
     "words": set(),
     "registries": set(),
     "pretrained": {"registries", "extras", "words"},
-    "privacy": {"seeding", "files", "words"},
-    "mixers": {"seeding", "labels", "privacy", "words"},  # noise is a part of a share
+    "privacy": {"seeding", "files", "values", "words"},
+    "mixers": {"seeding", "labels", "privacy", "values", "words"},  # noise is a part of a share
     "segments": {"seeding", "schedule", "extras", "pretrained", "words"},
     "data": {"seeding", "registries", "pretrained", "extras", "words"},
     "scoring": {"data", "extras"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
     # exports, their cards
-    "runs": {"files", "storage", "segments", "data", "methods", "extras", "words"},
+    "runs": {"files", "storage", "segments", "data", "methods", "extras", "values", "words"},
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
     "observers": {"events", "privacy", "mixers", "runs", *NEUTRAL},

@@ -226,7 +226,9 @@ def test_a_model_too_large_for_memory_is_one_sentence() -> None:
     assert done.exit_code == 1
     (said,) = done.stderr.strip().splitlines()
     assert "cannot be built with image-size 200000 and patch-size 8: " in said
-    assert said.endswith("a smaller image-size or a larger patch-size needs less memory")
+    assert said.endswith(
+        "more memory than there is; a smaller image-size or a larger patch-size needs less"
+    )
 
 
 def test_the_tables_are_printed_with_what_was_measured() -> None:

@@ -47,7 +47,6 @@ def test_what_must_be_a_table_is_one(
         ("resume='../x'", "resume is '../x', but '../x' is not a run's id: an id is a name"),
         ("resume='latest' run-dir='/nonexistent'",
          "resume is 'latest', but there are no runs in /nonexistent/runs"),
-        ("image-size=1000000", "it needs more memory than there is; a smaller image-size or a"),
         ("tracker='foo'", "tracker is 'foo'; 'foo' is no tracker; allowed are csv, tensorboard"),
         ("resume='latest' run-dir='~nobody-here/x'",
          "resume is 'latest', but cannot find the folder '~nobody-here/x'"),
