@@ -167,3 +167,14 @@ def test_a_run_refuses_masks_that_overlap() -> None:
 def test_an_unknown_family_is_named() -> None:
     with pytest.raises(TypeError, match="family of share Odd is 'nonsense'; allowed are 'full'"):
         type("Odd", (Listed,), {"family": "nonsense", "name": "odd"})
+
+
+def test_a_run_refuses_what_is_no_plan() -> None:
+    class Nothing(Planned):
+        def plan(self, *arguments: Any) -> Any:
+            return []
+
+    toy = Toy(clients=2)
+    strategy = SplitStrategy(toy.upper(), mixer=Nothing([]), device="cpu", steps_per_round=1)
+    with pytest.raises(TypeError, match="Nothing: `plan` must return a Plan, here is list"):
+        strategy.fit(toy.make_clients(sgd(0.1)), 1)

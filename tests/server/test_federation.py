@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from flwr_splitmix.runs import RunError
+from flwr_splitmix.links import LocalLink
+from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.server.federation import Federation
+from flwr_splitmix.strategies import PSL
+from flwr_splitmix.testing.toy import Toy
 
 
 def begun_with(nodes: int | None) -> Federation:
@@ -47,3 +52,19 @@ def test_clients_of_this_process_are_no_nodes() -> None:
     resumed = begun_with(None)
     resumed.check(None, "r")
     assert resumed.state() == {}
+
+
+def test_a_strategy_asks_its_link_and_keeps_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy, run = Toy(tests=0), Run.create({}, name="x", home=tmp_path)
+
+    def fit(nodes: int, rounds: int) -> None:
+        monkeypatch.setattr(LocalLink, "virtual_nodes", nodes)
+        PSL(toy.upper(), device="cpu", run=Run(run.path)).fit(toy.make_clients(), rounds)
+
+    fit(4, 1)
+    with pytest.raises(RunError, match="begun with 4 virtual clients, and here are 2 virtual"):
+        fit(2, 2)
+    fit(4, 2)
+    assert len(Run(run.path).rows) == 2
