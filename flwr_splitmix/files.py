@@ -119,9 +119,15 @@ def read_json(path: Path) -> Any:
     ValueError
         If it is not JSON, is nested too deeply, or holds half a character (a lone surrogate).
     """
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8")
         value = json.loads(text)
+    except UnicodeDecodeError:
+        raise ValueError("it is no text in UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"its JSON is damaged at line {error.lineno}, column {error.colno}"
+        ) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if "\\ud" in text.lower():  # else there is no surrogate, as UTF-8 has none

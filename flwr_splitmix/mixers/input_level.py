@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.labels import target_rows
 from flwr_splitmix.mixers.mixer import Mixer
-from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, each_alone
+from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, check_is_plan, each_alone
 from flwr_splitmix.mixers.share import (
     MAX_CLASSES,
     FullShare,
@@ -229,7 +229,8 @@ class InputLevel(Mixer):
         rng: np.random.Generator,
         order_rng: np.random.Generator | None,
     ) -> tuple[Group, ...]:
-        passes = self.mixer.plan(members, cells, rng, order_rng).passes
-        if len(passes) != 1:
+        plan = self.mixer.plan(members, cells, rng, order_rng)
+        check_is_plan(self.mixer, plan)
+        if len(plan.passes) != 1:
             raise ValueError("inputs are mixed once a step; k_times is for smashed data")
-        return passes[0]
+        return plan.passes[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flwr_splitmix.labels import target_rows
 from flwr_splitmix.mixers.mixer import Mixer
-from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
+from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape, check_is_plan
 from flwr_splitmix.mixers.share import (
     MAX_CLASSES,
     LabelKind,
@@ -208,6 +208,7 @@ class Noisy(WrappedMixer):
     ) -> Plan:
         """Draw the inner mixer's plan and add noise to every share in it."""
         plan = self.mixer.plan(members, shape, rng, order_rng)
+        check_is_plan(self.mixer, plan)
         passes = tuple(
             tuple(
                 Group(tuple(self._noisy(member, shape.classes) for member in group.members))

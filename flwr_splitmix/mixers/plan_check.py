@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.mixer import Cover, Mixer
 from flwr_splitmix.mixers.noisy import NoisyShare
-from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
+from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, check_is_plan
 
 
 def check_plan(mixer: Mixer, plan: Plan, members: Collection[int], shape: SmashedShape) -> None:
@@ -25,8 +25,7 @@ def check_plan(mixer: Mixer, plan: Plan, members: Collection[int], shape: Smashe
         If it is for another shape, has a client that is not in `members`, or has one twice in a
         pass.
     """
-    if not isinstance(plan, Plan):
-        raise TypeError(f"{mixer}: `plan` must return a Plan, here is {type(plan).__name__}")
+    check_is_plan(mixer, plan)
     if plan.shape != shape:
         raise ValueError(
             f"{mixer}: the plan is for {plan.shape}, but `plan` was given {shape}; make the plan "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Upload
-from flwr_splitmix.mixers.plan import Plan, SmashedShape
+from flwr_splitmix.mixers.plan import Plan, SmashedShape, check_is_plan
 from flwr_splitmix.mixers.share import grow
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.seeding import derive_seed
@@ -95,6 +95,7 @@ class Shuffled(WrappedMixer):
     ) -> ShuffledPlan:
         """Draw the inner mixer's plan and the seed of the permutations."""
         plan = self.mixer.plan(members, shape, rng, order_rng)
+        check_is_plan(self.mixer, plan)
         return grow(plan, ShuffledPlan, seed=int(rng.integers(2**63)))
 
     def merge(

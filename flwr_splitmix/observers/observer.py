@@ -93,6 +93,21 @@ class Audience:
         """Return what all observers add to the run's summary."""
         return {name: fact for each in self.observers for name, fact in _facts_of(each).items()}
 
+    def states(self) -> list[dict[str, Any]]:
+        """Return each observer's class and state, for a checkpoint.
+
+        Raises
+        ------
+        TypeError
+            With the observer's name, for a state that is no dictionary of JSON values.
+        """
+        kept = []
+        for observer in self.observers:
+            whose = f"{type(observer).__name__}.state()"
+            state = json_values(_mapping(observer.state(), whose), whose)
+            kept.append({"kind": type(observer).__name__, "state": state})
+        return kept
+
     def check_facts(self, own: Collection[str]) -> None:
         """Refuse facts that cannot be written, or have a name of the run's `own` entries.
 
@@ -144,10 +159,13 @@ class Audience:
 
 
 def _facts_of(observer: Observer) -> Mapping[str, Any]:
-    facts: object = observer.facts()
-    if not isinstance(facts, Mapping):
+    return _mapping(observer.facts(), f"{type(observer).__name__}.facts()")
+
+
+def _mapping(values: object, whose: str) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
         raise TypeError(
-            f"{type(observer).__name__}.facts() is {with_article(type(facts).__name__)}; needed is "
-            "a dict of JSON values, which may be empty"
+            f"{whose} is {with_article(type(values).__name__)}; needed is a dict of JSON values, "
+            "which may be empty"
         )
-    return facts
+    return values

@@ -95,7 +95,7 @@ class Run:
     def create(cls, config: Mapping[str, Any], *, name: str, home: str | Path | None = None) -> Run:
         """Create a new run's directory and write `config` into it.
 
-        JSON has no NaN and no infinity: in the file they are the text "nan", "inf" or "-inf".
+        JSON has no NaN and no infinity: in the file they are marked, and `config` has them again.
 
         Raises
         ------
@@ -108,6 +108,7 @@ class Run:
         """
         check_kind("name", name, str, "a text, such as 'baseline'")
         check_kind("config", config, Mapping, "a dictionary, the run's configuration")
+        config = _plain(config)
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         if not slug:
             raise RunError(f"a run's name needs a letter or a digit, not {name!r}")
@@ -350,6 +351,18 @@ class Run:
     def _write_metrics(self, rows: builtins.list[Row]) -> None:
         data, self._rows = rows_as_parquet(rows)
         write_atomic(self.path / "metrics.parquet", data)
+
+
+def _plain(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration as JSON values; raise TypeError, with the key, if one is none."""
+    try:
+        strict_json(config)
+    except TypeError:
+        from flwr_splitmix.storage import json_values  # loads torch, so only on demand
+
+        plain: Mapping[str, Any] = json_values(config, "config")
+        return plain
+    return config
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

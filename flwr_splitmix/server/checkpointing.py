@@ -10,11 +10,11 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from flwr_splitmix.links.ticket import to_arrays, to_tensors
-from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers import Audience, Observer
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.server.aggregation import LowerAggregator
-from flwr_splitmix.storage import json_values, under
+from flwr_splitmix.storage import under
 
 _LOWER = "lower"
 
@@ -32,7 +32,7 @@ def pack(
     server: tuple[Mapping[str, Tensor], Mapping[str, Any]],
     arrays: ArrayRecord,
     aggregator: LowerAggregator,
-    observers: Sequence[Observer],
+    audience: Audience,
     trained: Mapping[int, int],
     method: str,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -55,15 +55,8 @@ def pack(
         **meta,
         _METHOD: method,
         "trained": {str(client): done for client, done in trained.items()},
-        "observers": [
-            {"kind": type(observer).__name__, "state": _state_of(observer)}
-            for observer in observers
-        ],
+        "observers": audience.states(),
     }
-
-
-def _state_of(observer: Observer) -> Any:
-    return json_values(observer.state(), f"{type(observer).__name__}.state()")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Link
-from flwr_splitmix.observers import Observer
+from flwr_splitmix.observers import Metrics, Observer
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
@@ -133,7 +133,13 @@ def check_observers(observers: Sequence[object]) -> None:
         check_kind(f"observers[{place}]", observer, Observer, "an object of a subclass of Observer")
 
 
-def check_parts(aggregator: object, observers: Sequence[object], run: object, link: object) -> None:
+def check_parts(
+    aggregator: object,
+    observers: Sequence[object],
+    run: object,
+    link: object,
+    metrics: object,
+) -> None:
     """Raise TypeError if a part of a strategy is an object of another kind."""
     if aggregator is not None:
         needed = "a Flower strategy, such as FedAvg()"
@@ -144,6 +150,8 @@ def check_parts(aggregator: object, observers: Sequence[object], run: object, li
         check_kind("run", run, Run, needed)
     if link is not None:
         check_kind("link", link, Link, "a link, such as StreamLink(), or None")
+    if metrics is not None:
+        check_kind("metrics", metrics, Metrics, "an object of Metrics or of a subclass, or None")
 
 
 def check_live_clients(clients: Sequence[object]) -> None:

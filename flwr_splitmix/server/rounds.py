@@ -99,7 +99,7 @@ class RoundLoop(Shape):
         run: Run | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        check_parts(aggregator, observers, run, link)
+        check_parts(aggregator, observers, run, link, metrics)
         check_options(
             fraction_train,
             evaluation,
@@ -455,7 +455,7 @@ class RoundLoop(Shape):
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, meta = self.server_state()
         server = tensors, {**meta, **self._federation.state()}
-        return pack(server, arrays, self.aggregator, self.observers, self.trained, self._method)
+        return pack(server, arrays, self.aggregator, self.audience, self.trained, self._method)
 
     @property
     def _method(self) -> str:

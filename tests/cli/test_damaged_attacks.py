@@ -18,7 +18,7 @@ Splitmix = Callable[..., Result]
 @pytest.mark.parametrize(
     ("scores", "said"),
     [
-        ("", "Expecting value"),
+        ("", "its JSON is damaged at line 1, column 1"),
         ("[]", "it holds no JSON object"),
         ("{}", "method: Field required"),
         ('{"method": "SFL", "attack": "x", "adversary": "y", "measures": [{"metric": 3}]}',

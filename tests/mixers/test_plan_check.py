@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,12 +14,15 @@ from torch import Tensor
 
 from flwr_splitmix.mixers import (
     Group,
+    InputLevel,
     MaskShare,
     Member,
     Mixer,
+    Noisy,
     NoisyShare,
     Plan,
     Share,
+    Shuffled,
     SmashedShape,
     WeightedShare,
 )
@@ -169,12 +172,23 @@ def test_an_unknown_family_is_named() -> None:
         type("Odd", (Listed,), {"family": "nonsense", "name": "odd"})
 
 
-def test_a_run_refuses_what_is_no_plan() -> None:
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda mixer: mixer,
+        lambda mixer: Noisy(mixer, GaussianNoise(sigma_s=1.0, sigma_y=1.0)),
+        Shuffled,
+        InputLevel,
+    ],
+    ids=["plain", "noisy", "shuffled", "inputs"],
+)
+def test_a_run_refuses_what_is_no_plan(wrap: Callable[[Mixer], Mixer]) -> None:
     class Nothing(Planned):
         def plan(self, *arguments: Any) -> Any:
             return []
 
     toy = Toy(clients=2)
-    strategy = SplitStrategy(toy.upper(), mixer=Nothing([]), device="cpu", steps_per_round=1)
+    mixer = wrap(Nothing([]))
+    strategy = SplitStrategy(toy.upper(), mixer=mixer, device="cpu", steps_per_round=1)
     with pytest.raises(TypeError, match="Nothing: `plan` must return a Plan, here is list"):
         strategy.fit(toy.make_clients(sgd(0.1)), 1)

@@ -76,6 +76,17 @@ def test_what_cannot_be_written_names_the_observer(tmp_path: Path, kept: str) ->
     assert "has a Tensor" in observer.kept["error"]
 
 
+@pytest.mark.parametrize("kept", ["state", "facts"])
+@pytest.mark.parametrize(("values", "said"), [(None, "a NoneType"), ([1], "a list")])
+def test_what_is_no_dictionary_names_the_observer(
+    tmp_path: Path, kept: str, values: Any, said: str
+) -> None:
+    observer = Own()
+    setattr(observer, kept, lambda: values)
+    with pytest.raises(TypeError, match=rf"Own\.{kept}\(\) is {said}; needed is a dict of JSON"):
+        fit(tmp_path, 1, observer)
+
+
 def test_without_a_run_nothing_is_written() -> None:
     observer = Own(facts={"weights": torch.ones(2)})
     PSL(TOY.upper(), device="cpu", steps_per_round=1, observers=[observer]).fit(

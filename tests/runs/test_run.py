@@ -162,9 +162,16 @@ def test_home_is_the_argument_then_the_environment_then_the_users(
 
 
 def test_a_config_that_is_not_plain_leaves_no_run(tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        Run.create({"model": object()}, name="x", home=tmp_path)
-    assert list((tmp_path / "runs").iterdir()) == []
+    with pytest.raises(
+        TypeError, match=r"config has a set at \['data'\]\['sizes'\]; it must consist"
+    ):
+        Run.create({"data": {"sizes": {1, 2}}}, name="x", home=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_config_may_have_numbers_of_numpy(tmp_path: Path) -> None:
+    run = Run.create({"lr": np.float32(0.5), "sizes": (np.int64(3),)}, name="x", home=tmp_path)
+    assert Run.open(run.id, home=tmp_path).config == {"lr": 0.5, "sizes": [3]}
 
 
 def test_a_run_of_odd_parts_is_refused(tmp_path: Path) -> None:

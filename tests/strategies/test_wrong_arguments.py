@@ -49,6 +49,7 @@ class Own(Observer):
         ({"noise": 0.1}, r"noise is a float; needed is a GaussianNoise\(sigma_s="),
         ({"pace": "skip"}, r"pace is 'skip'; needed is a Pace, such as Pace\("),
         ({"mixer": "cutmix"}, r"mixer is 'cutmix'; needed is a Mixer, such as PatchCutMix\(k=2\)"),
+        ({"metrics": 3}, "metrics is an int; needed is an object of Metrics or of a subclass"),
         ({"link": "x"}, r"link is 'x'; needed is a link, such as StreamLink\(\), or None"),
         ({"labels": [1]}, r"labels\[0\] is an int; needed is an int64 tensor \(examples,\)"),
         ({"labels": 1}, "labels is an int; needed is a list with the labels of each client"),

@@ -134,7 +134,7 @@ def _described(folder: Path) -> dict[str, Any]:
             "export RUN FOLDER"
         ) from None
     except (OSError, ValueError) as error:
-        raise ExportError(f"cannot read {file}: {error}") from error
+        raise ExportError(f"cannot read {file}: {error}; export the run again") from error
     if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
         raise ExportError(f"{file} does not describe an exported model")
     if facts["format"] > FORMAT:

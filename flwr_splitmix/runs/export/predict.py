@@ -174,9 +174,14 @@ def _asked(folder: Path, prompt: str, question: str) -> str:
 def _load(segment: nn.Module, file: Path) -> None:
     try:
         segment.load_state_dict(load_file(file))
+    except FileNotFoundError:
+        raise ExportError(f"{file} is missing; export the run again") from None
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ExportError(f"cannot read {file}: {reason}") from error
+        raise ExportError(
+            f"cannot read {file}, which is damaged or of another model ({reason}); export the run "
+            "again"
+        ) from error
     segment.eval()
 
 
@@ -190,7 +195,9 @@ def _pretrained(folder: Path, auto: str) -> tuple[Any, Any]:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ExportError(f"cannot read the model in {folder}: {reason}") from error
+        raise ExportError(
+            f"cannot read the model in {folder}: {reason}; export the run again"
+        ) from error
     return model.eval(), tokenizer
 
 

@@ -13,6 +13,7 @@ import pytest
 import timm
 import torch
 from click.testing import Result
+from safetensors.torch import save_file
 from torch import Tensor
 
 from flwr_splitmix.apps.vision.export import export_vision
@@ -20,6 +21,7 @@ from flwr_splitmix.data import load_images
 from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs.export import onnx_file
 from flwr_splitmix.runs.export.predict import load_segments
+from flwr_splitmix.runs.export.vision import LOWER
 from flwr_splitmix.segments import split_shuffled_edge
 from tests.runs.export.conftest import Exported
 
@@ -112,6 +114,25 @@ def test_a_shuffled_edge_has_an_onnx_file_without_its_shuffle(tmp_path: Path) ->
     with torch.no_grad():  # which shuffles anew
         expected = upper(lower((pixels - steps.mean[0]) / steps.std[0]))
     np.testing.assert_allclose(logits, expected.numpy(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("damage", ["cut short", "missing", "of another model"])
+def test_damaged_weights_are_named_with_a_remedy(
+    make: Make, splitmix: Splitmix, pictures: list[Path], damage: str, tmp_path: Path
+) -> None:
+    splitmix("export", make("CutMixSFL").run.id, tmp_path / "model")
+    weights = tmp_path / "model" / LOWER
+    match damage:
+        case "cut short":
+            weights.write_bytes(weights.read_bytes()[:100])
+        case "missing":
+            weights.unlink()
+        case _:
+            save_file({"weight": torch.zeros(1)}, weights)
+    done = splitmix("predict", tmp_path / "model", pictures[0])
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
+    assert str(weights) in done.stderr
+    assert "; export the run again" in done.stderr
 
 
 def test_an_onnx_file_that_computes_otherwise_is_refused(
