@@ -1,4 +1,4 @@
-"""Descriptions of a client's segments and test sets, and loading of weights."""
+"""Checks and description of a client's lower segment, and loading of its weights."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.data.batches import Example, check_map_style
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.words import with_article
@@ -165,30 +163,6 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
         description["edge"] = json.dumps(edge, sort_keys=True)
         description["trainable"] = any(p.requires_grad for p in segment.parameters())
     return description
-
-
-def tests_of(
-    test_data: Dataset[Example] | None, benchmark_data: Dataset[Example] | None
-) -> dict[str, Dataset[Example] | None]:
-    """Return a client's test sets by kind of evaluation.
-
-    Raises
-    ------
-    TypeError
-        If one is no map-style data set.
-    """
-    for name, data in {"test_data": test_data, "benchmark_data": benchmark_data}.items():
-        if data is not None:
-            check_map_style(name, data)
-    return {"federated": test_data, "benchmark": benchmark_data}
-
-
-def describe_tests(tests: Mapping[str, Dataset[Example] | None]) -> dict[str, int]:
-    """Return the size of each kind of test set as "KIND-examples"; 0 if there is none."""
-    return {
-        f"{kind}-examples": 0 if data is None else len(data)  # type: ignore[arg-type]
-        for kind, data in tests.items()
-    }
 
 
 def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:

@@ -19,11 +19,9 @@ from flwr_splitmix.clients.lower import (
     check_finite,
     check_segment,
     describe_segment,
-    describe_tests,
     explained,
     fitted,
     load_segment,
-    tests_of,
     without_bfloat16,
 )
 from flwr_splitmix.clients.parts import PartedBatch, Pending, WireShares
@@ -34,6 +32,7 @@ from flwr_splitmix.clients.requests import (
     check_range,
     check_sizes,
 )
+from flwr_splitmix.clients.test_sets import describe_tests, part_of, test_set, tests_of
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import InputShare, NoisyShare, Share, known_shares, share_from_wire
@@ -45,7 +44,6 @@ from flwr_splitmix.schedule import (
     WarmupCosine,
     adamw,
 )
-from flwr_splitmix.seeding import generator
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.storage import under
 
@@ -366,15 +364,11 @@ class SplitClient(GuardedClient):
         -------
         {"smashed": [tensor (b, prefix + N, d)], "labels": int64 (b,)}
         """
-        data = self.tests.get(kind)
-        if data is None:
-            raise ClientError(f"this client has no {kind} test data")
+        data = test_set(self.tests, kind)
         check_range(kind, start, stop, len(data))  # type: ignore[arg-type]
         if kind == "federated":
             self._admit_evaluation()
-        size = len(data)  # type: ignore[arg-type]
-        order = generator(0, "tests").permutation(size) if shuffled else np.arange(size)
-        inputs, labels = fetch(data, order[start:stop])
+        inputs, labels = part_of(data, start, stop, shuffled=shuffled)
         self.segment.eval()
         with torch.no_grad(), explained(self.segment, inputs):
             # One memory layout, so that the upper segment gets the same from every link.

@@ -22,8 +22,8 @@ from flwr_splitmix.clients.hooks import (
     checked_perturbed,
     checked_returned,
 )
-from flwr_splitmix.clients.lower import describe_tests, tests_of
 from flwr_splitmix.clients.requests import check_received
+from flwr_splitmix.clients.test_sets import describe_tests, sizes_of, tests_of
 from flwr_splitmix.clients.text_evaluation import AskedTexts, TextEvaluation
 from flwr_splitmix.clients.vocabulary import check_vocabulary
 from flwr_splitmix.data.batches import Batches, Example, fetch
@@ -201,7 +201,7 @@ class UShapeClient(GraphlessExchanges):
                 batch_size=self.batches.size,
                 seed=order.seed,
                 client=order.client,
-                examples={"train": self.batches.examples, **self._sizes_of_tests()},
+                examples={"train": self.batches.examples, **sizes_of(self.tests)},
                 attempt=order.attempt,
                 averaged=order.averaged,
                 returns=self.learns == "all",
@@ -214,13 +214,6 @@ class UShapeClient(GraphlessExchanges):
             "calibration-steps": self.hiding.calibration_steps,
             "hiding": self.hiding.names(),
             **describe_tests(self.tests),
-        }
-
-    def _sizes_of_tests(self) -> dict[str, int]:
-        return {
-            kind: len(data)  # type: ignore[arg-type]
-            for kind, data in self.tests.items()
-            if data is not None
         }
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.mixers import Mixed, Plan, Share, known_shares, share_from_wire
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
+from flwr_splitmix.observers.data_pass import DataPass, Description
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release, RunAccount
 from flwr_splitmix.privacy.accountant import check_delta
@@ -18,46 +19,7 @@ from flwr_splitmix.values import check_truth
 
 log = logging.getLogger("flwr.splitmix")
 
-_NUMBERS = ("batch-size", "num-examples", "prefix", "patches", "width", "state-round")
-
-_MOST = 2**31 - 1
-"""Bound on the sizes among them: the sum of two very long integers has no place in a checkpoint."""
-
 _Ratios = tuple[float, ...]
-
-
-@dataclass
-class _Pass:
-    """A client's position in its data, as far as the server can count."""
-
-    per_epoch: int = 0
-    batch: int = 0
-    tokens: int = 0
-    width: int = 0
-    drawn: int = 0
-    offset: int = 0
-    finished: int = 0
-    attempts: int = 0
-    unfinished: int = 0
-    aligned: bool = True
-    public_tests: bool = False
-
-    @property
-    def epoch(self) -> int:
-        """Index of the newest batch's pass; with replacement, each batch is a pass of its own."""
-        drawn = max(self.drawn - 1, 0)
-        return self.offset + (drawn // self.per_epoch if self.per_epoch else drawn)
-
-    @property
-    def copies(self) -> int:
-        """Most occurrences of a record in what is charged as one batch or one pass.
-
-        With replacement, a batch may consist of one record. A pass counted from the middle of
-        another spans the end of one and the beginning of the next: 2.
-        """
-        if not self.per_epoch:
-            return self.batch
-        return 1 if self.aligned else 2
 
 
 class PrivacyLedger(Observer):
@@ -107,7 +69,7 @@ class PrivacyLedger(Observer):
         self.relation = relation
         self.ledgers: dict[int, Ledger] = {}
         self._shares = known_shares(shares)
-        self._passes: dict[int, _Pass] = {}
+        self._passes: dict[int, DataPass] = {}
         self._asked: dict[int, list[Share | None]] = {}
         self._parts_of: dict[int, int] = {}
         self._parts_left: dict[int, int] = {}
@@ -161,39 +123,17 @@ class PrivacyLedger(Observer):
         """
         strange = []
         for client, described in descriptions.items():
-            numbers: list[Any] = [described.get(key) for key in _NUMBERS]
-            if not all(type(number) is int and number >= 0 for number in numbers):
+            said = Description.read(described)
+            if said is None:
                 strange.append(client)
                 continue
-            *sizes, state_round = numbers
-            if max(sizes) > _MOST:
-                strange.append(client)
-                continue
-            batch, examples, prefix, patches, width = sizes
-            per_epoch = examples // max(batch, 1)
-            known = client in self._passes
-            place = self._passes.setdefault(client, _Pass())
-            drawn = described.get("drawn")
-            begun = drawn % max(per_epoch, 1) if type(drawn) is int else state_round
-            if not known and begun:
-                place.aligned = False  # this ledger meets it in the middle of a pass
+            if client not in self._passes:
+                self._passes[client] = DataPass.met(said)
+            self._passes[client].begin_round(server_round, said, attempts[client])
             ledger = self._ledger_of(client)
-            resized = (batch, per_epoch) != (place.batch, place.per_epoch)
-            if place.finished and (resized or state_round < place.finished):
-                # Other batches, an unfinished round, or a rewind: wherever the client continues,
-                # it pays again.
-                place.offset, place.drawn, place.aligned = place.epoch + 1, 0, False
-            place.batch, place.per_epoch = batch, per_epoch
-            place.tokens, place.width = prefix + patches, width
-            # A repeated round sends the same batches, with fresh noise unless secrets repeat too.
-            repeats = described.get("repeatable-secrets") is True
-            place.attempts = 0 if repeats else attempts[client]
-            place.unfinished += 1
-            place.finished = server_round
-            place.public_tests = described.get("public-evaluation") is True
             if averaged:
                 ledger.charge(Exposure("lower-segments"))
-            if described.get("batch-norm") is True:
+            if said.batch_norm:
                 ledger.charge(Exposure("batch-norm"))
         return tuple(strange)
 
@@ -348,7 +288,7 @@ class PrivacyLedger(Observer):
         for client, kept in state["ledgers"].items():
             self.ledgers[int(client)] = Ledger(self.relation)
             self.ledgers[int(client)].load_state_dict(kept)
-        self._passes = {int(client): _Pass(**place) for client, place in state["passes"].items()}
+        self._passes = {int(client): DataPass(**place) for client, place in state["passes"].items()}
 
 
 def _as_sum(release: Release, ratios: tuple[float, ...]) -> Release:

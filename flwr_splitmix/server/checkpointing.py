@@ -33,7 +33,6 @@ def pack(
     arrays: ArrayRecord,
     aggregator: LowerAggregator,
     audience: Audience,
-    trained: Mapping[int, int],
     method: str,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return a checkpoint's tensors and plain values.
@@ -44,8 +43,6 @@ def pack(
         The server's state: tensors and plain values.
     arrays
         The lower segment that the next round starts from.
-    trained
-        By client index, the last round that the client finished.
     method
         As returned by `method_of`.
     """
@@ -54,7 +51,6 @@ def pack(
     return {**tensors, **lower, **aggregator.state()}, {
         **meta,
         _METHOD: method,
-        "trained": {str(client): done for client, done in trained.items()},
         "observers": audience.states(),
     }
 
@@ -90,8 +86,8 @@ def unpack(
     aggregator: LowerAggregator,
     observers: Sequence[Observer],
     initial: ArrayRecord,
-) -> tuple[ArrayRecord, dict[int, int]]:
-    """Restore aggregator and observers; return the lower segment and each client's last round.
+) -> ArrayRecord:
+    """Restore aggregator and observers; return the lower segment.
 
     A checkpoint does not keep the order of arrays, by which FedAvgM matches them, so the order is
     taken from `initial`, the lower segment that the run started with. Observers without a state
@@ -101,11 +97,10 @@ def unpack(
     for observer, state in _states(observers, checkpoint.meta.get("observers", ())):
         if state:
             observer.restore(state)
-    trained = {int(client): int(done) for client, done in checkpoint.meta["trained"].items()}
     lower = under(_LOWER, checkpoint.tensors)
     if lower.keys() == initial.keys():
         lower = {name: lower[name] for name in initial}
-    return to_arrays(lower), trained
+    return to_arrays(lower)
 
 
 def _states(

@@ -1,20 +1,14 @@
-"""The loop of rounds shared by all strategies: link, messages, aggregation, checkpoints.
-
-The file is one class and longer than others because it includes the messages of a round: as in
-Flower's strategies, a subclass overrides `configure_train` and the like of the class that calls
-them.
-"""
+"""The loop of rounds shared by all strategies: link, steps, aggregation, checkpoints."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
@@ -25,38 +19,39 @@ from flwr_splitmix.links import Clients, Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
 from flwr_splitmix.links.host import sentence
 from flwr_splitmix.links.link import RoundLostError
-from flwr_splitmix.links.ticket import Ticket, to_tensors
+from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer
 from flwr_splitmix.runs import Run
-from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpack
 from flwr_splitmix.server.evaluation.central import EvaluateFn
-from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn, evaluate_model
+from flwr_splitmix.server.evaluation.of_round import (
+    check_evaluate_fn,
+    evaluate_model,
+    warn_of_initial_weights,
+)
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.federation import Federation
 from flwr_splitmix.server.fits import LastFit, first_arrays
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import EPSILON, ReplyIntake, client_means
 from flwr_splitmix.server.job import Job, message_config
-from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.options import (
     check_counts,
     check_live_clients,
     check_options,
     check_parts,
 )
+from flwr_splitmix.server.participants import Participants
 from flwr_splitmix.server.recording import RunRecorder
-from flwr_splitmix.server.shape import Shape
-from flwr_splitmix.server.without_data import WithoutData
+from flwr_splitmix.server.round_messages import RoundMessages
 from flwr_splitmix.values import whole_number
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
 
 
-class RoundLoop(Shape):
+class RoundLoop(RoundMessages):
     """A Flower strategy whose rounds have steps over a link; subclasses implement a `Shape`.
 
     Parameters
@@ -78,8 +73,6 @@ class RoundLoop(Shape):
     over
         Why the run ends after this round, if it does: set by a subclass within a round, or by an
         observer that asks to stop.
-    trained
-        By client index, the last round that the client finished.
     recorder
         Writes the run's files; its `metrics` holds the rows.
     """
@@ -110,6 +103,7 @@ class RoundLoop(Shape):
         self.aggregator = LowerAggregator(aggregator)
         self.min_nodes = min_nodes
         self.fraction_train = fraction_train
+        self._participants = Participants()
         self.evaluation: Evaluation = evaluation
         self.evaluate_every = evaluate_every
         self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
@@ -121,9 +115,6 @@ class RoundLoop(Shape):
         self.audience = Audience(self.observers)
         self.over = ""
         self.num_rounds = 0
-        self.trained: dict[int, int] = {}
-        self._without_data = WithoutData()
-        self._federation = Federation()
         self._finished = 0
 
     def start(
@@ -242,22 +233,17 @@ class RoundLoop(Shape):
         check_evaluate_fn(job.evaluate_fn)
         self.num_rounds, self.over = whole_number("num_rounds", num_rounds), ""
         self.audience.forget_stops()
-        self.trained, self._without_data = {}, WithoutData()
+        self._participants.forget()
         self._epsilons.forget()
         self.aggregator.check_has_weights(job.initial)
         self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)
         self.summary()
+        name = type(self).__name__
         if job.evaluate_fn is not None and not self.aggregator.averages:
-            log.warning(
-                "%s does not average: evaluate_fn gets the clients' initial weights in every "
-                "round, not what they learn; evaluate with evaluation='federated' or "
-                "'benchmark', or average with aggregator=FedAvg()",
-                type(self).__name__,
-            )
+            warn_of_initial_weights(name)
         error = ""
         try:
-            name = type(self).__name__
             self.audience.on_start(self.recorder.started(name, num_rounds, self._finished + 1))
             self._rounds(job)
             if self.recorder.run is not None:
@@ -290,39 +276,17 @@ class RoundLoop(Shape):
                 link.close()
 
     def _round(self, job: Job, server_round: int) -> None:
-        result, averages = job.result, self.aggregator.averages
+        result = job.result
         began = time.perf_counter()
         messages = self.configure_train(server_round, result.arrays, job.train_config, job.grid)
         with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
-            self.require(clients)
-            self.recorder.begin(server_round, clients.nodes, required=self.keeps_ledger)
-            self.audience.on_begin(
-                RoundBegun(
-                    server_round,
-                    {client: self.recorder.unfinished.of(client) for client in clients.nodes},
-                    averages,
-                    {client: clients.descriptions[client] for client in clients.alive},
-                    partial(to_tensors, result.arrays) if averages else None,
-                    clients.nodes,
-                )
-            )
+            self._begin_round(clients, result.arrays)
             attached = time.perf_counter()
             steps = self.train_round(clients, server_round)
             step_seconds = time.perf_counter() - attached
-        norms = self._intake.check(clients, result.arrays) if averages else {}
-        self.require(clients)
-        arrays, metrics = self.aggregate_train(server_round, clients.replies)
-        result.arrays = arrays or result.arrays
-        means = client_means(clients.replies)
-        names = [name for name in means if name.startswith(EPSILON)]
-        epsilons = self._epsilons.largest(clients, names)
-        means |= epsilons
-        metrics = metrics or MetricRecord(dict(means))
-        metrics.update(epsilons)  # an aggregator's mean of epsilons would be nobody's
-        result.train_metrics_clientapp[server_round] = metrics
-        self.trained.update(dict.fromkeys(clients.nodes, server_round))
+        norms, means = self._take_in(clients, result)
         seconds = time.perf_counter() - began
-        failures = self._without_data.failures(clients.failures, clients.descriptions)
+        failures = self._participants.finish_round(clients)
         self.over = self.over or self.audience.stop
         event = RoundDone(
             server_round=server_round,
@@ -347,6 +311,44 @@ class RoundLoop(Shape):
             log.warning("round %d went on without %s", server_round, name_reasons(failures))
         self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
 
+    def _begin_round(self, clients: Clients, arrays: ArrayRecord) -> None:
+        """Record and tell that a round begins with the clients that have attached to it."""
+        self.require(clients)
+        self.recorder.begin(clients.server_round, clients.nodes, required=self.keeps_ledger)
+        averages = self.aggregator.averages
+        self.audience.on_begin(
+            RoundBegun(
+                clients.server_round,
+                {client: self.recorder.unfinished.of(client) for client in clients.nodes},
+                averages,
+                {client: clients.descriptions[client] for client in clients.alive},
+                partial(to_tensors, arrays) if averages else None,
+                clients.nodes,
+            )
+        )
+
+    def _take_in(
+        self, clients: Clients, result: flower.Result
+    ) -> tuple[dict[int, float], dict[str, float]]:
+        """Check and aggregate the replies of a round, and store arrays and metrics in the result.
+
+        Returns
+        -------
+        By client index the norm of its update, and by name the means of what clients report.
+        """
+        norms = self._intake.check(clients, result.arrays) if self.aggregator.averages else {}
+        self.require(clients)
+        arrays, metrics = self.aggregate_train(clients.server_round, clients.replies)
+        result.arrays = arrays or result.arrays
+        means = client_means(clients.replies)
+        names = [name for name in means if name.startswith(EPSILON)]
+        epsilons = self._epsilons.largest(clients, names)
+        means |= epsilons
+        metrics = metrics or MetricRecord(dict(means))
+        metrics.update(epsilons)  # an aggregator's mean of epsilons would be nobody's
+        result.train_metrics_clientapp[clients.server_round] = metrics
+        return norms, means
+
     def _evaluate(self, job: Job, server_round: int) -> EvaluationResult | None:
         """Evaluate the model if due: every `evaluate_every` rounds, and after the last."""
 
@@ -366,36 +368,6 @@ class RoundLoop(Shape):
         asked = None if self.evaluation == "none" else over_link
         return evaluate_model(server_round, job.result, job.evaluate_fn, asked)
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
-    ) -> list[Message]:
-        """Return the round's train messages: lower segment, configuration and ticket per client."""
-        nodes = self._sample(grid, server_round, "train")
-        self.check_clients(len(nodes))
-        messages = self.aggregator.configure(
-            server_round, arrays, config, grid, list(nodes.values())
-        )
-        ticket = self._ticket(server_round, server_round - 1)
-        return with_tickets(messages, nodes, ticket, self.recorder.unfinished.of)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the lower segments, if the strategy has an aggregator."""
-        return self.aggregator.aggregate(server_round, list(replies))
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
-    ) -> list[Message]:
-        """Return the evaluate messages for the round's sample of nodes."""
-        nodes = self._sample(grid, server_round, "evaluate")
-        content = RecordDict({"arrays": arrays, "config": config})
-        messages = messages_to(
-            list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
-        )
-        ticket = self._ticket(server_round, server_round)
-        return with_tickets(messages, nodes, ticket, self.recorder.unfinished.of_evaluation)
-
     def require(self, clients: Clients) -> None:
         """Raise LinkError if fewer than `min_nodes` clients are left."""
         left = len(clients.nodes)
@@ -406,15 +378,10 @@ class RoundLoop(Shape):
                 f"{key} is {self.min_nodes}: {reasons(clients) or 'no others were asked'}"
             )
 
-    def rng(self, purpose: str, *place: int) -> np.random.Generator:
-        """Return the random generator for one purpose at one place of the run."""
-        return generator(self.draws, purpose, *place)
-
     @property
-    def _open_link(self) -> Link:
-        if self.link is None:
-            raise LinkError("a strategy has no link before start() or fit()")
-        return self.link
+    def trained(self) -> Mapping[int, int]:
+        """By client index, the last round that the client finished."""
+        return self._participants.trained
 
     @property
     def _facts(self) -> dict[str, Any]:
@@ -425,37 +392,14 @@ class RoundLoop(Shape):
     def _own_facts(self) -> dict[str, Any]:
         return {
             "strategy": type(self).__name__,
-            "clients": len(self.trained),
-            **self._without_data.facts,
+            **self._participants.facts,
             "seed": self.seed,
         }
 
-    def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:
-        """Draw the round's clients: client index -> node id, sorted by index."""
-        directory = self._open_link.directory(grid, self.min_nodes)
-        self._federation.check(self._open_link.virtual_nodes, self._open_link.run_of_strategy)
-        size = max(self.min_nodes, round(self.fraction_train * len(directory)))
-        chosen = self.rng(f"sample-{purpose}", server_round).permutation(sorted(directory))[:size]
-        return {client: directory[client] for client in self._without_data.asked(chosen)}
-
-    def _ticket(self, server_round: int, state_round: int) -> Ticket:
-        averages = self.aggregator.averages
-        return Ticket(
-            client=-1,
-            seed=self.seed,
-            server_round=server_round,
-            num_rounds=self.num_rounds,
-            arrays="always" if averages else "initial",
-            returns_arrays=averages,
-            state_round=state_round,
-            kept_rounds=self.recorder.kept_rounds,
-            run_config=self.recorder.resumed_config,
-        )
-
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, meta = self.server_state()
-        server = tensors, {**meta, **self._federation.state()}
-        return pack(server, arrays, self.aggregator, self.audience, self.trained, self._method)
+        server = tensors, {**meta, **self._participants.state()}
+        return pack(server, arrays, self.aggregator, self.audience, self._method)
 
     @property
     def _method(self) -> str:
@@ -464,12 +408,12 @@ class RoundLoop(Shape):
     def _resume(self, initial: ArrayRecord) -> tuple[int, ArrayRecord]:
         """Resume from the newest checkpoint; return (finished rounds, lower segment's arrays)."""
         checkpoint = self.recorder.resume(self.num_rounds)
-        self._federation.restore({} if checkpoint is None else checkpoint.meta)
+        self._participants.restore({} if checkpoint is None else checkpoint.meta)
         if checkpoint is None:
             return 0, initial
         with restoring(checkpoint, self._method):
             self.restore_server(checkpoint.tensors, checkpoint.meta)
-        arrays, self.trained = unpack(checkpoint, self.aggregator, self.observers, initial)
+        arrays = unpack(checkpoint, self.aggregator, self.observers, initial)
         self.recorder.go_on(checkpoint, self.num_rounds)
         log.info("resuming after round %d", checkpoint.round)
         return checkpoint.round, arrays

@@ -16,8 +16,6 @@ from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
-from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
-from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
@@ -25,6 +23,7 @@ from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
 from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
+from flwr_splitmix.server.noise import check_noise, ledger_of, noise_of, why_spent
 from flwr_splitmix.server.options import (
     RoundOptions,
     check_counts,
@@ -32,7 +31,7 @@ from flwr_splitmix.server.options import (
     check_names,
     check_observers,
 )
-from flwr_splitmix.server.remarks import Remarks, name_clients
+from flwr_splitmix.server.remarks import Remarks
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
@@ -41,7 +40,6 @@ from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked
 from flwr_splitmix.server.steps.planning import Planner, RoundLength
 from flwr_splitmix.server.steps.split import Place, Steps, Training, WholeBatchSteps
 from flwr_splitmix.values import check_kind
-from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -155,18 +153,10 @@ class SplitStrategy(RoundLoop):
     ) -> None:
         check_names(type(self), options)
         check_labels(labels)
-        if noise is not None:
-            check_kind("noise", noise, GaussianNoise, "a GaussianNoise(sigma_s=..., sigma_y=...)")
         if pace is not None:
             check_kind("pace", pace, Pace, 'a Pace, such as Pace(straggler="skip")')
-        if noise is None and isinstance(mixer, Noisy):  # the same as `noise`, which has a ledger
-            noise, mixer = mixer.noise, mixer.mixer
-        _check_no_noise_within(mixer)
-        if self.needs_noise and noise is None:
-            name = type(self).__name__
-            raise ValueError(f"{name} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)")
-        if multi_label and noise is not None and noise.sigma_y:
-            raise ValueError(NO_LABEL_NOISE)
+        mixer, noise = noise_of(mixer, noise)
+        check_noise(type(self), noise, needed=self.needs_noise, multi_label=multi_label)
         mixer = NoMixing() if mixer is None else mixer
         check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
         check_observers(options.get("observers", ()))
@@ -175,13 +165,12 @@ class SplitStrategy(RoundLoop):
         self.ledger_elsewhere: LedgerElsewhere | None = None
         if noise is not None:
             mixer = Noisy(mixer, noise)
-            own: PrivacyLedger | LedgerElsewhere
-            if isinstance(options.get("link"), MixerLink):
-                own = self.ledger_elsewhere = LedgerElsewhere(delta, relation=relation)
+            elsewhere = isinstance(options.get("link"), MixerLink)
+            own = ledger_of(mixer, delta, relation, trusted=trusted_mixer, elsewhere=elsewhere)
+            if isinstance(own, PrivacyLedger):
+                self.ledger = own
             else:
-                own = self.ledger = PrivacyLedger(
-                    delta, trusted_mixer=trusted_mixer, relation=relation, shares=mixer.shares
-                )
+                self.ledger_elsewhere = own
             options["observers"] = [own, *options.get("observers", ())]
         check_counts(
             steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
@@ -303,13 +292,8 @@ class SplitStrategy(RoundLoop):
         empty = 0
         for number in range(steps):
             members = [client for client in clients.alive if client not in spent]
-            if spent and len(members) < self.min_nodes:
-                self.over = f"the privacy budget of {name_clients(sorted(spent))} is spent"
-                steps = number
-                break
-            if clients.spent and len(clients.nodes) - clients.spent < max(self.min_nodes, 2):
-                self.over = f"the privacy budget of {counted(clients.spent, 'client')} is spent"
-                steps = number
+            if why := why_spent(clients, members, spent, self.min_nodes):
+                self.over, steps = why, number
                 break
             members = self.pace.members(clients, members, least)
             plan = planner.plan(members, number)
@@ -385,14 +369,3 @@ class SplitStrategy(RoundLoop):
             log.info("noise: the ledger is kept%s at delta %g", where, ledger.delta)
         if self.recorder.run is not None:
             log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)
-
-
-def _check_no_noise_within(mixer: object) -> None:
-    """Refuse noise that another mixer wraps: only the outermost is accounted for."""
-    while isinstance(mixer, WrappedMixer):
-        if isinstance(mixer, Noisy):
-            raise ValueError(
-                "noise comes last and once: give noise=GaussianNoise(...), or mixer=Noisy(...) "
-                "around all other mixers"
-            )
-        mixer = mixer.mixer

@@ -9,32 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from flwr_splitmix.clients import ClientError, Order, TextSet, UShapeClient
+from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding import Hiding, MixGuard, MixGuardOptions, Sent
+from flwr_splitmix.hiding import Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.laws import TextToy
-from flwr_splitmix.testing.toy_texts import VOCABULARY, ToyHead
-
-ORDER = Order(0, 7, 1, 1)
-
-
-def attached(toy: TextToy | None = None, **options: Any) -> UShapeClient:
-    client = (toy or TextToy(clients=1)).clients_for(**options)[0]
-    client.attach(ORDER, None)
-    return client
-
-
-def encode(client: UShapeClient, number: int = 0, **arguments: Any) -> dict[str, Any]:
-    return client.run("encode", {"number": number, "progress": 0.0, "gradient": None, **arguments})
-
-
-def decode(client: UShapeClient, sent: dict[str, Any]) -> dict[str, Any]:
-    return client.run("decode", {"number": 0, "outputs": sent["messages"]})
+from tests.clients.ushape import ORDER, attached, decode, encode
 
 
 def test_no_step_is_taken_without_the_heads_gradient() -> None:
@@ -198,67 +182,6 @@ def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None
         client.run("encode_test", {"kind": "federated", "start": 4, "stop": 7})
 
 
-FOREIGN = TextSet([torch.tensor([3, 4]), torch.tensor([5, VOCABULARY, 6])], [0, 1])
-
-
-def test_public_texts_of_another_tokenizer_are_refused() -> None:
-    toy = TextToy(clients=1)
-    hiding = MixGuard(FOREIGN, vocab_size=VOCABULARY, options=MixGuardOptions(k=2))
-    with pytest.raises(ValueError, match=r"^public has token id 23, .* vocabulary has 23 "):
-        UShapeClient(toy.head(), toy.tail(), toy.texts(0, 4), device="cpu", hiding=hiding)
-
-
-@pytest.mark.parametrize("argument", ["data", "test_data", "benchmark_data"])
-def test_texts_of_another_tokenizer_are_refused(argument: str) -> None:
-    toy = TextToy(clients=1)
-    texts: dict[str, Any] = {"data": toy.texts(0, 4), argument: FOREIGN}
-    with pytest.raises(ValueError, match=rf"^{argument} has token id 23, .* vocabulary has 23 "):
-        UShapeClient(toy.head(), toy.tail(), device="cpu", **texts)
-
-
-class Placed(nn.Module):
-    """Its table of positions is larger than its vocabulary; it has no room for a long text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.places = nn.Embedding(64, 5)
-        self.words = nn.Embedding(VOCABULARY, 5)
-        self.norm = nn.BatchNorm1d(5)
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        hidden: Tensor = self.words(ids) + self.places(torch.arange(ids.shape[1]))
-        torch.rand(1)
-        together: Tensor = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
-        return together
-
-
-def test_a_table_of_positions_is_no_vocabulary_and_the_trial_leaves_no_trace() -> None:
-    toy, head = TextToy(clients=1), Placed()
-    with pytest.raises(ValueError, match=r"^data has token id 23, .* vocabulary has 23 "):
-        UShapeClient(head, toy.tail(), FOREIGN, device="cpu")
-    kept, drawn = head.norm.running_mean, torch.get_rng_state()
-    assert kept is not None
-    before = kept.clone()
-    UShapeClient(head, toy.tail(), toy.texts(0, 4), device="cpu", test_data=toy.texts(4, 4))
-    assert head.training
-    assert torch.equal(kept, before)
-    assert torch.equal(torch.get_rng_state(), drawn)
-    assert not head.words._forward_pre_hooks
-
-
-class Hashing(ToyHead):
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return super().forward(ids % VOCABULARY, mask)
-
-
-def test_a_head_may_make_its_own_ids_of_any() -> None:
-    toy = TextToy(clients=1)
-    texts = TextSet([torch.tensor([3, VOCABULARY + 1])] * 4, [torch.tensor([3, 4])] * 4)
-    client = UShapeClient(Hashing(toy.width, 0.0), toy.tail(), texts, device="cpu", batch_size=2)
-    client.attach(ORDER, None)
-    assert encode(client)["messages"][0].shape == (2, 2, toy.width)
-
-
 def test_a_client_without_texts_is_refused() -> None:
     toy = TextToy(clients=1)
     with pytest.raises(ClientError, match="no training data"):
@@ -341,91 +264,3 @@ def test_what_layers_measure_is_kept() -> None:
     norm.running_mean += 3.0
     other.restore(*one.state())
     assert torch.equal(other_norm.running_mean, norm.running_mean)
-
-
-def unmasked(client: UShapeClient, batch: TextBatch) -> Sent:
-    mask: Any = None
-    return Sent([client.head(batch.ids, batch.mask)], mask, batch)
-
-
-@pytest.mark.parametrize(
-    ("hook", "wrong", "said"),
-    [
-        ("obfuscate", lambda *_: None, r"None; needed is a Sent\(messages, mask, batch\)"),
-        ("obfuscate", lambda c, b: c.head(b.ids, b.mask), r"a tensor \(4, \d, 5\); .* a Sent"),
-        (
-            "obfuscate",
-            lambda c, b: Sent(c.head(b.ids, b.mask), b.mask, b),
-            r"a Sent with messages a tensor \(4, \d, 5\); needed is a list of tensors",
-        ),
-        ("obfuscate", lambda c, b: Sent([b.mask], b.mask, b), r"messages a list of a tensor \(4,"),
-        ("obfuscate", unmasked, "with mask None;"),
-        ("recover", lambda *_: None, "None; needed is one tensor"),
-        ("recover", lambda c, outputs, sent: outputs, r"a list of a tensor .* outputs\[0\]"),
-        ("recover", lambda c, outputs, sent: outputs[0][..., :3], r"\(4, \d, 3\); .* tokens, 5\)"),
-        ("loss", lambda *_: None, "None; needed is a tensor of one number"),
-        ("loss", lambda *_: 0.5, "a float; needed is a tensor of one number"),
-        ("loss", lambda c, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); needed is a"),
-        ("loss", lambda c, hidden, sent: hidden.detach().sum(), "without a gradient; .* hidden"),
-        ("loss", lambda c, hidden, sent: next(c.tail.parameters()).sum(), "not depend on hidden"),
-        ("perturb", lambda *_: None, r"None; needed is .* shape \(4, \d, 5\)"),
-        ("perturb", lambda c, gradient, *_: gradient[:1], r"a tensor \(1, \d, 5\); .* shape \(4, "),
-    ],
-)  # fmt: skip
-def test_what_an_own_method_wrongly_returns_is_told_with_its_name(
-    hook: str, wrong: Any, said: str
-) -> None:
-    client = attached(TextToy(clients=1, kind=type("Own", (UShapeClient,), {hook: wrong})))
-    with pytest.raises(ClientError, match=rf"^{hook} returns .*{said}"):
-        decode(client, encode(client))
-
-
-class Scoring(Hiding):
-    def __init__(self, wrong: Any) -> None:
-        super().__init__()
-        self.wrong = wrong
-
-    def logits(self, hidden: Tensor, sent: Sent) -> Any:
-        return self.wrong(super().logits(hidden, sent))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (lambda logits: None, "None"),
-        (lambda logits: logits[:1], r"a tensor \(1, \d\)"),
-        (lambda logits: logits[0], r"a tensor \(\d,\)"),
-    ],
-)
-def test_logits_that_do_not_fit_the_texts_are_refused(wrong: Any, said: str) -> None:
-    toy = TextToy(clients=1, tests=7, task="classification")
-    client = attached(toy, hiding=Scoring(wrong))
-    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
-    with pytest.raises(ClientError, match=rf"^logits returns {said}; .* \(4, classes\) or"):
-        client.run("decode_test", {"outputs": sent["messages"]})
-
-
-class Returning(Hiding):
-    def __init__(self, wrong: Any) -> None:
-        super().__init__()
-        self.wrong = wrong
-
-    def returned(self, gradients: Sequence[Tensor], sent: Sent) -> Any:
-        return self.wrong(gradients)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (lambda gradients: None, "None"),
-        (lambda gradients: [*gradients, *gradients], r"a list of a tensor .*"),
-        (lambda gradients: [gradients[0][:1]], r"a list of a tensor \(1, \d, 5\)"),
-    ],
-)
-def test_a_hiding_that_returns_other_gradients_is_told_which_are_needed(
-    wrong: Any, said: str
-) -> None:
-    client = attached(hiding=Returning(wrong))
-    needed = r"needed is a list of 1 tensor \(4, \d, 5\), one for each message"
-    with pytest.raises(ClientError, match=rf"^returned returns {said}; {needed}"):
-        decode(client, encode(client))

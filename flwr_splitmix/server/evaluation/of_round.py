@@ -41,6 +41,16 @@ def check_evaluate_fn(evaluate_fn: object) -> None:
         return
 
 
+def warn_of_initial_weights(strategy: str) -> None:
+    """Log that the clients of a strategy which does not average keep what they learn."""
+    log.warning(
+        "%s does not average: evaluate_fn gets the clients' initial weights in every round, not "
+        "what they learn; evaluate with evaluation='federated' or 'benchmark', or average with "
+        "aggregator=FedAvg()",
+        strategy,
+    )
+
+
 def evaluate_model(
     server_round: int,
     result: Result,

@@ -1,0 +1,71 @@
+"""A client's test sets, by the kind of evaluation that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.data.batches import Example, check_map_style, fetch
+from flwr_splitmix.seeding import generator
+
+Tests = dict[str, Dataset[Example] | None]
+"""By kind ("federated", "benchmark"), the test set; None if the client has none."""
+
+
+def tests_of(test_data: Dataset[Example] | None, benchmark_data: Dataset[Example] | None) -> Tests:
+    """Return a client's test sets by kind.
+
+    Raises
+    ------
+    TypeError
+        If one is no map-style data set.
+    """
+    for name, data in {"test_data": test_data, "benchmark_data": benchmark_data}.items():
+        if data is not None:
+            check_map_style(name, data)
+    return {"federated": test_data, "benchmark": benchmark_data}
+
+
+def test_set(tests: Mapping[str, Dataset[Example] | None], kind: str) -> Dataset[Example]:
+    """Return the test set of a kind.
+
+    Raises
+    ------
+    ClientError
+        If the client has none.
+    """
+    data = tests.get(kind)
+    if data is None:
+        raise ClientError(f"this client has no {kind} test data")
+    return data
+
+
+def sizes_of(tests: Mapping[str, Dataset[Example] | None]) -> dict[str, int]:
+    """Return the number of examples of each test set that there is, by kind."""
+    return {
+        kind: len(data)  # type: ignore[arg-type]
+        for kind, data in tests.items()
+        if data is not None
+    }
+
+
+def describe_tests(tests: Mapping[str, Dataset[Example] | None]) -> dict[str, int]:
+    """Return the size of each kind of test set as "KIND-examples"; 0 if there is none."""
+    sizes = sizes_of(tests)
+    return {f"{kind}-examples": sizes.get(kind, 0) for kind in tests}
+
+
+def part_of(data: Dataset[Example], start: int, stop: int, *, shuffled: bool) -> Example:
+    """Return test examples `start` to `stop` as one batch.
+
+    Parameters
+    ----------
+    shuffled
+        Whether they are numbered in a random order, which is always the same.
+    """
+    size = len(data)  # type: ignore[arg-type]
+    order = generator(0, "tests").permutation(size) if shuffled else np.arange(size)
+    return fetch(data, order[start:stop])

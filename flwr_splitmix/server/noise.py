@@ -1,0 +1,85 @@
+"""The noise of a strategy: how it is given, its ledger, and the end of a run by its budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from flwr_splitmix.links import Clients
+from flwr_splitmix.mixers import Mixer, Noisy
+from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
+from flwr_splitmix.mixers.wrapper import WrappedMixer
+from flwr_splitmix.observers import LedgerElsewhere, PrivacyLedger
+from flwr_splitmix.privacy import GaussianNoise, Relation
+from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.values import check_kind
+from flwr_splitmix.words import counted
+
+
+def noise_of(
+    mixer: Mixer | None, noise: GaussianNoise | None
+) -> tuple[Mixer | None, GaussianNoise | None]:
+    """Return mixer and noise apart: `Noisy` around all others is the same as `noise`.
+
+    Raises
+    ------
+    TypeError
+        If the noise is something else.
+    ValueError
+        If noise is given twice, or another mixer wraps it: only the outermost is accounted for.
+    """
+    if noise is not None:
+        check_kind("noise", noise, GaussianNoise, "a GaussianNoise(sigma_s=..., sigma_y=...)")
+    if noise is None and isinstance(mixer, Noisy):
+        noise, mixer = mixer.noise, mixer.mixer
+    inner: object = mixer
+    while isinstance(inner, WrappedMixer):
+        if isinstance(inner, Noisy):
+            raise ValueError(
+                "noise comes last and once: give noise=GaussianNoise(...), or mixer=Noisy(...) "
+                "around all other mixers"
+            )
+        inner = inner.mixer
+    return mixer, noise
+
+
+def check_noise(
+    strategy: type, noise: GaussianNoise | None, *, needed: bool, multi_label: bool
+) -> None:
+    """Raise ValueError if a strategy has no noise that is `needed`, or noise on several labels."""
+    if needed and noise is None:
+        raise ValueError(f"{strategy.__name__} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)")
+    if multi_label and noise is not None and noise.sigma_y:
+        raise ValueError(NO_LABEL_NOISE)
+
+
+def ledger_of(
+    mixer: Mixer, delta: float, relation: Relation, *, trusted: bool, elsewhere: bool
+) -> PrivacyLedger | LedgerElsewhere:
+    """Make the ledger of a strategy with noise.
+
+    Parameters
+    ----------
+    trusted, elsewhere
+        Whether the mixer is trusted, and whether it is a third party, which then keeps the ledger.
+    """
+    if elsewhere:
+        return LedgerElsewhere(delta, relation=relation)
+    return PrivacyLedger(delta, trusted_mixer=trusted, relation=relation, shares=mixer.shares)
+
+
+def why_spent(
+    clients: Clients, members: Collection[int], spent: Collection[int], min_nodes: int
+) -> str:
+    """Return why a round cannot go on for want of privacy budget; "" if it can.
+
+    Parameters
+    ----------
+    members, spent
+        The clients that remain, and those whose budget is spent. Which nodes behind mixing groups
+        have spent theirs is not known, only how many.
+    """
+    if spent and len(members) < min_nodes:
+        return f"the privacy budget of {name_clients(sorted(spent))} is spent"
+    if clients.spent and len(clients.nodes) - clients.spent < max(min_nodes, 2):
+        return f"the privacy budget of {counted(clients.spent, 'client')} is spent"
+    return ""

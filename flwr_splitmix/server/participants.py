@@ -1,0 +1,84 @@
+"""The clients of a run: who is drawn for a round, who has no data, who has trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from flwr_splitmix.links import Clients, Link
+from flwr_splitmix.server.federation import Federation
+from flwr_splitmix.server.without_data import WithoutData
+
+
+class Participants:
+    """Draws the clients of a round and remembers what became of them.
+
+    Attributes
+    ----------
+    trained
+        By client index, the last round that the client finished.
+    """
+
+    def __init__(self) -> None:
+        self._federation = Federation()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin another run."""
+        self.trained: dict[int, int] = {}
+        self._without_data = WithoutData()
+
+    def draw(
+        self,
+        link: Link,
+        grid: Grid | None,
+        rng: np.random.Generator,
+        *,
+        min_nodes: int,
+        fraction: float,
+    ) -> dict[int, int]:
+        """Draw a round's clients: client index -> node id, sorted by index.
+
+        Parameters
+        ----------
+        min_nodes
+            Fewest clients of a round.
+        fraction
+            Fraction of the nodes that take part in it.
+
+        Raises
+        ------
+        LinkError
+            If fewer than `min_nodes` nodes are there.
+        RunError
+            As `Federation.check`.
+        """
+        directory = link.directory(grid, min_nodes)
+        self._federation.check(link.virtual_nodes, link.run_of_strategy)
+        size = max(min_nodes, round(fraction * len(directory)))
+        drawn = rng.permutation(sorted(directory))[:size]
+        return {client: directory[client] for client in self._without_data.asked(drawn)}
+
+    def finish_round(self, clients: Clients) -> dict[int, str]:
+        """Note who has finished a round; return why others failed, if not for lack of data."""
+        self.trained.update(dict.fromkeys(clients.nodes, clients.server_round))
+        return self._without_data.failures(clients.failures, clients.descriptions)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Entries for a run's summary."""
+        return {"clients": len(self.trained), **self._without_data.facts}
+
+    def state(self) -> dict[str, Any]:
+        """Return the plain values that a checkpoint keeps."""
+        trained = {str(client): done for client, done in self.trained.items()}
+        return {"trained": trained, **self._federation.state()}
+
+    def restore(self, meta: Mapping[str, Any]) -> None:
+        """Begin a run: anew ({}), or from a checkpoint's plain values."""
+        trained = meta.get("trained", {})
+        self.trained = {int(client): int(done) for client, done in trained.items()}
+        self._federation.restore(meta)

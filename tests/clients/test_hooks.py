@@ -1,0 +1,103 @@
+"""What methods of an own U-shaped client, or of an own hiding, wrongly return is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from flwr_splitmix.clients import ClientError, UShapeClient
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.testing.laws import TextToy
+from tests.clients.ushape import attached, decode, encode
+
+
+def unmasked(client: UShapeClient, batch: TextBatch) -> Sent:
+    mask: Any = None
+    return Sent([client.head(batch.ids, batch.mask)], mask, batch)
+
+
+@pytest.mark.parametrize(
+    ("hook", "wrong", "said"),
+    [
+        ("obfuscate", lambda *_: None, r"None; needed is a Sent\(messages, mask, batch\)"),
+        ("obfuscate", lambda c, b: c.head(b.ids, b.mask), r"a tensor \(4, \d, 5\); .* a Sent"),
+        (
+            "obfuscate",
+            lambda c, b: Sent(c.head(b.ids, b.mask), b.mask, b),
+            r"a Sent with messages a tensor \(4, \d, 5\); needed is a list of tensors",
+        ),
+        ("obfuscate", lambda c, b: Sent([b.mask], b.mask, b), r"messages a list of a tensor \(4,"),
+        ("obfuscate", unmasked, "with mask None;"),
+        ("recover", lambda *_: None, "None; needed is one tensor"),
+        ("recover", lambda c, outputs, sent: outputs, r"a list of a tensor .* outputs\[0\]"),
+        ("recover", lambda c, outputs, sent: outputs[0][..., :3], r"\(4, \d, 3\); .* tokens, 5\)"),
+        ("loss", lambda *_: None, "None; needed is a tensor of one number"),
+        ("loss", lambda *_: 0.5, "a float; needed is a tensor of one number"),
+        ("loss", lambda c, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); needed is a"),
+        ("loss", lambda c, hidden, sent: hidden.detach().sum(), "without a gradient; .* hidden"),
+        ("loss", lambda c, hidden, sent: next(c.tail.parameters()).sum(), "not depend on hidden"),
+        ("perturb", lambda *_: None, r"None; needed is .* shape \(4, \d, 5\)"),
+        ("perturb", lambda c, gradient, *_: gradient[:1], r"a tensor \(1, \d, 5\); .* shape \(4, "),
+    ],
+)  # fmt: skip
+def test_what_an_own_method_wrongly_returns_is_told_with_its_name(
+    hook: str, wrong: Any, said: str
+) -> None:
+    client = attached(TextToy(clients=1, kind=type("Own", (UShapeClient,), {hook: wrong})))
+    with pytest.raises(ClientError, match=rf"^{hook} returns .*{said}"):
+        decode(client, encode(client))
+
+
+class Scoring(Hiding):
+    def __init__(self, wrong: Any) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def logits(self, hidden: Tensor, sent: Sent) -> Any:
+        return self.wrong(super().logits(hidden, sent))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda logits: None, "None"),
+        (lambda logits: logits[:1], r"a tensor \(1, \d\)"),
+        (lambda logits: logits[0], r"a tensor \(\d,\)"),
+    ],
+)
+def test_logits_that_do_not_fit_the_texts_are_refused(wrong: Any, said: str) -> None:
+    toy = TextToy(clients=1, tests=7, task="classification")
+    client = attached(toy, hiding=Scoring(wrong))
+    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    with pytest.raises(ClientError, match=rf"^logits returns {said}; .* \(4, classes\) or"):
+        client.run("decode_test", {"outputs": sent["messages"]})
+
+
+class Returning(Hiding):
+    def __init__(self, wrong: Any) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def returned(self, gradients: Sequence[Tensor], sent: Sent) -> Any:
+        return self.wrong(gradients)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda gradients: None, "None"),
+        (lambda gradients: [*gradients, *gradients], r"a list of a tensor .*"),
+        (lambda gradients: [gradients[0][:1]], r"a list of a tensor \(1, \d, 5\)"),
+    ],
+)
+def test_a_hiding_that_returns_other_gradients_is_told_which_are_needed(
+    wrong: Any, said: str
+) -> None:
+    client = attached(hiding=Returning(wrong))
+    needed = r"needed is a list of 1 tensor \(4, \d, 5\), one for each message"
+    with pytest.raises(ClientError, match=rf"^returned returns {said}; {needed}"):
+        decode(client, encode(client))
