@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
-from flwr_splitmix.apps.project import Project, open_project, run_values
+from flwr_splitmix.apps.continuing import check_goes_on
+from flwr_splitmix.apps.project import Project, open_project, read_overrides, run_values
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.runs import Run, RunError
@@ -56,7 +57,8 @@ def check_app(
         return report
     if project.kind != "own" and values.get("resume"):
         try:
-            Run.open(str(values["resume"]), home=values.get("run-dir")).check_free()
+            resumed = Run.open(str(values["resume"]), home=values.get("run-dir"))
+            check_goes_on(resumed, read_overrides(run_config, here))
         except RunError as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
     elif project.kind != "own" and not any_nodes:  # `splitmix run` has looked itself

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flwr.serverapp import Grid
+from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.words import counted
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid  # a command that looks at a run does not load Flower
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -66,6 +70,31 @@ def continued(own: Mapping[str, Any], given: Mapping[str, Any], run_id: str) -> 
             named,
         )
     return config
+
+
+def check_goes_on(run: Run, given: Mapping[str, Any]) -> None:
+    """Check that there is something to continue.
+
+    Parameters
+    ----------
+    given
+        Keys given for the continuation, as for `continued`.
+
+    Raises
+    ------
+    RunError
+        If another process executes the run, or all of its rounds are finished.
+    """
+    run.check_free()
+    rounds = run.config.get(ROUNDS)
+    if _extends(rounds, given.get(ROUNDS)):
+        rounds = given[ROUNDS]
+    last = run.rows[-1]["round"] if run.rows else 0
+    if run.status == "finished" and type(rounds) is int and last >= rounds:
+        raise RunError(
+            f"run {run.id} has finished its {counted(rounds, 'round')}: raise {ROUNDS} above "
+            f"{rounds} to go on with it, or start a new run without resume"
+        )
 
 
 def _extends(asked: Any, given: Any) -> bool:

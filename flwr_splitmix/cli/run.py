@@ -114,6 +114,7 @@ def _checked(
         Whether the ServerApp runs on this machine, which then has the runs.
     """
     from flwr_splitmix.apps.config_error import ConfigError
+    from flwr_splitmix.apps.continuing import check_goes_on
     from flwr_splitmix.apps.project import absolute, open_project, read_overrides, run_values
 
     folder = Path.cwd()
@@ -124,7 +125,7 @@ def _checked(
         if run_dir is not None and "run-dir" in project.config:
             changed["run-dir"] = values["run-dir"] = absolute("run-dir", str(run_dir), folder)
         if here and project.kind != "own" and values.get("resume"):
-            Run.open(str(values["resume"]), home=_home(values)).check_free()
+            check_goes_on(Run.open(str(values["resume"]), home=_home(values)), changed)
     except (ConfigError, RunError) as error:
         _fail(str(error))
     if values.get("resume"):  # a resumed run has its own configuration

@@ -108,8 +108,25 @@ def test_a_run_on_another_machine_is_resumed_there(
     assert the_error(result) == "Flower was started"
 
 
-def test_a_run_that_is_there_is_resumed(finished: Run, home: Path) -> None:
-    result = run("-c", "resume='latest'", home=home)
+@pytest.mark.parametrize("rounds", ["", " num-server-rounds=28", " num-server-rounds=5"])
+def test_a_run_without_a_round_left_is_not_started(rounds: str, finished: Run, home: Path) -> None:
+    said = the_error(run("-c", f"resume='latest'{rounds}", home=home))
+    assert said == (
+        f"run {finished.id} has finished its 28 rounds: raise num-server-rounds above 28 to go on "
+        "with it, or start a new run without resume"
+    )
+
+
+@pytest.mark.parametrize("left", ["more", "stopped", "ended early"])
+def test_a_run_with_rounds_left_is_resumed(left: str, finished: Run, home: Path) -> None:
+    if left == "stopped":
+        (finished.path / "summary.json").unlink()
+    elif left == "ended early":  # a spent privacy budget ends a run, too
+        summary = finished.summary
+        finished.rewind(20)
+        finished.write_summary(summary or {})
+    rounds = " num-server-rounds=29" if left == "more" else ""
+    result = run("-c", f"resume='latest'{rounds}", home=home)
     assert the_error(result) == "Flower was started"
 
 

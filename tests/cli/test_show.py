@@ -97,6 +97,27 @@ def test_an_unfinished_run_is_summed_up_from_its_rounds(
     assert "4.5 s" in shown
 
 
+def test_the_clients_of_an_unfinished_run_are_those_of_its_rounds(
+    splitmix: Splitmix, home: Path
+) -> None:
+    run = Run.create({}, name="stopped", home=home)
+    run.begin(1, [0, 2])
+    run.append_round({"round": 1, "steps": 5})
+    run.begin(2, [2, 5])
+    run.append_round({"round": 2, "steps": 5})
+    run.begin(2, [7], evaluates=True)
+    run.begin(3, [9])
+    assert clients_shown(splitmix) == "3"
+    run.write_summary({"clients": 2})  # those that finished a round
+    assert clients_shown(splitmix) == "2"
+
+
+def clients_shown(splitmix: Splitmix) -> str:
+    shown = splitmix("show").stdout
+    (line,) = [one for one in shown.splitlines() if one.startswith("clients")]
+    return line.removeprefix("clients").strip()
+
+
 def test_a_run_that_has_not_started_can_be_shown(splitmix: Splitmix, home: Path) -> None:
     # Settings that bear the name of a result are not results.
     Run.create(

@@ -21,7 +21,17 @@ def facts_of(run: Run) -> Row:
         If a file of the run cannot be read.
     """
     asked = {name: run.config.get(name) for name in ("strategy", "model", "clients", "seed")}
-    return {**asked, **so_far(run.rows), **(run.summary or {})}
+    summary = run.summary
+    if summary is None and asked["clients"] is None:
+        asked["clients"] = _took_part(run)
+    return {**asked, **so_far(run.rows), **(summary or {})}
+
+
+def _took_part(run: Run) -> int | None:
+    """Return how many clients began one of the finished rounds; None if there is none."""
+    last = run.rows[-1]["round"] if run.rows else 0
+    trained = (begun for begun in run.begun if not begun.evaluates and begun.round <= last)
+    return len({client for begun in trained for client in begun.clients}) or None
 
 
 def so_far(rows: Sequence[Row]) -> Row:
