@@ -97,7 +97,10 @@ class FakeGrid:
         return message_id
 
     def _handle(self, message: Message, message_id: str) -> None:
-        reply = self.handler(message, self.contexts[message.metadata.dst_node_id])
+        try:
+            reply = self.handler(message, self.contexts[message.metadata.dst_node_id])
+        except SystemExit:
+            return  # a test has killed the node
         self.all_replies.append(reply)
         self._replies[message_id] = reply
 
