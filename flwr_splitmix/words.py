@@ -56,6 +56,22 @@ def with_article(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeioAEIO' else 'a'} {noun}"
 
 
+def described(value: object) -> str:
+    """Return what a value is: "None", "a tensor (4, 3)", "a list of a str", "the class X".
+
+    Of lists and tuples the first three entries are described, too; no value is shown.
+    """
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(shape := getattr(value, "shape", None), tuple):
+        return f"{with_article(type(value).__name__.lower())} {tuple(shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {', '.join(map(described, value[:3])) or 'nothing'}"
+    return with_article(type(value).__name__)
+
+
 def are(number: int) -> str:
     """Return the verb of so many: "is" or "are"."""
     return "is" if number == 1 else "are"

@@ -141,9 +141,12 @@ class GraphlessExchanges(Client):
     def score(self, *, kind: str) -> dict[str, Any]:
         """Return the result of an evaluation: {"examples": number, "scores": numbers by name}.
 
-        Only these means leave the client, never the score of a single text. They hide the labels
-        from a server that follows the protocol: one that chooses the trunk's outputs can write
-        the labels as digits of the mean loss.
+        If the hiding accounts for what is sent, there are also "epsilons": by name, what has been
+        spent until now, with this evaluation. Of the texts only the means leave the client, never
+        the score of a single one. They hide the labels from a server that follows the protocol: one
+        that chooses the trunk's outputs can write the labels as digits of the mean loss.
         """
         scores = self._evaluation.finish(kind)
-        return {"examples": scores.examples, "scores": scores.result()}
+        epsilons = {n: own for n, own in self.hiding.metrics().items() if n.startswith("epsilon")}
+        told = {"epsilons": epsilons} if epsilons else {}
+        return {"examples": scores.examples, "scores": scores.result(), **told}

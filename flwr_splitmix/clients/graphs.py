@@ -13,6 +13,7 @@ from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.share import uploaded
 from flwr_splitmix.schedule import ScheduledOptimizer
+from flwr_splitmix.words import counted
 
 
 def upload(
@@ -77,8 +78,13 @@ def backward(
     Raises
     ------
     ClientError
-        If the gradients have NaN, infinite or rejected values.
+        If the gradients have NaN, infinite or rejected values, or other shapes than the anchors.
     """
+    if len(gradients) != len(anchors):
+        raise ClientError(
+            f"the server sends {counted(len(gradients), 'gradient')} of "
+            f"{counted(len(anchors), 'pass')}"
+        )
     pairs = [
         (anchor, gradient.to(anchor.device))
         for anchor, gradient in zip(anchors, gradients, strict=True)
@@ -87,6 +93,13 @@ def backward(
     if not any(_says_something(gradient) for _, gradient in pairs):
         return False
     check_received("the server's gradient of pass", [g for _, g in pairs], bounded=bounded)
+    for anchor, gradient in pairs:
+        if gradient.shape != anchor.shape:
+            raise ClientError(
+                f"the server's gradient has shape {tuple(gradient.shape)}, here is "
+                f"{tuple(anchor.shape)}: `pick` of an own share must return the gradient of its "
+                "anchor"
+            )
     if anew:
         optimizer.zero_grad()
     torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.hiding import Sent
-from flwr_splitmix.words import counted, with_article
+from flwr_splitmix.words import counted, described
 
 
 def checked_sent(sent: object) -> Sent:
@@ -21,18 +21,18 @@ def checked_sent(sent: object) -> Sent:
     """
     if not isinstance(sent, Sent):
         raise ClientError(
-            f"obfuscate returns {_described(sent)}; needed is a Sent(messages, mask, batch)"
+            f"obfuscate returns {described(sent)}; needed is a Sent(messages, mask, batch)"
         )
     messages: object = sent.messages
     if not _are_tensors(messages) or any(message.dim() != 3 for message in sent.messages):
         raise ClientError(
-            f"obfuscate returns a Sent with messages {_described(messages)}; needed is a list of "
+            f"obfuscate returns a Sent with messages {described(messages)}; needed is a list of "
             "tensors (texts, tokens, width)"
         )
     mask: object = sent.mask
     if not isinstance(mask, Tensor):
         raise ClientError(
-            f"obfuscate returns a Sent with mask {_described(mask)}; needed is a tensor "
+            f"obfuscate returns a Sent with mask {described(mask)}; needed is a tensor "
             "(texts, tokens) of 0 and 1"
         )
     return sent
@@ -42,7 +42,7 @@ def checked_hidden(hidden: object, width: int) -> Tensor:
     """Return what `recover` returned; raises ClientError if it is no tensor of this width."""
     if not isinstance(hidden, Tensor) or hidden.shape[-1:] != (width,):
         raise ClientError(
-            f"recover returns {_described(hidden)}; needed is one tensor (texts, tokens, {width}), "
+            f"recover returns {described(hidden)}; needed is one tensor (texts, tokens, {width}), "
             "such as outputs[0]"
         )
     return hidden
@@ -52,7 +52,7 @@ def checked_logits(logits: object, texts: int) -> Tensor:
     """Return what `logits` returned; raises ClientError if it has no row for each text."""
     if not isinstance(logits, Tensor) or logits.dim() not in (2, 3) or len(logits) != texts:
         raise ClientError(
-            f"logits returns {_described(logits)}; needed is a tensor ({texts}, classes) or "
+            f"logits returns {described(logits)}; needed is a tensor ({texts}, classes) or "
             f"({texts}, tokens, vocabulary)"
         )
     return logits
@@ -62,7 +62,7 @@ def checked_loss(loss: object) -> Tensor:
     """Return what `loss` returned; raises ClientError if it is no scalar with a gradient."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise ClientError(
-            f"loss returns {_described(loss)}; needed is a tensor of one number, the mean over the "
+            f"loss returns {described(loss)}; needed is a tensor of one number, the mean over the "
             "texts"
         )
     if not loss.requires_grad:
@@ -84,7 +84,7 @@ def checked_perturbed(perturbed: object, gradient: Tensor) -> Tensor:
     """Return what `perturb` returned; raises ClientError if it has not the gradient's shape."""
     if not isinstance(perturbed, Tensor) or perturbed.shape != gradient.shape:
         raise ClientError(
-            f"perturb returns {_described(perturbed)}; needed is a tensor of the gradient's shape "
+            f"perturb returns {described(perturbed)}; needed is a tensor of the gradient's shape "
             f"{tuple(gradient.shape)}"
         )
     return perturbed
@@ -99,7 +99,7 @@ def checked_returned(returned: object, gradients: Sequence[Tensor]) -> list[Tens
         or [gradient.shape for gradient in returned] != shapes
     ):
         raise ClientError(
-            f"returned returns {_described(returned)}; needed is a list of "
+            f"returned returns {described(returned)}; needed is a list of "
             f"{counted(len(gradients), 'tensor')} {tuple(gradients[0].shape)}, one for each message"
         )
     return list(returned)
@@ -111,13 +111,3 @@ def _are_tensors(value: object) -> bool:
         and len(value) > 0
         and all(isinstance(item, Tensor) for item in value)
     )
-
-
-def _described(value: object) -> str:
-    if value is None:
-        return "None"
-    if isinstance(value, Tensor):
-        return f"a tensor {tuple(value.shape)}"
-    if isinstance(value, (list, tuple)):
-        return f"a {type(value).__name__} of {', '.join(map(_described, value[:3])) or 'nothing'}"
-    return with_article(type(value).__name__)

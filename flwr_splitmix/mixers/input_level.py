@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.labels import target_rows
+from flwr_splitmix.mixers.hooks import checked_plan
 from flwr_splitmix.mixers.mixer import Mixer
-from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, check_is_plan, each_alone
+from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import (
     MAX_CLASSES,
     FullShare,
@@ -229,8 +230,7 @@ class InputLevel(Mixer):
         rng: np.random.Generator,
         order_rng: np.random.Generator | None,
     ) -> tuple[Group, ...]:
-        plan = self.mixer.plan(members, cells, rng, order_rng)
-        check_is_plan(self.mixer, plan)
+        plan = checked_plan(self.mixer, self.mixer.plan(members, cells, rng, order_rng))
         if len(plan.passes) != 1:
             raise ValueError("inputs are mixed once a step; k_times is for smashed data")
         return plan.passes[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
-from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.mixers.share import Share, picked, place_upload
 from flwr_splitmix.words import counted
 
 Cover = Literal["partition", "weighted", "partial"]
@@ -151,7 +151,7 @@ class Mixer(ABC):
                 upload = uploads[member.client]
                 smashed = upload.smashed[source.index]
                 assert smashed is not None, "an upload that passed the check has every pass"
-                member.share.place(mixed[here], smashed.to(mixed.device))
+                place_upload(member.share, mixed[here], smashed.to(mixed.device))
                 targets[here] += upload.targets(
                     source.index, member.share.lam, num_classes, targets
                 )
@@ -220,5 +220,5 @@ class Mixer(ABC):
             for member in source.members:
                 own = result.setdefault(member.client, [None] * len(plan.passes))
                 if member.share.learns:
-                    own[source.index] = member.share.pick(part)
+                    own[source.index] = picked(member.share, part)
         return result

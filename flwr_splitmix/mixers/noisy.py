@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.labels import target_rows
+from flwr_splitmix.mixers.hooks import checked_plan
 from flwr_splitmix.mixers.mixer import Mixer
-from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape, check_is_plan
+from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import (
     MAX_CLASSES,
     LabelKind,
     Plain,
     Share,
+    place_upload,
     share_from_wire,
     uploaded,
 )
@@ -85,7 +87,7 @@ class NoisyShare(Share):
             kept = torch.zeros_like(kept)
         if self._everywhere:
             whole = torch.zeros_like(exact)
-            self.inner.place(whole, kept)
+            place_upload(self.inner, whole, kept)
             kept = whole
         return add_noise(kept, self.noise.sigma_s).to(smashed.dtype), anchor
 
@@ -98,7 +100,7 @@ class NoisyShare(Share):
         if self._everywhere:
             mixed += upload
         else:
-            self.inner.place(mixed, upload)
+            place_upload(self.inner, mixed, upload)
 
     def pick(self, gradient: Tensor) -> Tensor:
         """Return the inner share's gradient; noise has none."""
@@ -207,8 +209,7 @@ class Noisy(WrappedMixer):
         order_rng: np.random.Generator | None = None,
     ) -> Plan:
         """Draw the inner mixer's plan and add noise to every share in it."""
-        plan = self.mixer.plan(members, shape, rng, order_rng)
-        check_is_plan(self.mixer, plan)
+        plan = checked_plan(self.mixer, self.mixer.plan(members, shape, rng, order_rng))
         passes = tuple(
             tuple(
                 Group(tuple(self._noisy(member, shape.classes) for member in group.members))

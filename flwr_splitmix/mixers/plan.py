@@ -145,12 +145,6 @@ class Plan:
         )
 
 
-def check_is_plan(mixer: object, plan: object) -> None:
-    """Raise TypeError, with the name of the mixer that made it, unless an object is a plan."""
-    if not isinstance(plan, Plan):
-        raise TypeError(f"{mixer}: `plan` must return a Plan, here is {type(plan).__name__}")
-
-
 def each_alone(shape: SmashedShape, shares: Iterable[tuple[int, Share]]) -> Plan:
     """Return a plan with one pass, in which every client is a group of its own."""
     return Plan(shape, (tuple(Group((Member(*own),)) for own in shares),))

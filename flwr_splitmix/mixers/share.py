@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.plain import check_fields, fits, kind_of
 from flwr_splitmix.privacy.events import Family
+from flwr_splitmix.words import described
 
 Plain = bool | int | float | str | list[Any] | dict[str, Any]
 """The values of a share on the wire: plain values, and lists and dictionaries of them."""
@@ -227,13 +228,52 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
     if smashed.dim() != 3:  # the server refuses it, whatever the share makes of it
         return upload, anchor
     batch, tokens, width = smashed.shape
-    expected = tuple(share.upload_shape((batch, tokens, width)))
+    said: object = share.upload_shape((batch, tokens, width))
+    if not isinstance(said, (tuple, list)):
+        raise ValueError(
+            f"`upload_shape` of share {share.name!r} must return the shape (b, a, d) of its "
+            f"upload, three numbers; here is {described(said)}"
+        )
+    expected = tuple(said)
     if tuple(upload.shape) != expected:
         raise ValueError(
             f"`upload` of share {share.name!r} makes a tensor of shape {tuple(upload.shape)}, but "
             f"its `upload_shape` says {expected}"
         )
     return upload, anchor
+
+
+def place_upload(share: Share, mixed: Tensor, upload: Tensor) -> None:
+    """Let a share place its upload in its group's mixture; see `Share.place`.
+
+    Raises
+    ------
+    TypeError
+        If `place` returns something, so that what it should have added in place is lost.
+    """
+    returned: object = share.place(mixed, upload)
+    if returned is not None:
+        raise TypeError(
+            f"`place` of share {share.name!r} returns {described(returned)}; it must add the "
+            "upload in place, such as mixed += upload, and return nothing"
+        )
+
+
+def picked(share: Share, gradient: Tensor) -> Tensor:
+    """Return the cut-layer gradient that a share picks; see `Share.pick`.
+
+    Raises
+    ------
+    TypeError
+        If `pick` returns no tensor.
+    """
+    own: object = share.pick(gradient)
+    if not isinstance(own, Tensor):
+        raise TypeError(
+            f"`pick` of share {share.name!r} returns {described(own)}; needed is the gradient of "
+            "the client's anchor, a tensor"
+        )
+    return own
 
 
 class UnknownShareError(ValueError):

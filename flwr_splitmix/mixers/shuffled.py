@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flwr_splitmix.mixers.hooks import checked_plan
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Upload
-from flwr_splitmix.mixers.plan import Plan, SmashedShape, check_is_plan
+from flwr_splitmix.mixers.plan import Plan, SmashedShape
 from flwr_splitmix.mixers.share import grow
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.seeding import derive_seed
@@ -94,8 +95,7 @@ class Shuffled(WrappedMixer):
         order_rng: np.random.Generator | None = None,
     ) -> ShuffledPlan:
         """Draw the inner mixer's plan and the seed of the permutations."""
-        plan = self.mixer.plan(members, shape, rng, order_rng)
-        check_is_plan(self.mixer, plan)
+        plan = checked_plan(self.mixer, self.mixer.plan(members, shape, rng, order_rng))
         return grow(plan, ShuffledPlan, seed=int(rng.integers(2**63)))
 
     def merge(

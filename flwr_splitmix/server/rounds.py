@@ -288,6 +288,10 @@ class RoundLoop(RoundMessages):
         seconds = time.perf_counter() - began
         failures = self._participants.finish_round(clients)
         self.over = self.over or self.audience.stop
+        evaluation = self._evaluate(job, server_round)
+        epsilons = self._epsilons.largest()  # the evaluation has spent some, too
+        means |= epsilons
+        result.train_metrics_clientapp[server_round].update(epsilons)
         event = RoundDone(
             server_round=server_round,
             num_rounds=self.num_rounds,
@@ -297,7 +301,7 @@ class RoundLoop(RoundMessages):
             clients_alive=len(clients.nodes),
             failures=failures,
             client_seconds=clients.node_seconds,
-            evaluation=self._evaluate(job, server_round),
+            evaluation=evaluation,
             client_means=means,
             update_norms=norms,
             epsilons=self.epsilons(),
@@ -342,10 +346,10 @@ class RoundLoop(RoundMessages):
         result.arrays = arrays or result.arrays
         means = client_means(clients.replies)
         names = [name for name in means if name.startswith(EPSILON)]
-        epsilons = self._epsilons.largest(clients, names)
-        means |= epsilons
+        self._epsilons.take(clients, names)
         metrics = metrics or MetricRecord(dict(means))
-        metrics.update(epsilons)  # an aggregator's mean of epsilons would be nobody's
+        # An aggregator's mean of epsilons would be nobody's.
+        metrics.update(self._epsilons.largest())
         result.train_metrics_clientapp[clients.server_round] = metrics
         return norms, means
 

@@ -16,6 +16,7 @@ from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
+from flwr_splitmix.mixers.hooks import check_mixer
 from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
@@ -158,7 +159,7 @@ class SplitStrategy(RoundLoop):
         mixer, noise = noise_of(mixer, noise)
         check_noise(type(self), noise, needed=self.needs_noise, multi_label=multi_label)
         mixer = NoMixing() if mixer is None else mixer
-        check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
+        check_mixer(mixer)
         check_observers(options.get("observers", ()))
         self._check_positions(upper, mixer)
         self.ledger: PrivacyLedger | None = None

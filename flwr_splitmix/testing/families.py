@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.mixers import Mixer, NoisyShare, Share, SmashedShape
+from flwr_splitmix.mixers.hooks import check_mixer, checked_plan
+from flwr_splitmix.mixers.share import place_upload, uploaded
 
 LAW = "law of families, no share sends more than it is charged for"
 
@@ -44,8 +46,10 @@ def check_families(
     side = int(patches**0.5)
     grid = (side, side) if side * side == patches else None
     shape = SmashedShape(batch, patches, width=4, prefix=prefix, grid=grid, classes=2)
+    check_mixer(mixer)
     for seed in range(seeds):
-        plan = mixer.plan(range(clients), shape, np.random.default_rng(seed), None)
+        made = mixer.plan(range(clients), shape, np.random.default_rng(seed), None)
+        plan = checked_plan(mixer, made)
         for client in range(clients):
             for share in plan.shares(client):
                 inner = share.inner if isinstance(share, NoisyShare) else share
@@ -71,10 +75,10 @@ def _check(share: Share, client: int, shape: SmashedShape, seed: int, *, whole: 
 
 def _sent(share: Share, smashed: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the squared norms (b,) of what leaves the client."""
-    upload, _ = share.upload(smashed)
+    upload, _ = uploaded(share, smashed)
     yield "its upload", upload.square().sum((1, 2))
     mixed = torch.zeros_like(smashed)
-    share.place(mixed, upload)
+    place_upload(share, mixed, upload)
     yield "its upload in place", mixed.square().sum((1, 2))
 
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.mixers import Group, Member, Mixer, NoisyShare, SmashedShape
+from flwr_splitmix.mixers.hooks import check_mixer, checked_plan
+from flwr_splitmix.mixers.share import place_upload
 
 LAW = "law 3, masks partition"
 
@@ -37,7 +39,9 @@ def check_masks_partition(
     """
     shape = SmashedShape(batch, patches, width=2, prefix=prefix, grid=_grid(patches), classes=2)
     rng, order_rng = np.random.default_rng(seed), np.random.default_rng(seed + 1)
-    plan = mixer.plan(range(clients), shape, rng, order_rng if mixer.regroup == "epoch" else None)
+    check_mixer(mixer)
+    made = mixer.plan(range(clients), shape, rng, order_rng if mixer.regroup == "epoch" else None)
+    plan = checked_plan(mixer, made)
     placed = [m.client for group in plan.passes[0] for m in group.members]
     if sorted(placed) != list(range(clients)):
         raise AssertionError(f"{LAW}: {clients} clients were grouped as {sorted(placed)}")
@@ -56,7 +60,8 @@ def check_masks_partition(
 def footprint(member: Member, shape: SmashedShape) -> Tensor:
     """Return what a client whose smashed data are all ones adds to its group's mixture.
 
-    For a noisy share, it is what the inner share adds, as noise and clipping move no patch.
+    For a noisy share, it is what the inner share adds, as noise and clipping move no patch. What a
+    share changes by values that the mixer knows, such as signs, is undone (`Share.undo`).
 
     Raises
     ------
@@ -72,8 +77,8 @@ def footprint(member: Member, shape: SmashedShape) -> Tensor:
             f"{LAW}: client {member.client} uploads {tuple(upload.shape)}, announced {expected}"
         )
     mixed = torch.zeros_like(smashed)
-    share.place(mixed, upload)
-    return mixed
+    place_upload(share, mixed, upload)
+    return share.undo(mixed)
 
 
 def _grid(patches: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ UP: Mapping[str, tuple[set[str], set[str]]] = {
     "decode_public": (set(), set()),
     "encode_test": (_GROUP, set()),
     "decode_test": (set(), _GROUP),
-    "score": ({"examples", "scores"}, set()),
+    "score": ({"examples", "scores"}, {"epsilons"}),
 }
 """Required and optional keys of a client's reply, by exchange."""
 
@@ -121,7 +121,8 @@ def _check_reply(event: Exchange, width: int, where: str) -> None:
             f"{', '.join(sorted(needed | allowed)) or 'none'}"
         )
     if event.method == "score":
-        values = [event.payload["examples"], *event.payload["scores"].values()]
+        epsilons = event.payload.get("epsilons", {})
+        values = [event.payload["examples"], *event.payload["scores"].values(), *epsilons.values()]
         if not all(isinstance(value, (int, float)) for value in values):
             raise AssertionError(f"{where} holds more than a number for each score")
         return

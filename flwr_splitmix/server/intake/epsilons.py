@@ -6,18 +6,20 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.unfinished import UnfinishedRounds
-from flwr_splitmix.server.intake.replies import epsilons_of
+from flwr_splitmix.server.intake.replies import epsilons_in, epsilons_of
 
 
 class ReportedEpsilons(Observer):
     """The largest epsilon of any client over the whole run, by the metric's name.
 
-    Clients of a text method report what they have spent at the end of a round. One with an
-    unfinished round (it failed, or the round was lost), and one that never reports, has spent an
-    unknown amount: then the largest is infinite. It is kept in checkpoints.
+    Clients of a text method report what they have spent at the end of a round and of an
+    evaluation. One with an unfinished round (it failed, or the round was lost), one that has sent
+    test texts and no scores, and one that never reports, has spent an unknown amount: then the
+    largest is infinite. It is kept in checkpoints.
 
     Parameters
     ----------
@@ -33,9 +35,23 @@ class ReportedEpsilons(Observer):
         """Begin another run."""
         self._spent: dict[int, dict[str, float]] = {}
         self._names: set[str] = set()
+        self._replied: Collection[int] = ()
+        self._unsaid: set[int] = set()
+        """Clients that have sent test texts since they reported last."""
 
-    def largest(self, clients: Clients, names: Collection[str]) -> dict[str, float]:
-        """Return the largest by name at the end of a round, with what its clients report.
+    def on_exchange(self, event: Exchange) -> None:
+        """Note who sends test texts, and what its scores say that it has spent."""
+        if event.phase != "evaluate" or event.direction != "up":
+            return
+        if "messages" in event.payload:
+            self._unsaid.add(event.client)
+        told = event.payload.get("epsilons")
+        if isinstance(told, Mapping):
+            self._spent[event.client] = epsilons_in(told)
+            self._unsaid.discard(event.client)
+
+    def take(self, clients: Clients, names: Collection[str]) -> None:
+        """Take what the clients of a round report at its end.
 
         Mixing groups report nothing: their mixer keeps a ledger.
 
@@ -45,14 +61,19 @@ class ReportedEpsilons(Observer):
             Those that most clients of the round report; what most reported once is asked of all.
         """
         self._names |= set(names)
-        replied: Collection[int] = ()
+        self._replied = ()
         if len(clients.alive) == len(clients.replies):
-            replied = clients.alive
-            self._spent |= dict(zip(replied, map(epsilons_of, clients.replies), strict=True))
-        if self._unfinished.clients.difference(replied):
+            self._replied = clients.alive
+            said = map(epsilons_of, clients.replies)
+            self._spent |= dict(zip(self._replied, said, strict=True))
+            self._unsaid.difference_update(self._replied)
+
+    def largest(self) -> dict[str, float]:
+        """Return the largest so far, by name."""
+        if self._unsaid or self._unfinished.clients.difference(self._replied):
             return dict.fromkeys(sorted(self._names), math.inf)
         return {
-            name: max(own.get(name, math.inf) for own in self._spent.values())
+            name: max((own.get(name, math.inf) for own in self._spent.values()), default=math.inf)
             for name in sorted(self._names)
         }
 
@@ -61,9 +82,11 @@ class ReportedEpsilons(Observer):
         return {
             "names": sorted(self._names),
             "spent": {str(client): own for client, own in self._spent.items()},
+            "unsaid": sorted(self._unsaid),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         self._names = set(state["names"])
         self._spent = {int(client): dict(own) for client, own in state["spent"].items()}
+        self._unsaid = set(state.get("unsaid", ()))  # checkpoints of version 0.1.0 have none

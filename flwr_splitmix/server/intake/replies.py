@@ -171,17 +171,26 @@ def _numbers(reply: Message) -> dict[str, float]:
     Without it, the largest of the others' would look like a bound for all.
     """
     said = _metrics(reply)
-    unbounded = {name: math.inf for name in said if name.startswith(EPSILON)}
-    return unbounded | {
+    numbers = {
         name: value
         for name, value in said.items()
         if isinstance(value, (int, float)) and math.isfinite(value)
     }
+    return numbers | epsilons_in(said)
 
 
 def epsilons_of(reply: Message) -> dict[str, float]:
     """Return the epsilons that a client reports, by the metric's name; infinite if not finite."""
-    return {name: value for name, value in _numbers(reply).items() if name.startswith(EPSILON)}
+    return epsilons_in(_metrics(reply))
+
+
+def epsilons_in(said: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the epsilons among a client's numbers; what is no finite number is infinite."""
+    return {
+        name: value if isinstance(value, (int, float)) and math.isfinite(value) else math.inf
+        for name, value in said.items()
+        if isinstance(name, str) and name.startswith(EPSILON)
+    }
 
 
 def _kinds(reply: Message) -> set[_Kind]:

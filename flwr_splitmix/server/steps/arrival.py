@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.events import StepResult
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Mixer, Plan, Source, Upload
+from flwr_splitmix.mixers.hooks import gradients_of, merged
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.segments.upper import ServerSegment
 
@@ -111,8 +112,12 @@ class GroupsOnArrival:
         own = self.plan.only(group)
         uploads = {c: self.uploads[c] for c in own.clients if c in self.uploads}
         try:
-            mixed = self.mixer.merge(
-                uploads, own, num_classes=self.upper.num_classes, device=self.upper.device
+            mixed = merged(
+                self.mixer,
+                uploads,
+                own,
+                num_classes=self.upper.num_classes,
+                device=self.upper.device,
             )
         except EmptyMixtureError:  # nobody of this group has sent a patch
             return {}
@@ -124,7 +129,7 @@ class GroupsOnArrival:
             np.random.default_rng(0),  # would draw the order of several groups; here is one
         )
         self._parts.append((mixed, result))
-        gradients = self.mixer.split(result.gradient, mixed, own)
+        gradients = gradients_of(self.mixer, result.gradient, mixed, own)
         self.gradients |= gradients
         return gradients
 

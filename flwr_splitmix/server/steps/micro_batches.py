@@ -9,6 +9,7 @@ from typing import Any
 from flwr_splitmix.events import StepDone, StepResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, Upload
+from flwr_splitmix.mixers.hooks import gradients_of, merged
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.steps.arrival import Gradients
 from flwr_splitmix.server.steps.part_count import PartCount, StepSeconds
@@ -91,7 +92,7 @@ class MicroBatchSteps(Steps):
         result: StepResult | None = None
         gradients: Gradients = {}
         try:
-            mixed = mixer.merge(uploads, own, num_classes=upper.num_classes, device=upper.device)
+            mixed = merged(mixer, uploads, own, num_classes=upper.num_classes, device=upper.device)
         except EmptyMixtureError:  # no remaining client has a patch in this step
             pass
         else:
@@ -99,7 +100,7 @@ class MicroBatchSteps(Steps):
             seed = derive_seed(seed, "part", part) if part else seed
             first = not step.groups
             result = upper.learn_part(mixed, step.plan.shape.batch, seed, first=first)
-            gradients = mixer.split(result.gradient, mixed, own)
+            gradients = gradients_of(mixer, result.gradient, mixed, own)
         step.add(uploads, gradients, mixed, result)
         return gradients
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flwr_splitmix.mixers import Mixer, Plan, SmashedShape
+from flwr_splitmix.mixers.hooks import checked_plan
 from flwr_splitmix.mixers.plan_check import check_masks, check_plan
 from flwr_splitmix.seeding import generator
 
@@ -46,16 +47,17 @@ class Planner:
         Raises
         ------
         TypeError, ValueError
-            As `check_plan`, and for the round's first step as `check_masks`.
+            As `checked_plan` and `check_plan`, and for the round's first step as `check_masks`.
         """
         epoch = number // self.length.epoch
         by_epoch = self.mixer.regroup == "epoch"
-        plan = self.mixer.plan(
+        made = self.mixer.plan(
             members,
             self.shape,
             generator(self.seed, "plan", self.server_round, number),
             generator(self.seed, "groups", self.server_round, epoch) if by_epoch else None,
         )
+        plan = checked_plan(self.mixer, made)
         check_plan(self.mixer, plan, members, self.shape)
         if number == 0:  # later ones are drawn alike, and masks take time to draw
             check_masks(self.mixer, plan)

@@ -10,6 +10,7 @@ from typing import Any
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, Plan, Upload
+from flwr_splitmix.mixers.hooks import gradients_of, merged
 from flwr_splitmix.seeding import derive_seed, generator
 from flwr_splitmix.server.intake.split import UploadIntake
 from flwr_splitmix.server.segments.upper import ServerSegment
@@ -125,14 +126,18 @@ class WholeBatchSteps(Steps):
 
     def _learn(self, place: Place, plan: Plan, uploads: Mapping[int, Upload]) -> StepDone:
         own = self.training
-        mixed = own.mixer.merge(
-            uploads, plan, num_classes=own.upper.num_classes, device=own.upper.device
+        mixed = merged(
+            own.mixer,
+            uploads,
+            plan,
+            num_classes=own.upper.num_classes,
+            device=own.upper.device,
         )
         order = generator(own.seed, "order", place.server_round, place.number)
         result = own.upper.learn(
             mixed, place.progress, own.num_rounds, own.upper_seed(place), order
         )
-        gradients = own.mixer.split(result.gradient, mixed, plan)
+        gradients = gradients_of(own.mixer, result.gradient, mixed, plan)
         self._batches.owed = gradients
         what = (result.loss, plan, mixed, result)
         return StepDone(place.server_round, place.number, uploads, gradients, {}, *what)

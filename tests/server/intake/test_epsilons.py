@@ -7,15 +7,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from torch import Tensor
 
-from flwr_splitmix.clients import ClientError, UShapeClient
+from flwr_splitmix.clients import ClientError, UShapeClient, exchange
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.hiding import DPForward, Hiding, Sent
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.unfinished import UnfinishedRounds
 from flwr_splitmix.runs import Run
+from flwr_splitmix.scoring.generation import GenerationScores
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.strategies import DPForwardSL, USplitFL, USplitSL
 from flwr_splitmix.testing.laws import TextToy
@@ -144,12 +147,75 @@ def test_a_round_that_is_lost_has_cost_its_clients_what_they_do_not_say() -> Non
     assert seen.epsilons[4] == max(map(spent, clients))
 
 
+class Evaluating(DPForwardSL):
+    """Evaluates after each round, by answers of up to four tokens."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, evaluation="federated", evaluate_every=1, **options)
+
+
+def with_tests(kind: type[UShapeClient] = UShapeClient) -> UShapeClient:
+    return kind(
+        TOY.head(),
+        TOY.tail(),
+        TOY.texts(5, 8),
+        test_data=TOY.texts(7, 4),
+        device="cpu",
+        batch_size=2,
+        hiding=DPForward(epsilon=8.0, clip_norm=2.0, releases=8),
+        scores=lambda: GenerationScores(decode=str, end=1, max_new_tokens=4, max_length=32),
+    )
+
+
+def test_the_last_evaluation_is_in_the_epsilon_of_its_round() -> None:
+    seen, clients = Rows(), [with_tests(), with_tests()]
+    strategy = Evaluating(TOY.server(), device="cpu", steps_per_round=1, observers=[seen])
+    result = strategy.fit(clients, 2)
+    assert seen.epsilons[1] == max(map(spent, clients))
+    assert dict(result.train_metrics_clientapp[2])["epsilon"] == seen.epsilons[1]
+    # Each test text was sent once for each of its tokens, in each of two evaluations.
+    alone = with_tests()
+    DPForwardSL(TOY.server(), device="cpu", steps_per_round=1).fit([alone], 2)
+    assert spent(clients[0]) > spent(alone)
+
+
+def test_who_sends_test_texts_and_no_scores_has_no_bound_until_it_reports() -> None:
+    class Silent(UShapeClient):
+        rounds = 0
+
+        @exchange
+        def score(self, *, kind: str) -> dict[str, Any]:
+            self.rounds += 1
+            if self.rounds == 1:
+                raise ClientError("no battery")
+            return super().score(kind=kind)
+
+    seen, clients = Rows(), [with_tests(), with_tests(Silent)]
+    Evaluating(TOY.server(), device="cpu", steps_per_round=1, observers=[seen]).fit(clients, 2)
+    assert seen.epsilons == [math.inf, max(map(spent, clients))]
+
+
+@pytest.mark.parametrize("told", [None, "8", {"epsilon": "8"}, {"epsilon": math.nan}, {3: 1.0}])
+def test_nonsense_of_a_client_is_no_bound(told: Any) -> None:
+    epsilons = ReportedEpsilons(UnfinishedRounds())
+    epsilons.take(answered([0], [2.0]), ["epsilon"])
+    payloads: list[dict[str, Any]] = [{"messages": []}, {"scores": {}, "epsilons": told}]
+    for payload in payloads:
+        epsilons.on_exchange(Exchange(1, 0, "any", "up", payload, 0, "evaluate"))
+    assert epsilons.largest() == {"epsilon": math.inf}
+
+
 def test_a_state_is_restored() -> None:
     unfinished = UnfinishedRounds()
     first, second = ReportedEpsilons(unfinished), ReportedEpsilons(unfinished)
-    assert first.largest(answered([], []), []) == {}
-    assert first.largest(answered([0, 1], [2.0, 3.0]), ["epsilon"]) == {"epsilon": 3.0}
+    assert first.largest() == {}
+    first.take(answered([0, 1], [2.0, 3.0]), ["epsilon"])
+    assert first.largest() == {"epsilon": 3.0}
     second.restore(first.state())
-    assert second.largest(answered([0], [1.0]), []) == {"epsilon": 3.0}
+    second.take(answered([0], [1.0]), [])
+    assert second.largest() == {"epsilon": 3.0}
+    first.on_exchange(Exchange(1, 0, "any", "up", {"messages": []}, 0, "evaluate"))
+    second.restore(first.state())
+    assert second.largest() == {"epsilon": math.inf}
     first.forget()
-    assert first.largest(answered([], []), []) == {}
+    assert first.largest() == {}

@@ -1,0 +1,195 @@
+"""Checks of a mixer: its attributes, and what the methods that a user writes for it return."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import cast, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.mixers.mixer import Cover, Mixer
+from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
+from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
+from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.values import check_choice, check_kind, whole_number
+from flwr_splitmix.words import counted, described
+
+Gradients = dict[int, list[Tensor | None]]
+
+
+def merged(
+    mixer: Mixer,
+    uploads: Mapping[int, Upload],
+    plan: Plan,
+    *,
+    num_classes: int,
+    device: torch.device | None = None,
+) -> Mixed:
+    """Let a mixer mix the uploads that arrived; see `Mixer.merge`.
+
+    Raises
+    ------
+    EmptyMixtureError
+        If no patch arrived at all.
+    TypeError, ValueError
+        As `checked_mixed`.
+    """
+    mixed = mixer.merge(uploads, plan, num_classes=num_classes, device=device)
+    return checked_mixed(mixer, mixed, plan)
+
+
+def gradients_of(mixer: Mixer, gradient: Tensor, mixed: Mixed, plan: Plan) -> Gradients:
+    """Let a mixer split the gradient of its mixture; see `Mixer.split`.
+
+    Raises
+    ------
+    TypeError
+        As `checked_gradients`.
+    """
+    return checked_gradients(mixer, mixer.split(gradient, mixed, plan), plan)
+
+
+def check_mixer(mixer: object) -> None:
+    """Check an object that is to mix, before anything is asked of it.
+
+    Raises
+    ------
+    TypeError
+        If it is no `Mixer`, its `shares` are no classes of shares, or its `plan` takes other
+        arguments.
+    ValueError
+        If another attribute has a value that is not allowed.
+    """
+    check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
+    mixer = cast(Mixer, mixer)
+    check_choice(f"{mixer}: cover", mixer.cover, get_args(Cover))
+    check_choice(f"{mixer}: regroup", mixer.regroup, ("step", "epoch"))
+    whole_number(f"{mixer}: min_members", mixer.min_members, least=1)
+    if mixer.positions not in (None, "upper"):
+        raise ValueError(f"{mixer}: positions is {mixer.positions!r}; allowed are None and 'upper'")
+    shares: object = mixer.shares
+    if not isinstance(shares, Sequence) or not all(
+        isinstance(kind, type) and issubclass(kind, Share) for kind in shares
+    ):
+        raise TypeError(f"{mixer}: shares is {shares!r:.80}; needed is a tuple of classes of Share")
+    try:
+        rng = np.random.default_rng(0)
+        inspect.signature(mixer.plan).bind([], SmashedShape(1, 1, 1), rng, None)
+    except TypeError as error:
+        raise TypeError(
+            f"{mixer}: `plan` cannot be called so ({error}); it takes (members, shape, rng, "
+            "order_rng=None)"
+        ) from None
+
+
+def checked_plan(mixer: object, plan: object) -> Plan:
+    """Return what `plan` returned.
+
+    Raises
+    ------
+    TypeError
+        If it is no `Plan`, or its parts are none of passes, groups, members and shares.
+    """
+    if not isinstance(plan, Plan):
+        raise TypeError(f"{mixer}: `plan` must return a Plan, here is {described(plan)}")
+    needed = "needed is Plan(shape, passes): passes are a tuple of tuples of Group"
+    passes: object = plan.passes
+    for groups in _sequence(mixer, "passes", passes, needed):
+        for group in _sequence(mixer, "a pass", groups, needed):
+            if not isinstance(group, Group):
+                raise TypeError(f"{mixer}: in a pass of the plan is {described(group)}; {needed}")
+            needed_here = "needed is Group(members), a tuple of Member(client, share)"
+            members: object = group.members
+            for member in _sequence(mixer, "a group's members", members, needed_here):
+                _check_member(mixer, member, needed_here)
+    return plan
+
+
+def _sequence(mixer: object, what: str, value: object, needed: str) -> Sequence[object]:
+    if not isinstance(value, (tuple, list)):
+        raise TypeError(f"{mixer}: {what} of the plan is {described(value)}; {needed}")
+    return value
+
+
+def _check_member(mixer: object, member: object, needed: str) -> None:
+    if not isinstance(member, Member):
+        raise TypeError(f"{mixer}: in a group of the plan is {described(member)}; {needed}")
+    client: object = member.client
+    if isinstance(client, bool) or not isinstance(client, (int, np.integer)):
+        raise TypeError(
+            f"{mixer}: a member's client is {client!r:.40}; needed is one of the numbers that "
+            "`plan` is given as members"
+        )
+    share: object = member.share
+    if not isinstance(share, Share):
+        raise TypeError(
+            f"{mixer}: the share of client {client} is {described(share)}; needed is an object of "
+            "a subclass of Share"
+        )
+
+
+def checked_mixed(mixer: object, mixed: object, plan: Plan) -> Mixed:
+    """Return what `merge` returned.
+
+    Raises
+    ------
+    TypeError
+        If it is no `Mixed` of tensors and sources.
+    ValueError
+        If its tensors have other rows than the plan's groups of which something arrived.
+    """
+    if not isinstance(mixed, Mixed):
+        raise TypeError(
+            f"{mixer}: `merge` must return a Mixed(smashed, targets, sources), here is "
+            f"{described(mixed)}"
+        )
+    sources: object = mixed.sources
+    if not isinstance(sources, (tuple, list)) or not all(isinstance(s, Source) for s in sources):
+        raise TypeError(f"{mixer}: the sources that `merge` returns are no tuple of Source")
+    batch, tokens, width = plan.shape.size
+    rows = len(sources) * batch
+    for name, tensor, shape in (
+        ("smashed", mixed.smashed, (rows, tokens, width)),
+        ("targets", mixed.targets, (rows, None)),
+    ):
+        said: object = tensor
+        if not isinstance(said, Tensor) or said.dim() != len(shape) or not _fits(said, shape):
+            wanted = ", ".join("classes" if n is None else str(n) for n in shape)
+            raise ValueError(
+                f"{mixer}: the {name} that `merge` returns are {described(said)}; needed is a "
+                f"tensor ({wanted}), {counted(batch, 'row')} for each of "
+                f"{counted(len(sources), 'source')}"
+            )
+    return mixed
+
+
+def checked_gradients(mixer: object, gradients: object, plan: Plan) -> Gradients:
+    """Return what `split` returned.
+
+    Raises
+    ------
+    TypeError
+        If it is no dictionary, by client index, of a list with a tensor or None for each pass.
+    """
+    passes = len(plan.passes)
+    needed = (
+        f"needed is a dictionary by client of lists of {counted(passes, 'tensor')} (or None), one "
+        "for each pass"
+    )
+    if not isinstance(gradients, Mapping):
+        raise TypeError(f"{mixer}: `split` returns {described(gradients)}; {needed}")
+    for client, own in gradients.items():
+        right = isinstance(own, (list, tuple)) and len(own) == passes
+        if not right or not all(part is None or isinstance(part, Tensor) for part in own):
+            raise TypeError(
+                f"{mixer}: `split` returns {described(own)} for client {client}; {needed}"
+            )
+    return dict(gradients)
+
+
+def _fits(tensor: Tensor, shape: Sequence[int | None]) -> bool:
+    lengths = zip(tensor.shape, shape, strict=True)
+    return all(wanted is None or length == wanted for length, wanted in lengths)
