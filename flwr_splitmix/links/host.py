@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
 from flwr.app import Context
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from flwr_splitmix.clients import FORESEEN, Client, ClientError
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.storage import plain_numbers
-from flwr_splitmix.words import one_line, without_folders
+from flwr_splitmix.words import described, one_line, without_folders
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ class ClientHost:
             return Outcome(None, "its host was restarted and does not hold it any more")
         try:
             reply = client.run(method, payload)
+            _check_reply(method, reply)
         except Exception as error:
             # A client's failure costs its own contribution only; the traceback stays here.
             foreseen = isinstance(error, FORESEEN)  # their text says it all
@@ -169,6 +171,28 @@ class ClientHost:
             return ""
         changed = _plain(client.state()[1]) != self._kept[ticket.client]
         return self.keep(ticket) if changed else ""
+
+
+def _check_reply(method: str, reply: object) -> None:
+    """Raise ClientError unless a reply is a dictionary, whose tensors have values in memory."""
+    if not isinstance(reply, dict):
+        raise ClientError(
+            f"{one_line(method)} returns {described(reply)}; needed is a dictionary of tensors and "
+            "plain values"
+        )
+    waiting: list[object] = list(reply.values())
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple)):
+            waiting += value
+        elif isinstance(value, Tensor) and (value.is_meta or value.layout != torch.strided):
+            kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+            raise ClientError(
+                f"{one_line(method)} returns a tensor of kind {kind}; needed are strided tensors "
+                "with values, such as tensor.to_dense()"
+            )
 
 
 def _plain(meta: Mapping[str, Any]) -> str:

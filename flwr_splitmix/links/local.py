@@ -108,14 +108,14 @@ class LocalLink(Link):
             elif ticket.client not in clients.failures:
                 try:
                     arrays, metrics, warning = self.host.finish(ticket)
+                    content = RecordDict({"metrics": MetricRecord(dict(metrics))})
+                    if arrays:
+                        content["arrays"] = to_arrays(arrays)
                 except Exception as error:  # the same failure rule as over any other link
                     clients.fail(ticket.client, sentence(error))
                     continue
                 if warning:
                     log.warning("%s", warning)
-                content = RecordDict({"metrics": MetricRecord(dict(metrics))})
-                if arrays:
-                    content["arrays"] = to_arrays(arrays)
                 clients.replies.append(Message(content, reply_to=message))
 
 

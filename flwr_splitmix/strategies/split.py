@@ -308,6 +308,7 @@ class SplitStrategy(RoundLoop):
                 continue
             self.audience.on_step(event)
         taken.finish(steps)
+        self.upper.tell_untaken(server_round)
         self._uploads.end_round(clients)
         self._seconds |= {c: clients.seconds[c] / max(steps, 1) for c in clients.alive}
         self._remarks.on_unmixed(server_round, unmixed, noisy=self.keeps_ledger)

@@ -146,6 +146,7 @@ class UShapeStrategy(RoundLoop):
             progress = server_round - 1 + number / steps
             self.audience.on_step(taken.take(Place(server_round, number, progress)))
         taken.finish(Place(server_round, steps, server_round))
+        self.trunk.tell_untaken(server_round)
         return steps
 
     def _steps(self, clients: Clients) -> TrunkSteps:

@@ -206,3 +206,40 @@ def test_a_clients_metrics_are_numbers(value: Any, failure: str | None) -> None:
         reached.call("step", dict.fromkeys(range(3), STEP))
     assert reached.failures == ({} if failure is None else {1: failure})
     assert len(reached.replies) == (3 if failure is None else 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "failure"),
+    [
+        (lambda reply: [1], "step returns a list of an int; needed is a dictionary of tensors and"),
+        (lambda reply: None, "step returns None; needed is a dictionary"),
+        (
+            lambda reply: {**reply, "smashed": [reply["smashed"][0].to_sparse()]},
+            "step returns a tensor of kind sparse_coo; needed are strided tensors with values",
+        ),
+        (
+            lambda reply: {**reply, "labels": {"own": reply["labels"].to("meta")}},
+            "step returns a tensor of kind meta; needed are strided tensors with values",
+        ),
+    ],
+)
+def test_a_reply_that_no_link_could_carry_costs_its_own_contribution(
+    wrong: Any, failure: str
+) -> None:
+    clients = clients_of()
+    own = clients[1].run
+    clients[1].run = lambda *given: wrong(own(*given))  # type: ignore[method-assign]
+    with LocalLink(clients).round(None, messages()) as reached:
+        replies = reached.call("step", dict.fromkeys(range(3), STEP))
+    assert replies.keys() == {0, 2}
+    assert reached.failures[1].startswith(failure)
+
+
+def test_weights_that_no_message_could_carry_cost_their_own_contribution() -> None:
+    clients = clients_of()
+    own = clients[1].release
+    clients[1].release = lambda: ({"w": torch.ones(1).bfloat16()}, own()[1])  # type: ignore[method-assign]
+    with LocalLink(clients).round(None, messages(returns_arrays=True)) as reached:
+        reached.call("step", dict.fromkeys(range(3), STEP))
+    assert "BFloat16" in reached.failures[1]
+    assert len(reached.replies) == 2

@@ -114,3 +114,27 @@ def test_torchs_losses_that_the_message_and_the_docs_name_train(loss: nn.Module)
 def test_what_can_be_no_loss_is_refused_at_once(loss: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         PSL(TOY.upper(), loss=loss, device="cpu")
+
+
+def test_a_loss_that_is_nan_is_told_once_a_round(caplog: pytest.LogCaptureFixture) -> None:
+    def nan(logits: Tensor, targets: Tensor) -> Tensor:
+        return by_hand(logits, targets) * float("nan")
+
+    strategy = PSL(TOY.upper(), loss=nan, device="cpu", steps_per_round=3)
+    before = [weight.detach().clone() for weight in strategy.upper.module.parameters()]
+    with caplog.at_level("WARNING"):
+        strategy.fit(TOY.make_clients(adamw(0.02)), 2)
+    told = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert [words.partition(":")[0] for words in told] == ["round 1", "round 2"]
+    assert "left out 12 steps, as gradients in it were NaN or too large" in told[0]
+    after = strategy.upper.module.parameters()
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_a_loss_that_detaches_the_logits_is_named() -> None:
+    def detached(logits: Tensor, targets: Tensor) -> Tensor:
+        return by_hand(logits.detach(), targets)
+
+    strategy = PSL(TOY.upper(), loss=detached, device="cpu", steps_per_round=1)
+    with pytest.raises(ValueError, match="the loss has no gradient; it must compute it from the l"):
+        strategy.fit(TOY.make_clients(adamw(0.02)), 1)

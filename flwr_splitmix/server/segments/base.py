@@ -22,6 +22,7 @@ from flwr_splitmix.schedule import (
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.server.intake.finite import squares_finite
 from flwr_splitmix.storage import under
+from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -67,6 +68,7 @@ class TrainedSegment:
         self.optimizer = ScheduledOptimizer(
             self.module, optimizer or adamw(), schedule or WarmupCosine()
         )
+        self._untaken = 0
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -107,6 +109,23 @@ class TrainedSegment:
         """
         gradients = self.own_gradients()
         return squares_finite(gradients) if gradients else None
+
+    def leave_step(self) -> None:
+        """Take no step, as the gradients are not finite, and count that."""
+        self._untaken += 1
+        self.optimizer.zero_grad()
+
+    def tell_untaken(self, server_round: int) -> None:
+        """Log, at the end of a round, how many steps it has not taken."""
+        untaken, self._untaken = self._untaken, 0
+        if untaken:
+            log.warning(
+                "round %d: the server's %s left out %s, as gradients in it were NaN or too large: "
+                "the loss may be NaN, or the learning rate too high",
+                server_round,
+                self.name,
+                counted(untaken, "step"),
+            )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state of module and optimizer as tensors and plain values."""

@@ -152,8 +152,7 @@ class TrunkSegment(TrainedSegment):
         parts = [part for own in at_messages.values() for part in own]
         if not (all_finite(parts) and self._may_step()):
             # An offender's contribution cannot be removed from the summed gradient.
-            self.optimizer.zero_grad()
-            log.warning("the trunk takes no step: gradients overflow in it")
+            self.leave_step()
             guilty = [c for c, own in at_messages.items() if not all_finite(own)]
             guilty = guilty or self._overflowing_alone(passes, gradients)
             return {client: own for client, own in at_messages.items() if client not in guilty}

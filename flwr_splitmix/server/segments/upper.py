@@ -182,6 +182,10 @@ class ServerSegment(TrainedSegment):
         loss = target_loss(logits, targets, multi_label=self.multi_label, loss=self.loss) * groups
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
+        elif logits.requires_grad:
+            raise ValueError(
+                "the loss has no gradient; it must compute it from the logits, and not detach them"
+            )
         if inputs.grad is None:
             raise ValueError(
                 "the upper segment's logits have no gradient with respect to its smashed data; it "
@@ -221,8 +225,7 @@ class ServerSegment(TrainedSegment):
                 gradient = cast(Tensor, parameter.grad)
                 parameter.grad = torch.where(fine, gradient, 0.0)
         elif not bool(fine):
-            log.warning("the upper segment takes no step: gradients overflow in it")
-            self.optimizer.zero_grad()
+            self.leave_step()
 
     @torch.no_grad()  # what a module caches may need a graph in training
     def score(self, smashed: Tensor, labels: Tensor) -> Tally:
