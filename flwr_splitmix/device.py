@@ -27,7 +27,7 @@ def pick_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(
             f"there is no device {name!r} here; allowed are 'auto', 'cpu', 'cuda', 'cuda:<i>' and "
             "'mps' where the machine has them"

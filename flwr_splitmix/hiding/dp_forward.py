@@ -18,6 +18,7 @@ from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed
 from flwr_splitmix.privacy.noise import GaussianNoise
 from flwr_splitmix.privacy.statement import Statement
+from flwr_splitmix.values import real_number, whole_number
 
 Sensitivity = Literal["replace", "published"]
 
@@ -71,10 +72,10 @@ class DPForward(Hiding):
         if sensitivity not in get_args(Sensitivity):
             allowed = " and ".join(map(repr, get_args(Sensitivity)))
             raise ValueError(f"sensitivity is {sensitivity!r}; allowed are {allowed}")
-        if not (math.isfinite(clip_norm) and clip_norm > 0):
+        epsilon, delta = real_number("epsilon", epsilon), real_number("delta", delta)
+        if not (math.isfinite(real_number("clip_norm", clip_norm)) and clip_norm > 0):
             raise ValueError(f"clip_norm is {clip_norm}; it must be a number above 0")
-        if releases < 1:
-            raise ValueError(f"releases is {releases}; it must be at least 1")
+        releases = whole_number("releases", releases, least=1)
         super().__init__()
         assumed = 2 * clip_norm if sensitivity == "replace" else clip_norm
         # n releases of a text compose to one whose shift is sqrt(n) times as large.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.batches import Example, check_map_style, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.words import with_article
@@ -118,6 +118,11 @@ class Hiding:
     public
         Public texts for a method that needs some, tokenised like the client's; None for none.
 
+    Raises
+    ------
+    TypeError
+        If the public texts are no map-style data set of (tokens, label) pairs.
+
     Attributes
     ----------
     warning
@@ -132,6 +137,8 @@ class Hiding:
     accounts: ClassVar[bool] = False
 
     def __init__(self, public: Dataset[Example] | None = None) -> None:
+        if public is not None:
+            _check_public(public)
         self.public = public
         self._side: ClientSide | None = None
 
@@ -287,3 +294,12 @@ class Hiding:
     def local_trunk(self, trunk: nn.Module) -> nn.Module:
         """Return the module between head and tail for a client that has the trunk itself."""
         return trunk
+
+
+def _check_public(public: Dataset[Example]) -> None:
+    check_map_style("public", public)
+    if len(public):  # type: ignore[arg-type]
+        try:
+            fetch(public, np.arange(1))
+        except TypeError as error:
+            raise TypeError(f"public: {error}; TextSet(texts, labels=texts) makes them") from None

@@ -218,3 +218,22 @@ def test_an_empty_set_of_supports_is_refused_by_both() -> None:
         MixGuardClient(
             TOY.head(), TOY.tail(), TOY.texts(0, 4), empty, vocab_size=VOCABULARY, device="cpu"
         )
+
+
+@pytest.mark.parametrize(
+    ("public", "said"),
+    [
+        (3, "public is int; needed is a map-style data set"),
+        ([[1, 2, 3], [4, 5]], r"public: a data set must give \(input, label\) pairs, .* TextSet"),
+    ],
+)
+def test_public_texts_of_another_form_are_named(public: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        Hiding(public)
+    with pytest.raises(TypeError, match=said):
+        MixGuard(public, vocab_size=9)
+
+
+def test_mixguard_needs_public_texts() -> None:
+    with pytest.raises(TypeError, match="public is NoneType; needed is a map-style data set"):
+        MixGuard(None, vocab_size=9)  # type: ignore[arg-type]

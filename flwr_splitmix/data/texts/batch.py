@@ -63,6 +63,8 @@ class TextSet(Dataset[Example]):
 
     Raises
     ------
+    TypeError
+        If texts or labels are no list.
     ValueError
         If a text is empty or too long, a token id or a label is no integer, a token id is negative,
         labels are of both kinds, or the numbers of texts and labels, or of a text's tokens and
@@ -77,6 +79,12 @@ class TextSet(Dataset[Example]):
         max_length: int | None = None,
         pad_to: int | None = None,
     ) -> None:
+        for name, given in {"texts": texts, "labels": labels}.items():
+            if not hasattr(given, "__len__"):
+                raise TypeError(
+                    f"{name} is {given!r:.40}; needed is a list with one entry for each text "
+                    "(texts to predict the words of are their own labels: labels=texts)"
+                )
         if len(texts) != len(labels):
             raise ValueError(
                 f"there {are(len(texts))} {counted(len(texts), 'text')} and "

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Batches, Example, fetch
+from flwr_splitmix.data.batches import Batches, Example, check_map_style, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
@@ -92,6 +92,7 @@ class MixGuard(Hiding):
         special_ids: Sequence[int] = (),
         options: MixGuardOptions | None = None,
     ) -> None:
+        check_map_style("public", public)
         super().__init__(public)
         self.options = options or MixGuardOptions()
         self._examples = len(public)  # type: ignore[arg-type]
