@@ -71,12 +71,12 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _serve(self, requests: Any, context: Any) -> None:
         await self._admit(context)
-        # Counted before any other stream is admitted: nothing is awaited in between.
-        self._streams += 1
         loop = asyncio.get_running_loop()
         room = self._make_room()
         # Calls wait for nodes, so they run in a thread: the event loop serves all nodes.
         thread = ThreadPoolExecutor(1, thread_name_prefix="splitmix-mixer")
+        # Counted before any other stream is admitted: nothing is awaited in between.
+        self._streams += 1
         try:
             await context.send_initial_metadata(())
             number = 0

@@ -17,6 +17,7 @@ from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.stream.server import StreamService
 from flwr_splitmix.mixers import Mixup, PatchCutMix
 from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.server.mixing import process
 from flwr_splitmix.server.mixing.opening import Opening
 from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.server.mixing.room import MixingRoom
@@ -155,6 +156,23 @@ def test_so_many_streams_and_no_more(
     streams[0].close()
     wait_for("a place", lambda: _opens(stream_to(mixer)))
     streams[1].close()
+
+
+def test_a_round_that_cannot_begin_takes_no_place(
+    start_mixer: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 64 of them the mixer turned every ServerApp away, until it was restarted."""
+    monkeypatch.setattr(service, "MOST_STREAMS", 1)
+    mixer = start_mixer(certificate=None, key=None)
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "MixingRoom", _no_room)
+        with pytest.raises(LinkError, match="turns this run away: Unexpected"):
+            stream_to(mixer).open(OPENING)
+    assert _opens(stream_to(mixer))
+
+
+def _no_room(*_: Any) -> Any:
+    raise MemoryError
 
 
 def _opens(channel: MixerChannel) -> bool:
