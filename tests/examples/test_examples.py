@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+import tomllib
 from copy import deepcopy
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -182,11 +183,30 @@ def test_the_lines_on_links_make_them(tmp_path: Path) -> None:
     }  # fmt: skip
     exec(program("docs/own-app.md", "import StreamLink"), names)
     assert names["strategy"].link is names["link"]
-    token = tmp_path / "mixer-token"
+    token = tmp_path / "mixer.token"
     token.write_text("a" * 43)
     token.chmod(0o600)
     text = program("docs/own-app.md", "import MixerLink")
-    for page, here in (("/mixer-token", token), ("/mixer-ca.crt", files.ca)):
+    for page, here in (
+        ("/mixer.token", token), ("/mixer-ca.crt", files.ca),
+        ("/run.crt", files.certificate), ("/run.key", files.key),
+    ):  # fmt: skip
         text = text.replace(f"/etc/splitmix{page}", str(here))
+    assert "/etc/" not in text
     exec(text, names)
     assert names["strategy"].link is names["link"]
+
+
+def test_the_lines_on_a_mixer_fit_the_one_of_the_deployment_page() -> None:
+    """That one asks for a certificate, and an app of one's own showed none."""
+    text = program("docs/own-app.md", "import MixerLink")
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (via,) = re.findall(r"```toml\n(link-via = .*?)```", page, re.DOTALL)
+    keys = tomllib.loads(via)
+    for key, given in (
+        ("link-via", ""), ("link-via-token", ""), ("ssl-ca-certfile", "ca="),
+        ("ssl-certfile", "certificate="), ("ssl-keyfile", "key="),
+    ):  # fmt: skip
+        assert f'{given}"{keys[key]}"' in text
+    assert f"--token-file {keys['link-via-token']}" in page
+    assert f"--link-client-ca {keys['ssl-ca-certfile']}" in page

@@ -16,6 +16,7 @@ import grpc
 from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.link import LinkError, RoundLostError
+from flwr_splitmix.links.mixer.handshake import asks_for_certificate
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream.protocol import (
     in_pieces,
@@ -88,8 +89,8 @@ class MixerChannel:
         Raises
         ------
         LinkError
-            If the mixer cannot be reached within `patience` seconds, does not answer, turns this
-            ServerApp away, or refuses the round.
+            If the mixer cannot be reached within `patience` seconds, asks for a certificate and
+            there is none, does not answer, turns this ServerApp away, or refuses the round.
         """
         deadline = time.monotonic() + self._patience
         told = ""
@@ -104,10 +105,16 @@ class MixerChannel:
                 said = one_line(error.details() or error.code().name)
                 if error.code() != grpc.StatusCode.UNAVAILABLE:
                     raise LinkError(f"{self._mixer} turns this run away: {said}") from None
+                if self._lacks_certificate:
+                    raise LinkError(
+                        f"{self._mixer} asks for a certificate (--link-client-ca), and this run "
+                        "shows none; give certificate= and key= to MixerLink (in the apps "
+                        "ssl-certfile and ssl-keyfile)"
+                    ) from None
                 if time.monotonic() + PAUSE > deadline:
                     raise LinkError(
                         f"{self._mixer} could not be reached within {self._patience:g} s: {said}; "
-                        f"does splitmix mixer run there, {self._expected}?{self._unshown}"
+                        f"does splitmix mixer run there, {self._expected}?{self._unaccepted}"
                     ) from None
                 if said != told:
                     told = said
@@ -164,16 +171,23 @@ class MixerChannel:
     def _expected(self) -> str:
         """What this process expects there, for a mixer with other encryption."""
         if not self._dialled.tls:
-            return "without TLS (there is no ssl-ca-certfile)"
-        signer = "ssl-ca-certfile" if self._dialled.ca else "an authority that gRPC comes with"
+            return "without TLS (MixerLink has no ca=, the app no ssl-ca-certfile)"
+        own = "the authority in ca= of MixerLink (in the apps ssl-ca-certfile)"
+        signer = own if self._dialled.ca else "an authority that gRPC comes with"
         return f"with a certificate of that name, signed by {signer}"
 
     @property
-    def _unshown(self) -> str:
-        """What a mixer may have asked for that this process does not show."""
-        if not self._dialled.tls or self._dialled.pair is not None:
+    def _lacks_certificate(self) -> bool:
+        """Whether the mixer asks for a certificate, and this process has none."""
+        own = self._dialled
+        return own.tls and own.pair is None and asks_for_certificate(own.address)
+
+    @property
+    def _unaccepted(self) -> str:
+        """What a mixer may not accept of what this process shows."""
+        if not self._dialled.tls or self._dialled.pair is None:
             return ""
-        return " If it asks for certificates (--link-client-ca), set ssl-certfile and ssl-keyfile"
+        return " The authority in --link-client-ca must have signed the certificate of this run"
 
     def _dial(self) -> None:
         # One connection per stream, since a mixer may be restarted between rounds.

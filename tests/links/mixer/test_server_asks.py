@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import torch
 from flwr_splitmix.links import LinkError, MixerLink
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.mixer.handshake import asks_for_certificate
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
-from flwr_splitmix.links.stream.certificates import Certificates
+from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.server.mixing.steps import MixedSteps
 from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
@@ -50,12 +53,47 @@ def test_a_mixer_without_the_right_certificate_is_not_dialled(
     mixer = start_mixer()
     for ca, signer in (
         (b"", "an authority that gRPC comes with"),
-        (files.of_node(0)[0].read_bytes(), "ssl-ca-certfile"),
+        (
+            files.of_node(0)[0].read_bytes(),
+            "the authority in ca= of MixerLink (in the apps ssl-ca-certfile)",
+        ),
     ):
         channel = MixerChannel(Dialled(mixer.address, tls=True, ca=ca, token=TOKEN), 1.0)
         with pytest.raises(LinkError, match="could not be reached within 1 s") as raised:
             channel.open(OPENING)
         assert f"a certificate of that name, signed by {signer}?" in str(raised.value)
+
+
+def test_a_mixer_that_asks_for_a_certificate_says_so_at_once(
+    start_mixer: Start, files: Certificates
+) -> None:
+    """It just hangs up, and a run without one waited as long as for a mixer that is not there."""
+    mixer, ca = start_mixer(client_ca=files.ca), files.ca.read_bytes()
+    channel = MixerChannel(Dialled(mixer.address, True, ca, None, TOKEN), 60.0)
+    began = time.monotonic()
+    with pytest.raises(
+        LinkError,
+        match=r"asks for a certificate \(--link-client-ca\), and this run shows none; give "
+        r"certificate= and key= to MixerLink \(in the apps ssl-certfile and ssl-keyfile\)",
+    ):
+        channel.open(OPENING)
+    assert time.monotonic() - began < 30
+
+
+def test_a_certificate_of_another_authority_may_be_why(
+    start_mixer: Start, files: Certificates, tmp_path: Path
+) -> None:
+    mixer, ca = start_mixer(client_ca=files.ca), files.ca.read_bytes()
+    certificate, key = make_certificates(tmp_path / "other", nodes=1).of_node(0)
+    pair = certificate.read_bytes(), key.read_bytes()
+    with pytest.raises(LinkError, match=r"authority in --link-client-ca must have signed the"):
+        MixerChannel(Dialled(mixer.address, True, ca, pair, TOKEN), 1.0).open(OPENING)
+
+
+def test_other_servers_ask_for_no_certificate(start_mixer: Start, plain: MixerServer) -> None:
+    assert not asks_for_certificate(start_mixer().address)
+    assert not asks_for_certificate(plain.address)
+    assert not asks_for_certificate(f"127.0.0.1:{free_port()}")
 
 
 def test_a_mixer_with_tls_is_not_dialled_without(
@@ -65,7 +103,7 @@ def test_a_mixer_with_tls_is_not_dialled_without(
     channel = MixerChannel(Dialled(start_mixer().address, tls=False, token=TOKEN), 1.2)
     with (
         caplog.at_level(logging.WARNING, "flwr.splitmix"),
-        pytest.raises(LinkError, match=r"run there, without TLS \(there is no ssl-ca-certfile\)"),
+        pytest.raises(LinkError, match=r"without TLS \(MixerLink has no ca=, the app no ssl-"),
     ):
         channel.open(OPENING)
     (told,) = [said for said in caplog.messages if "(link-via) cannot be reached: " in said]
