@@ -17,6 +17,12 @@ from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.node.pinned import MIXER, MIXER_CA
 from flwr_splitmix.links.node.state import CONTEXT_BYTES, FORGET_DAYS, STATE_DIR
 from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
+from flwr_splitmix.links.stream.protocol import (
+    NOTICE_SECONDS,
+    PING_SECONDS,
+    UNANSWERED_SECONDS,
+    UNCONFIRMED_SECONDS,
+)
 from flwr_splitmix.observers import metrics
 from flwr_splitmix.privacy.policy import KEYS as POLICY_KEYS
 from flwr_splitmix.privacy.policy import POLICY
@@ -117,6 +123,10 @@ def test_seconds_megabytes_and_days_are_the_codes_own() -> None:
     page = " ".join(PAGE.split())
     for said in (
         f"is dialled again, for {parameters['reattach_timeout'].default:g} s;",
+        f"within {PING_SECONDS + UNANSWERED_SECONDS} s, since a ping every {PING_SECONDS} s must "
+        f"be answered within {UNANSWERED_SECONDS} s",
+        f"knows after {PING_SECONDS + UNCONFIRMED_SECONDS} s that",
+        f"20 s begin afterwards, or after {NOTICE_SECONDS} s",
         f"`attach-timeout` ({in_app()['attach-timeout']:g} s)",
         f"`step-timeout` ({in_app()['step-timeout']:g} s)",
         f"up to {CONTEXT_BYTES // 10**6} MB,",

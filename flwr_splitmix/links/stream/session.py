@@ -23,6 +23,7 @@ from flwr_splitmix.links.stream.protocol import (
     MAX_UNHEARD,
     METHOD,
     NODE_KEY,
+    NOTICE_SECONDS,
     PROTOCOL,
     PROTOCOL_KEY,
     TOKEN_KEY,
@@ -118,7 +119,9 @@ class Session:
         if self._identity is not None:
             self._pair = read_pair(self._identity.certificate, self._identity.key)
         pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.timeout
+        noticed = since
         while True:
+            held = False
             try:
                 with self._dial() as channel:
                     if self._converse(channel):
@@ -128,9 +131,13 @@ class Session:
                 reason = one_line(error.details() or error.code().name)
                 if error.code() not in RETRIED:
                     raise LinkError(reason) from None
+                held = error.code() is grpc.StatusCode.ALREADY_EXISTS
             if self._attached:
                 self._attached = False
                 pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.patience
+                noticed = since + NOTICE_SECONDS
+            elif held and time.monotonic() < noticed:
+                since = time.monotonic()  # the server is there, and holds the broken connection
             elif time.monotonic() + pause > since + patience:
                 raise LinkError(
                     f"could not reach the ServerApp at {self._ticket.address} within "

@@ -126,7 +126,7 @@ def delayed(seconds: float) -> Line:
 
 
 class Proxy(Relay):
-    """A relay in front of an address, whose connections can be cut and refused.
+    """A relay in front of an address, whose connections can be cut, stalled and refused.
 
     Parameters
     ----------
@@ -147,6 +147,10 @@ class Proxy(Relay):
 
     def hear(self, way: str, data: bytes) -> None:
         self.heard[way].append(data)
+
+    def stall(self) -> None:
+        """Confirm all bytes from now on, and deliver none."""
+        self.line = delayed(3600)
 
 
 def no_threads_left() -> None:

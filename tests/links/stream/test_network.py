@@ -21,6 +21,7 @@ import torch
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.stream import protocol
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
 from flwr_splitmix.links.ticket import Ticket
@@ -140,6 +141,36 @@ def test_who_is_not_back_in_time_is_left_out(impatient: StreamLink, impatient_pr
         assert time.monotonic() - began > 2.9
         assert clients.failures == {1: "was cut off and not back within 3 s"}
         assert call(clients, 2) == {0: 2}
+
+
+@pytest.mark.timeout(60)
+def test_a_connection_on_which_nothing_arrives_is_noticed_by_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bytes were confirmed, by a gateway or a frozen process, and it took a minute more."""
+    monkeypatch.setattr(protocol, "PING_SECONDS", 1)
+    monkeypatch.setattr(protocol, "UNANSWERED_SECONDS", 2)
+    link = StreamLink(address="127.0.0.1:0", attach_timeout=60, reattach_timeout=1)
+    link.open(None)
+    proxy = Proxy(link.dialled)
+    gave_up: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def peer(ticket: Ticket, node: int) -> None:
+        try:
+            good(replace(ticket, address=proxy.address), node)
+        except LinkError as error:
+            gave_up.put(str(error))
+
+    with a_round(link, [good, peer]) as clients:
+        assert call(clients, 1) == {0: 1, 1: 1}
+        proxy.stall()
+        proxy.open = False
+        assert call(clients, 2) == {0: 2}
+        assert clients.failures == {1: "was cut off and not back within 1 s"}
+        assert "could not reach the ServerApp" in gave_up.get(timeout=20)
+    proxy.close()
+    link.close()
+    no_threads_left()
 
 
 def test_a_node_that_is_killed_in_a_step(impatient: StreamLink) -> None:

@@ -1,0 +1,98 @@
+"""The node's end: servers that refuse it for a while, say nothing, or acknowledge nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.frames.codec import Frame, encode
+from flwr_splitmix.links.stream import session
+from flwr_splitmix.links.stream.session import Answer, Session
+from flwr_splitmix.links.ticket import Ticket
+from tests.links.stream.peers import DESCRIPTION, echo
+
+Says = Callable[[int, Any], Iterator[bytes]]
+"""What a server says on a node's stream: (number of the stream from 0, context) -> messages."""
+
+HELLO = encode(Frame("hello"))
+
+
+class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Serves streams as a test says; `over` is set when the test ends."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.streams = 0
+        self.says: Says | None = None
+
+    def service(self, handler_call_details: Any) -> Any:
+        return grpc.stream_stream_rpc_method_handler(self.serve)
+
+    def serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        number, self.streams = self.streams, self.streams + 1
+        assert self.says is not None
+        yield from self.says(number, context)
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[Server, str]]:
+    handler, server = Server(), grpc.server(ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers([handler])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield handler, f"127.0.0.1:{port}"
+    handler.over.set()
+    server.stop(0).wait()
+
+
+def attach(address: str, answer: Answer = echo, **limits: float) -> None:
+    ticket = Ticket(0, 0, 1, 1, link="stream", address=address, tls=False, token="x.y", **limits)  # type: ignore[arg-type]
+    Session(ticket, 1, DESCRIPTION, answer).run()
+
+
+def holds_the_old_connection(seconds: float) -> Says:
+    """Break the first stream, refuse others for a while, and then finish the round."""
+    broke = [0.0]
+
+    def says(number: int, context: Any) -> Iterator[bytes]:
+        if number == 0:
+            yield HELLO
+            broke[0] = time.monotonic()
+            context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
+        if time.monotonic() < broke[0] + seconds:
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, "another connection stands")
+        yield HELLO
+        yield encode(Frame("finish"))
+
+    return says
+
+
+@pytest.mark.timeout(60)
+def test_a_node_is_back_before_the_server_has_noticed_that_it_was_away(
+    server: tuple[Server, str],
+) -> None:
+    """Its address had changed, and the server refused it for longer than its patience."""
+    handler, address = server
+    handler.says = holds_the_old_connection(2.0)
+    attach(address, timeout=30, patience=0.5)
+    assert handler.streams > 3
+
+
+@pytest.mark.timeout(60)
+def test_a_node_does_not_wait_forever_for_a_server_to_notice(
+    server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "NOTICE_SECONDS", 1.0)
+    handler, address = server
+    handler.says = holds_the_old_connection(600.0)
+    began = time.monotonic()
+    with pytest.raises(LinkError, match=r"within 0\.5 s: another connection stands"):
+        attach(address, timeout=30, patience=0.5)
+    assert time.monotonic() - began > 1.0
