@@ -23,6 +23,7 @@ from flwr_splitmix.links.stream.protocol import (
     UNANSWERED_SECONDS,
     UNCONFIRMED_SECONDS,
 )
+from flwr_splitmix.links.stream.session import SILENCE
 from flwr_splitmix.observers import metrics
 from flwr_splitmix.privacy.policy import KEYS as POLICY_KEYS
 from flwr_splitmix.privacy.policy import POLICY
@@ -97,7 +98,7 @@ def test_flower_has_the_options_that_are_given(program: str) -> None:
 def test_the_lines_to_watch_are_logged() -> None:
     section = PAGE[PAGE.index("## Monitoring") : PAGE.index("## Failures")]
     lines = re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
-    assert len(lines) == 15
+    assert len(lines) == 16
     folders = (ROOT / "flwr_splitmix" / part for part in ("links", "runs", "server", "strategies"))
     files = sorted(file for folder in folders for file in folder.rglob("*.py"))
     files.append(ROOT / "flwr_splitmix" / "words.py")
@@ -127,6 +128,7 @@ def test_seconds_megabytes_and_days_are_the_codes_own() -> None:
         f"be answered within {UNANSWERED_SECONDS} s",
         f"knows after {PING_SECONDS + UNCONFIRMED_SECONDS} s that",
         f"20 s begin afterwards, or after {NOTICE_SECONDS} s",
+        f"keeps its nodes for {SILENCE / 3600:g} hours",
         f"`attach-timeout` ({in_app()['attach-timeout']:g} s)",
         f"`step-timeout` ({in_app()['step-timeout']:g} s)",
         f"up to {CONTEXT_BYTES // 10**6} MB,",

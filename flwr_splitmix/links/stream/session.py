@@ -32,6 +32,7 @@ from flwr_splitmix.links.stream.protocol import (
     message_settings,
     next_frame,
 )
+from flwr_splitmix.links.stream.silence import SilenceLimit
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.words import one_line
@@ -44,6 +45,10 @@ Answer = Callable[[str, Mapping[str, Any]], Outcome]
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two attempts to dial; they double each time, with 25 % jitter."""
 
+SILENCE = 6 * 3600.0
+"""Seconds that a ServerApp may leave an attached node without a message. It sends none while it
+waits for others, which may take as long as an evaluation, an hour."""
+
 RETRIED = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -55,6 +60,10 @@ RETRIED = frozenset(
     }
 )
 """Statuses that may be temporary; any other is final."""
+
+
+class _SilentError(Exception):
+    """The server keeps the connection, answers pings and says nothing."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +122,8 @@ class Session:
         ------
         LinkError
             If the server refuses this client, leaves it out of the round, cannot be reached within
-            the ticket's limits, or violates the protocol, or if this node's own certificate is
-            invalid; the message may be sent to the server.
+            the ticket's limits, says nothing for `SILENCE` seconds, or violates the protocol, or if
+            this node's own certificate is invalid; the message may be sent to the server.
         """
         if self._identity is not None:
             self._pair = read_pair(self._identity.certificate, self._identity.key)
@@ -124,9 +133,16 @@ class Session:
             held = False
             try:
                 with self._dial() as channel:
-                    if self._converse(channel):
+                    if self._converse(channel, patience):
                         return
                 reason = "the server closed the connection"
+            except _SilentError:
+                if self._attached:
+                    raise LinkError(
+                        f"the ServerApp at {self._ticket.address} said nothing for "
+                        f"{SILENCE / 3600:g} h and kept the connection; its log may say why"
+                    ) from None
+                reason = "it took the connection and said nothing"
             except grpc.RpcError as error:
                 reason = one_line(error.details() or error.code().name)
                 if error.code() not in RETRIED:
@@ -175,8 +191,14 @@ class Session:
         )
         return grpc.secure_channel(self._ticket.address, credentials, options=options)
 
-    def _converse(self, channel: grpc.Channel) -> bool:
-        """Answer the calls of one connection; return whether the round is finished."""
+    def _converse(self, channel: grpc.Channel, patience: float) -> bool:
+        """Answer the calls of one connection; return whether the round is finished.
+
+        Parameters
+        ----------
+        patience
+            Seconds to wait for the server's first message.
+        """
         outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
         outbox.put(in_pieces(Frame("hello", self._number, payload=self._description)))
         stream: Iterator[bytes] = channel.stream_stream(METHOD)(
@@ -188,18 +210,24 @@ class Session:
             ),
         )
         try:
-            while True:
-                data = next_frame(stream, self._max_body)
-                self._attached = True
-                frame = self._decode(data)
-                if frame.kind == "finish":
-                    return True
-                if frame.kind == "leave":
-                    raise LinkError(f"left out of the round: {one_line(frame.text)}")
-                if frame.kind == "call" and (reply := self._reply_to(frame)) is not None:
-                    outbox.put(reply)
+            with SilenceLimit(patience, stream.cancel) as limit:  # type: ignore[attr-defined]
+                messages = limit.awaited(stream)
+                while True:
+                    data = next_frame(messages, self._max_body)
+                    self._attached, limit.seconds = True, SILENCE
+                    frame = self._decode(data)
+                    if frame.kind == "finish":
+                        return True
+                    if frame.kind == "leave":
+                        raise LinkError(f"left out of the round: {one_line(frame.text)}")
+                    if frame.kind == "call" and (reply := self._reply_to(frame)) is not None:
+                        outbox.put(reply)
         except StopIteration:
             return False  # the server ended the stream without a word
+        except grpc.RpcError:
+            if limit.exceeded:
+                raise _SilentError from None
+            raise
         finally:
             outbox.put(None)
             stream.cancel()  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.frames.codec import Frame, encode
+from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.stream import session
 from flwr_splitmix.links.stream.session import Answer, Session
 from flwr_splitmix.links.ticket import Ticket
@@ -96,3 +97,69 @@ def test_a_node_does_not_wait_forever_for_a_server_to_notice(
     with pytest.raises(LinkError, match=r"within 0\.5 s: another connection stands"):
         attach(address, timeout=30, patience=0.5)
     assert time.monotonic() - began > 1.0
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_takes_the_connection_and_says_nothing(server: tuple[Server, str]) -> None:
+    """It answered pings, and its node waited for ever."""
+    handler, address = server
+
+    def says(number: int, context: Any) -> Iterator[bytes]:
+        handler.over.wait()
+        yield HELLO
+
+    handler.says = says
+    with pytest.raises(LinkError, match=r"within 1 s: it took the connection and said nothing"):
+        attach(address, timeout=1)
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_falls_silent(
+    server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "SILENCE", 1.8)
+    handler, address = server
+
+    def says(number: int, context: Any) -> Iterator[bytes]:
+        yield HELLO
+        handler.over.wait()
+
+    handler.says = says
+    with pytest.raises(LinkError, match=r"said nothing for 0\.0005 h and kept the connection"):
+        attach(address, timeout=30)
+    assert handler.streams == 1
+
+
+def test_a_server_may_be_silent_for_longer_than_its_ticket_says(server: tuple[Server, str]) -> None:
+    """It waits for other clients meanwhile; the ticket limits how long a node dials."""
+    handler, address = server
+
+    def says(number: int, context: Any) -> Iterator[bytes]:
+        yield HELLO
+        time.sleep(2.5)
+        yield encode(Frame("finish"))
+
+    handler.says = says
+    attach(address, timeout=2, patience=2)
+    assert handler.streams == 1
+
+
+def test_a_node_that_computes_for_long_is_not_a_silent_server(
+    server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "SILENCE", 0.5)
+    handler, address = server
+
+    def says(number: int, context: Any) -> Iterator[bytes]:
+        yield HELLO
+        arguments = {"answered": 0, "arguments": {"value": 1}}
+        yield encode(Frame("call", 1, "echo", arguments))
+        yield encode(Frame("finish"))
+
+    def slow(method: str, arguments: Mapping[str, Any]) -> Outcome:
+        time.sleep(1.5)
+        return echo(method, arguments)
+
+    handler.says = says
+    attach(address, slow, timeout=30)
+    assert handler.streams == 1

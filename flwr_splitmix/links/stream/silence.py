@@ -1,0 +1,75 @@
+"""A limit on a peer's silence: gRPC notices a process that is gone, and not one that hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+LOOK_SECONDS = 1.0
+
+
+class SilenceLimit:
+    """Hangs up once a message has been awaited for too long; a context manager.
+
+    Its thread looks once a second, so that a message costs nothing.
+
+    Parameters
+    ----------
+    seconds
+        Longest wait for a message.
+    hang_up
+        Called from another thread, once, when it is over; must make the wait end.
+
+    Attributes
+    ----------
+    seconds
+        May be changed at any time.
+    exceeded
+        Whether it hung up.
+    """
+
+    def __init__(self, seconds: float, hang_up: Callable[[], object]) -> None:
+        self.seconds = seconds
+        self.exceeded = False
+        self._hang_up = hang_up
+        self._since: float | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="splitmix-silence", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._over.set()
+
+    def awaited(self, messages: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield messages; only the waits for them count."""
+        while True:
+            self._since = time.monotonic()
+            try:
+                message = next(messages)
+            except StopIteration:
+                return
+            finally:
+                self._since = None
+            yield message
+
+    def _left(self) -> float:
+        since = self._since
+        return self.seconds if since is None else since + self.seconds - time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._over.wait(min(self._left(), LOOK_SECONDS)):
+            if self._left() <= 0:
+                self.exceeded = True
+                self._hang_up()
+                return
