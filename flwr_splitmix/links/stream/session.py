@@ -90,7 +90,8 @@ class Session:
     identity
         This node's own certificate, if the server asks for one.
     max_body
-        Largest body of a frame in bytes.
+        Largest body of a frame in bytes, and the bytes of replies to store before the server has
+        acknowledged one.
     """
 
     def __init__(
@@ -251,6 +252,12 @@ class Session:
             raise LinkError(f"the server sent call {call.number} after {self._number}")
         if len(self._replies) >= MAX_UNHEARD:
             raise LinkError(f"the server made {MAX_UNHEARD} calls without a word on their replies")
+        stored = sum(len(piece) for reply in self._replies.values() for piece in reply)
+        if stored > self._max_body:
+            raise LinkError(
+                f"the server made calls without a word on replies of {stored} bytes; a node "
+                f"stores {self._max_body}, so a batch in parts must be smaller"
+            )
         outcome = self._answer(call.text, arguments)
         self._number = call.number
         self._replies[self._number] = self._encoded(call.number, outcome)

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+import torch
 
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.frames.codec import Frame, encode
@@ -163,3 +164,22 @@ def test_a_node_that_computes_for_long_is_not_a_silent_server(
     handler.says = says
     attach(address, slow, timeout=30)
     assert handler.streams == 1
+
+
+def test_a_node_stores_only_so_many_bytes() -> None:
+    """A server that acknowledged nothing could fill its memory with 256 replies of 1 GiB."""
+    ticket = Ticket(0, 0, 1, 1, link="stream", address="127.0.0.1:1", tls=False)
+    own = Session(ticket, 1, {}, lambda *_: Outcome({"x": torch.zeros(100)}), max_body=1000)
+
+    def called(number: int, answered: int = 0) -> Any:
+        arguments = {"answered": answered, "arguments": {}}
+        return own._reply_to(Frame("call", number, "echo", arguments))
+
+    assert called(1)
+    assert called(2)
+    assert called(3, answered=2)
+    assert called(4, answered=2)
+    with pytest.raises(
+        LinkError, match=r"replies of 1\d\d\d bytes; a node stores 1000, so a batch"
+    ):
+        called(5, answered=2)
