@@ -143,7 +143,7 @@ class Session:
                         f"the ServerApp at {self._ticket.address} said nothing for "
                         f"{SILENCE / 3600:g} h and kept the connection; its log may say why"
                     ) from None
-                reason = "it took the connection and said nothing"
+                reason = "no message came from it"
             except grpc.RpcError as error:
                 reason = one_line(error.details() or error.code().name)
                 if error.code() not in RETRIED:
