@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from click.testing import Result
 
 from flwr_splitmix.apps.language.attacked import attacked_texts
+from flwr_splitmix.apps.language.config import SECRET_TOKENS
 from flwr_splitmix.apps.language.texts import tokenizer_of
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import attacks_dir
@@ -111,6 +113,15 @@ def test_each_client_is_attacked_with_its_own_head_and_state(home: Path) -> None
         assert not torch.equal(next(system.base.all_here()[0].parameters()), heads[-1])
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[1], heads[2])
+
+
+def test_an_attacker_knows_how_many_secret_tokens_a_task_has_by_default(home: Path) -> None:
+    system = attacked_texts(run_of(home, "MixGuard"))
+    assert system.case(1).view.knowledge.options["secret_tokens"] == 2
+    default = system.config.model_copy(update={"secret_tokens": -1})
+    view = replace(system, config=default).case(1).view
+    assert view.knowledge.options["secret_tokens"] == SECRET_TOKENS["generation"]
+    assert {release.texts for release in view.releases} == {2}
 
 
 def test_averaged_weights_are_enough_where_nodes_keep_their_state(

@@ -147,9 +147,11 @@ class AttackedTexts:
         return make_hiding(sends_as(kind), sources)
 
     def _options(self) -> dict[str, Any]:
+        """Return the method's options; -1 secret tokens are those that the task has by default."""
         names = hiding_options(USHAPE_STRATEGIES[self.config.strategy].hiding)
         keys = names & LanguageConfig.model_fields.keys()
-        return {name: getattr(self.config, name) for name in sorted(keys)}
+        own = {"secret_tokens": self.config.secrets}
+        return {name: own.get(name, getattr(self.config, name)) for name in sorted(keys)}
 
 
 def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:

@@ -125,7 +125,7 @@ def targets_of(release: TextRelease, known: TextKnowledge) -> Iterator[tuple[str
         return
     returned = release.gradients.sum(0)
     words = release.words or release.outputs.shape[1] - 1
-    words -= int(known.options.get("secret_tokens", 0)) * known.batch_size
+    words -= int(known.options.get("secret_tokens", 0)) * release.texts
     signs = {"": 1.0}
     if known.options.get("gradients") == "one-message":
         signs[", other sign"] = -1.0

@@ -156,6 +156,7 @@ def release_texts(
                     None if outputs is None else outputs[:, row, :end],
                     None if returned is None or learns == "tail" else returned[:, row, :end],
                     words,
+                    len(sent.mask),
                 )
             )
             released.origins.append(

@@ -60,12 +60,15 @@ class TextRelease:
     words
         Number of predicted words in all texts of the step, including secret tokens, according to
         the masks; None for this text's only.
+    texts
+        Number of texts in the step, according to the masks.
     """
 
     messages: Tensor
     outputs: Tensor | None = None
     gradients: Tensor | None = None
     words: int | None = None
+    texts: int = 1
 
 
 @dataclass(frozen=True)

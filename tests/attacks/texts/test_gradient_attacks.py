@@ -107,6 +107,18 @@ def test_of_a_step_of_several_texts_the_words_are_counted(parts: LanguageParts) 
         assert float(target_of(release, parts).distance(one_hot(text))) < 1e-3
 
 
+def test_secret_tokens_of_a_step_that_is_not_full_are_no_words(parts: LanguageParts) -> None:
+    with seeded():
+        released = release_texts(
+            parts, guard(secret_tokens=3), PRIVATE[:2], batch_size=2, gradients=True
+        )
+    plain = view_of(parts, []).knowledge
+    known = replace(plain, options={"secret_tokens": 3}, batch_size=16)
+    for release in released.releases:
+        words = {target.words for _, target in targets_of(release, known)}
+        assert words == {sum(len(text) - 1 for text in PRIVATE[:2])}
+
+
 @pytest.mark.parametrize("sampler", ["convex", "rotated"])
 def test_of_a_gradient_in_one_message_both_signs_are_tried(sampler: str) -> None:
     parts, kinds = tiny_parts(1), {}
