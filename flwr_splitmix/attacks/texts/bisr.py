@@ -40,25 +40,29 @@ class Bisr(Sip):
     source = "BiSR (Chen et al., CCS 2024)"
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
-        """Read every message, and their mean."""
+        """Read every message, and their mean, by each sign that a gradient may have."""
         known = view.knowledge
         parts = known.parts()
         targets = dict(targets_of(release, known)) if "word labels" in view.has else {}
         for way, message in readings_of(release.messages).items():
-            logits = first_logits(self.inverter, message, parts.vocab_size)
-            if way in targets:
-                logits[1:], _ = match_labels(
-                    targets[way],
-                    logits[1:],
-                    self.budget,
-                    steps=BACKWARD[self.budget.scale],
-                    name=self.name,
-                    temperature=TEMPERATURE,
-                )
-            ids, fit = self._forward(parts, message.detach().float(), logits)
-            if known.begin is not None:
-                ids = text_of_labels(ids[1:], known.begin)
-            yield ids, fit, way
+            first = first_logits(self.inverter, message, parts.vocab_size)
+            # A gradient of unknown sign has two targets: "message 1" and "message 1, other sign".
+            signs = [said for said in targets if said.partition(",")[0] == way]
+            for said in signs or [way]:
+                logits = first.clone()
+                if said in targets:
+                    logits[1:], _ = match_labels(
+                        targets[said],
+                        logits[1:],
+                        self.budget,
+                        steps=BACKWARD[self.budget.scale],
+                        name=self.name,
+                        temperature=TEMPERATURE,
+                    )
+                ids, fit = self._forward(parts, message.detach().float(), logits)
+                if known.begin is not None:
+                    ids = text_of_labels(ids[1:], known.begin)
+                yield ids, fit, said
 
     def _forward(
         self, parts: LanguageParts, message: Tensor, logits: Tensor

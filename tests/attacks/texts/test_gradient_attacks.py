@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.catalogue import text_attacks
+from flwr_splitmix.attacks.texts import bisr
 from flwr_splitmix.attacks.texts.bisr import Bisr, embeddings
 from flwr_splitmix.attacks.texts.gradient_matching import (
     TailGradient,
@@ -146,6 +148,29 @@ def test_of_a_gradient_in_one_message_both_signs_are_tried(sampler: str) -> None
     torch.testing.assert_close(tried["mean"].returned, factors["mean"] * own)
     # Positive weights that sum to one have no greater sum of sizes; others have.
     assert factor == pytest.approx(1.0, rel=1e-5) if sampler == "convex" else factor > 1.001
+
+
+def test_bisr_matches_both_signs_of_a_gradient_in_one_message(
+    parts: LanguageParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matched: list[TailGradient] = []
+
+    def kept(target: TailGradient, own: torch.Tensor, *_: Any, **__: Any) -> Any:
+        matched.append(target)
+        return own, 0.0
+
+    monkeypatch.setattr(bisr, "match_labels", kept)
+    shape = (11, 5, parts.width)
+    release = TextRelease(torch.randn(shape), torch.randn(shape), torch.randn(shape))
+    known = replace(view_of(parts, []).knowledge, options={"gradients": "one-message"})
+    view = TextView("server", [release], known)
+    attack = Bisr()
+    attack.fit(view, texts(8, 4), Budget("smoke", iterations=1))
+    ways = [guess.way for guess in attack.run(view)]
+    assert ways == list(dict(targets_of(release, known)))
+    assert len(matched) == len(ways) == 2 * (len(release.messages) + 1)
+    for one, other in zip(matched[::2], matched[1::2], strict=True):
+        assert torch.equal(one.returned, -other.returned)
 
 
 def test_gradients_of_messages_sum_to_that_of_the_loss() -> None:
