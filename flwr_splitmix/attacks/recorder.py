@@ -156,8 +156,8 @@ class Recorder(Observer):
             return
         if event.direction != "up" or event.phase != "train" or self.directory is not None:
             return
-        messages = _stacked(event.payload, "messages")
-        gradients = _stacked(event.payload, "gradients")
+        messages = stacked(event.payload, "messages")
+        gradients = stacked(event.payload, "gradients")
         kept = self._kept[event.client]
         if messages is not None:
             kept.append(Recording(event.server_round, event.client, messages))
@@ -282,9 +282,17 @@ def _detached(upload: Upload) -> Upload:
     return Upload(smashed, [None if t is None else t.detach().cpu() for t in upload.labels])
 
 
-def _stacked(payload: Mapping[str, Any], name: str) -> Tensor | None:
-    """Return the tensors under `name` stacked; None if there are none, or their shapes differ."""
-    tensors = payload.get(name) or []
-    if not tensors or any(tensor.shape != tensors[0].shape for tensor in tensors):
+def stacked(payload: Mapping[str, Any], name: str) -> Tensor | None:
+    """Return the tensors under `name` stacked, on the CPU; None if that is not what is there.
+
+    Observers see a reply before the server checks it: there may be anything, tensors of different
+    shapes or dtypes among it.
+    """
+    tensors = payload.get(name)
+    if not isinstance(tensors, (list, tuple)) or not tensors:
+        return None
+    if not all(isinstance(tensor, Tensor) for tensor in tensors):
+        return None
+    if len({(tensor.shape, tensor.dtype) for tensor in tensors}) > 1:
         return None
     return torch.stack([tensor.detach().cpu() for tensor in tensors])

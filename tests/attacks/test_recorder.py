@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder
+from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.events import Exchange
+from flwr_splitmix.strategies import USplitSL
+from flwr_splitmix.testing.toy_texts import TextToy
 
 Direction = Literal["up", "down"]
 
@@ -86,3 +89,42 @@ def test_what_is_kept_is_a_copy_without_a_graph() -> None:
 def test_a_limit_must_be_positive() -> None:
     with pytest.raises(ValueError, match="limit is 0; it must be at least 1"):
         Recorder(limit=0)
+
+
+FIRST = torch.zeros(2, 4, 5)
+ODD: dict[str, Any] = {
+    "a text": "abc",
+    "numbers": [1, 2],
+    "a table": {"0": FIRST},
+    "one tensor": FIRST,
+    "two shapes": [FIRST, FIRST[:1]],
+    "two dtypes": [FIRST, FIRST.long()],
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_what_are_no_messages_is_not_kept(odd: Any) -> None:
+    recorder = Recorder()
+    recorder.on_exchange(exchange(0, "encode", "up", messages=tensors(0)))
+    recorder.on_exchange(exchange(0, "encode", "up", messages=odd, gradients=odd))
+    assert len(recorder.recordings[0]) == 1
+    assert recorder.recordings[0][0].gradients is None
+
+
+class Odd(UShapeClient):
+    """Sends numbers for messages, if it is client 1."""
+
+    def run(self, method: str, arguments: Any) -> Any:
+        reply = super().run(method, arguments)
+        liar = method == "encode" and self.order.client == 1 and "messages" in reply
+        return {**reply, "messages": [1, 2]} if liar else reply
+
+
+def test_a_client_without_messages_does_not_end_a_recorded_run() -> None:
+    toy = TextToy(kind=Odd)
+    recorder = Recorder()
+    strategy = USplitSL(toy.server(), device="cpu", observers=[recorder])
+    strategy.fit(toy.clients_for(strategy), 1)
+    assert strategy.recorder.metrics.rows[-1]["clients_failed"] == 1
+    assert sorted(recorder.recordings) == [0, 1, 2]
+    assert not recorder.recordings[1]

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from flwr_splitmix.attacks.recorder import stacked
 from flwr_splitmix.attacks.texts.view import PublicRelease
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers.observer import Observer
@@ -39,20 +39,31 @@ class PublicReleases(Observer):
         self.releases: deque[PublicRelease] = deque(maxlen=limit)
 
     def on_exchange(self, event: Exchange) -> None:
-        """Keep the public texts of a reply, if any."""
+        """Keep the public texts of a reply, if any; what is no such text is left to the intake."""
         groups = event.payload.get("public") if event.direction == "up" else None
-        if groups is None or len(groups) != 2:
+        if not isinstance(groups, (list, tuple)) or len(groups) != 2:
             return
-        sent, plain = groups
-        messages, states = torch.stack(list(sent["messages"])), plain["messages"][0]
+        hidden, plain = (_sent(group) for group in groups)
+        if hidden is None or plain is None or len(hidden[1]) != len(plain[1]):
+            return
+        (messages, mask), ((states, *_), own_mask) = hidden, plain
         for row in range(len(states)):
-            end, own = _end(sent["mask"][row]), _end(plain["mask"][row])
+            end, own = _end(mask[row]), _end(own_mask[row])
             self.releases.append(
-                PublicRelease(
-                    messages[:, row, :end].detach().cpu().clone(),
-                    states[row, :own].detach().cpu().clone(),
-                )
+                PublicRelease(messages[:, row, :end].clone(), states[row, :own].clone())
             )
+
+
+def _sent(group: object) -> tuple[Tensor, Tensor] | None:
+    """Return a group's messages (m, b, T, d) and mask (b, T); None if they are something else."""
+    if not isinstance(group, Mapping):
+        return None
+    messages, mask = stacked(group, "messages"), group.get("mask")
+    if messages is None or messages.dim() != 4 or not isinstance(mask, Tensor):
+        return None
+    if mask.shape != messages.shape[1:3] or not bool(mask.any(1).all()):
+        return None
+    return messages, mask.cpu()
 
 
 def _end(mask: Tensor) -> int:

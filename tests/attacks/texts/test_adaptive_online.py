@@ -14,6 +14,7 @@ from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_pub
 from flwr_splitmix.attacks.texts.releasing import release_texts
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
 from flwr_splitmix.clients import TextSet, UShapeClient
+from flwr_splitmix.events import Exchange
 from flwr_splitmix.hiding import Hiding, SnD
 from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.strategies import USplitSL
@@ -124,3 +125,26 @@ def test_it_learns_from_calibration_to_read_private_texts(kind: str) -> None:
         for one, other in zip(seen, [*list(seen)[17:], *list(seen)[:17]], strict=True)
     ]
     assert accuracy(wrong) < 0.3
+
+
+def test_public_texts_that_are_none_are_left_out() -> None:
+    def watched(*groups: object) -> int:
+        watching = PublicReleases()
+        watching.on_exchange(Exchange(1, 0, "encode_public", "up", {"public": groups}, 0))
+        return len(watching.releases)
+
+    def group(rows: int = 2, **changed: object) -> dict[str, object]:
+        states, mask = torch.zeros(rows, 4, 5), torch.ones(rows, 4, dtype=torch.uint8)
+        return {"messages": [states, states], "mask": mask, **changed}
+
+    assert watched(group(), group()) == 2
+    empty = torch.zeros(2, 4, dtype=torch.uint8)
+    odd = [
+        None, "text", {}, group(messages="text"), group(messages=[1]), group(messages=[empty]),
+        group(mask=None), group(mask=empty), group(mask=torch.ones(2, 3)), group(rows=3),
+    ]  # fmt: skip
+    for other in odd:
+        assert watched(other, group()) == watched(group(), other) == 0, other
+    nothing = PublicReleases()
+    nothing.on_exchange(Exchange(1, 0, "encode_public", "up", {"public": 3}, 0))
+    assert not nothing.releases
