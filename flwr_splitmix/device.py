@@ -6,6 +6,7 @@ import contextlib
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from flwr_splitmix.values import check_choice
 
@@ -48,6 +49,11 @@ def pick_precision(name: Precision, device: torch.device) -> torch.dtype:
         fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if fast else torch.float32
     return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
+def in_float64(tensor: Tensor) -> Tensor:
+    """Return a tensor in float64: on its device, or on the CPU if that is Apple's GPU."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:

@@ -11,7 +11,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from hashlib import blake2b
 
@@ -68,7 +68,19 @@ def torch_seed(device: torch.device, seed: int) -> Iterator[None]:
         if device.type == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
+        with _mps_seed(seed) if device.type == "mps" else nullcontext():
+            yield
+
+
+@contextmanager
+def _mps_seed(seed: int) -> Iterator[None]:
+    """Seed the generator of Apple's GPU inside the block, and restore its state afterwards."""
+    before = torch.mps.get_rng_state()
+    torch.mps.manual_seed(seed)
+    try:
         yield
+    finally:
+        torch.mps.set_rng_state(before)
 
 
 @contextmanager

@@ -84,6 +84,20 @@ def test_torch_is_seeded_inside_and_left_as_it_was() -> None:
         assert torch.equal(torch.rand(2), first)
 
 
+def test_apples_generator_is_seeded_inside_and_left_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = [torch.tensor(4)]
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state[0])
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda new: state.__setitem__(0, new))
+    monkeypatch.setattr(torch.mps, "manual_seed", lambda seed: state.__setitem__(0, -seed))
+    with torch_seed(torch.device("mps"), 9):
+        assert state == [-9]
+    assert state == [torch.tensor(4)]
+    with torch_seed(torch.device("cpu"), 9):
+        assert state == [torch.tensor(4)]
+
+
 def test_secret_numbers_are_standard_normal() -> None:
     drawn = secret_normal((1000, 201), torch.float64).numpy()
     size = drawn.size  # six standard errors: these draws are others every time

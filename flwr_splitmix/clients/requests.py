@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.device import in_float64
 from flwr_splitmix.mixers import InputShare, Share
 
 MAX_PASSES = 64
@@ -111,7 +112,7 @@ def check_received(what: str, tensors: Sequence[Tensor], *, bounded: bool = Fals
     """
     looked = {str(i): t for i, t in enumerate(tensors) if bounded or t.device.type == "cpu"}
     # Autograd takes integers for a gradient, too.
-    floats = {i: t if t.is_floating_point() else t.double() for i, t in looked.items()}
+    floats = {i: t if t.is_floating_point() else in_float64(t) for i, t in looked.items()}
     check_numbers(what, floats, bounded=bounded)
 
 

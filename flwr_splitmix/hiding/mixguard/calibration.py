@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flwr_splitmix.device import in_float64
 from flwr_splitmix.storage import pack_optimizer, under, unpack_optimizer
 
 LEARNING_RATE = 1e-3
@@ -141,9 +142,9 @@ class Calibration:
         """
         _check(decoded, plain, mask)
         here = mask != 0
-        size = plain[here].double().norm()
+        true = in_float64(plain[here])
         before, after = (
-            float((guess[here].double() - plain[here].double()).norm() / size)
+            float((in_float64(guess[here]) - true).norm() / true.norm())
             for guess in (decoded, self(decoded))
         )
         return before, after

@@ -30,7 +30,7 @@ def measured_leak(messages: Tensor | Sequence[Tensor], target: Tensor) -> Tensor
     sent = sent.to(exact)
     guesses = _centred(torch.cat([sent, sent.sum(0, keepdim=True)]))
     cosines = (guesses * _centred(target.detach().to(exact).unsqueeze(0))).sum(-1)
-    return cosines.abs().amax(0).double().cpu()
+    return cosines.abs().amax(0).cpu().double()
 
 
 def _centred(texts: Tensor) -> Tensor:

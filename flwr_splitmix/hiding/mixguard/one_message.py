@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flwr_splitmix.device import in_float64
 from flwr_splitmix.seeding import secret_uniform
 
 
@@ -36,11 +37,11 @@ def one_message(gradients: Tensor, *, per_sample: bool = False) -> Tensor:
     proportion to norms has the least variance (importance sampling).
     """
     rows = gradients.flatten(2) if per_sample else gradients.flatten(1).unsqueeze(1)
-    norms = rows.double().norm(dim=2)  # (m, b) or (m, 1)
+    norms = in_float64(rows).norm(dim=2)  # (m, b) or (m, 1)
     upto = norms.cumsum(0)
     drawn = secret_uniform((norms.shape[1],)).to(norms) * upto[-1]
     chosen = (upto <= drawn).sum(0).clamp(max=len(norms) - 1)
     own = torch.arange(len(norms), device=norms.device).unsqueeze(1) == chosen
     factors = torch.where(own & (norms > 0), upto[-1] / norms.clamp(min=1e-300), 0.0)
     factors = factors.reshape(*factors.shape, *[1] * (gradients.ndim - 2))
-    return (gradients.to(factors.dtype) * factors).to(gradients.dtype)
+    return (in_float64(gradients) * factors).to(gradients)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from flwr_splitmix.device import in_float64
 from flwr_splitmix.hiding.mixguard.secret import Secret
 
 DEGREE = 6
@@ -62,9 +63,9 @@ class ResidualKernel:
         mask
             (b, T), 0 at padding.
         """
-        points = torch.stack([plain, *messages]).detach().double()
-        residuals = torch.stack([plain_output, *outputs]).detach().double() - points
-        here = mask != 0
+        points = in_float64(torch.stack([plain, *messages]).detach())
+        residuals = in_float64(torch.stack([plain_output, *outputs]).detach()) - points
+        here = (mask != 0).to(points.device)
         points, residuals = points[:, here], residuals[:, here]  # (m + 1, tokens, d)
         powers = _powers(_gram(torch.nn.functional.normalize(points, dim=-1))).mean(1)
         inner = _gram(residuals).mean(0)
@@ -86,7 +87,7 @@ class ResidualKernel:
         return self._fitted
 
     def weights(self, messages: Sequence[Tensor], target: Tensor, mask: Tensor) -> Tensor | None:
-        """Return `v` (m, b) of a batch, float64 on its device; None if nothing is known yet.
+        """Return `v` (m, b) of a batch, float64; None if nothing is known yet.
 
         Parameters
         ----------
@@ -98,13 +99,13 @@ class ResidualKernel:
         coefficients = self.coefficients
         if coefficients is None or not bool(coefficients.any()):
             return None
-        points = torch.stack([target, *messages]).detach().double()
+        points = in_float64(torch.stack([target, *messages]).detach())
         cosines = _gram(torch.nn.functional.normalize(points, dim=-1).flatten(1, 2))
         powers = _powers(cosines)
         powers = powers.reshape(
             len(powers), *mask.shape, *powers.shape[2:]
         )  # (D + 1, b, T, m + 1, m + 1)
-        real = (mask != 0).double()[..., None, None]
+        real = in_float64(mask != 0)[..., None, None]
         mean = (powers * real).sum(2) / real.sum(1)
         kernel = torch.einsum("n,nbij->bij", coefficients.to(mean.device), mean)
         among, towards = kernel[:, 1:, 1:], kernel[:, 1:, :1]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.device import in_float64
 from flwr_splitmix.hiding.mixguard.calibration import calibration_loss
 from flwr_splitmix.storage import pack_optimizer, under, unpack_optimizer
 
@@ -106,9 +107,9 @@ class Denoising:
             self.optimizer.zero_grad(set_to_none=True)
             self.denoiser.eval().requires_grad_(False)
         here = mask != 0
-        size = plain[here].double().norm()
+        true = in_float64(plain[here])
         before, after = (
-            float((guess.detach()[here].double() - plain[here].double()).norm() / size)
+            float((in_float64(guess.detach()[here]) - true).norm() / true.norm())
             for guess in (outputs, denoised)
         )
         return before, after

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flwr_splitmix.device import in_float64
+
 WireDtype = Literal[
     "keep", "float32", "bfloat16", "float16", "int8", "int8-stochastic", "int4", "int4-stochastic"
 ]
@@ -88,8 +90,8 @@ def narrow(
     if wire == "float16":
         largest = _largest(tensor.reshape(1, -1)).view(())
         # float32 represents these powers exactly; tensors beyond this range do not occur.
-        exponent = (torch.frexp(largest.double())[1] - 15).clamp(-126, 127)
-        scale = torch.ldexp(torch.ones((), device=tensor.device), exponent)
+        exponent = (torch.frexp(in_float64(largest))[1] - 15).clamp(-126, 127)
+        scale = torch.ldexp(torch.ones((), device=exponent.device), exponent).to(tensor.device)
         return (tensor / scale.to(tensor.dtype)).to(torch.float16), scale
     return tensor.to(_NARROW[wire]), None
 
