@@ -71,7 +71,8 @@ def draw_positive(count: int, m: int, k: int, *, support_norm: float, skewed: bo
     signs = draw_signs(count, m)
     rows = _rows(inside, weights, decoding, signs)
     mixing = signs.unsqueeze(-1) * (rows @ weights)
-    # Rounding leaves the sum of a support's column about 1e-15 away from 0.
+    # By rounding, `s^T A` is up to 5e-10 away from `e_tau` (m = k = 3), where rows are nearly
+    # dependent, and `w^T W` up to 3e-5 (m = 3, k = 10).
     return Secret(signs, mixing[:, :, :k], torch.linalg.inv(rows), target)
 
 
