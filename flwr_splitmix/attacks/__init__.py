@@ -17,11 +17,13 @@ from flwr_splitmix.attacks.texts.gradient_ratio import Ratio, gradient_ratio
 from flwr_splitmix.attacks.texts.read_labels import read_labels
 from flwr_splitmix.attacks.texts.read_tokens import Reading, read_tokens
 from flwr_splitmix.attacks.texts.repeated_text import Common, repeated_text
+from flwr_splitmix.attacks.trace import DiskTrace
 
 __all__ = [
     "Attack",
     "Budget",
     "Common",
+    "DiskTrace",
     "Guess",
     "Knowledge",
     "NotApplicable",

@@ -92,7 +92,7 @@ class Recorder(Observer):
         self,
         limit: int = 100,
         *,
-        directory: Path | None = None,
+        directory: Path | str | None = None,
         max_bytes: int = MAX_BYTES,
         max_steps: int = MAX_STEPS,
         max_clients: int = MAX_CLIENTS,
@@ -105,7 +105,7 @@ class Recorder(Observer):
             if directory is None
             else DiskTrace(directory, max_bytes, max_steps)
         )
-        self.directory = directory
+        self.directory = None if directory is None else Path(directory)
         self.max_clients = max_clients
         self._kept: dict[int, deque[Recording]] = defaultdict(lambda: deque(maxlen=limit))
         self._drawn: Counter[int] = Counter()

@@ -126,14 +126,14 @@ class DiskTrace(Trace):
 
     def __init__(
         self,
-        path: Path,
+        path: Path | str,
         max_bytes: int = MAX_BYTES,
         max_steps: int = MAX_STEPS,
         *,
         shares: Iterable[type[Share]] = (),
     ) -> None:
         super().__init__(max_bytes, max_steps)
-        self.path = path
+        self.path = Path(path)
         self._shares = {kind.name: kind for kind in known_shares(shares)}
         self._told_unknown: set[object] = set()
         self._sizes: dict[tuple[int, int], int] | None = None

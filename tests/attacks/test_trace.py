@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flwr_splitmix.attacks import Recorder
 from flwr_splitmix.attacks.packing import TextStep, pack_step, tensors_of, unpack_step
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.trace import DiskTrace, MemoryTrace, Recorded, Trace
@@ -68,6 +69,12 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     modes = {stat.S_IMODE(file.stat().st_mode) for file in trace.path.iterdir()}
     assert modes == {0o600}
     assert stat.S_IMODE(trace.path.stat().st_mode) == 0o700
+
+
+def test_a_directory_may_be_text(tmp_path: Path) -> None:
+    assert Recorder(directory=str(tmp_path / "seen")).directory == tmp_path / "seen"
+    DiskTrace(str(tmp_path / "seen")).add(texts(3))
+    assert places(DiskTrace(tmp_path / "seen")) == [(1, 3)]
 
 
 def test_a_recording_that_was_cut_off_is_read_up_to_its_last_whole_step(tmp_path: Path) -> None:

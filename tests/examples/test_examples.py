@@ -130,7 +130,7 @@ def test_the_lines_on_mixers_fit_together(blocks: ModuleType) -> None:
         **vars(blocks), "FedAvg": FedAvg, "upper": toy.upper(), "lower": toy.lower(),
         "data": toy.data(0),
     }  # fmt: skip
-    exec(program("docs/own-mixer.md", "shares=(BlockShare,)"), names)
+    exec(program("docs/own-mixer.md", "SplitClient(lower"), names)
     exec(program("docs/own-mixer.md", "laws.check"), names)
     partner = SplitClient(toy.lower(), toy.data(1), shares=(names["BlockShare"],))
     names["strategy"].fit([names["client"], partner], 1)
@@ -159,6 +159,21 @@ def test_the_lines_on_leaks_measure_the_example(
     exec(text.replace('"decoder"', '"linear"').replace("victims=100", "victims=20"), names)
     # Recorded steps are of other weights than the average, the patches of a step of others' images.
     assert re.search(r"MSE 0\.0\d+ floor 0\.06\d+ True", capsys.readouterr().out)
+
+
+def test_the_lines_on_a_recording_read_it(
+    blocks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    toy = laws.Toy()
+    shares = (blocks.BlockShare,)
+    names: dict[str, Any] = {
+        **vars(blocks), "SplitStrategy": SplitStrategy, "upper": toy.upper(),
+        "clients": [SplitClient(toy.lower(), toy.data(i), shares=shares) for i in range(2)],
+    }  # fmt: skip
+    exec(program("docs/own-mixer.md", "DiskTrace"), names)
+    assert capsys.readouterr().out.startswith("1 0 [0, 1]\n")
 
 
 def test_the_lines_on_a_loss_give_it_to_the_upper_segment() -> None:
