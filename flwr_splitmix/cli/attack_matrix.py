@@ -191,6 +191,13 @@ def _print(chosen: Sequence[MatrixCell], place: Place, wanted: MatrixFormat) -> 
     made = results(chosen, place)
     if wanted is MatrixFormat.json:
         typer.echo(strict_json([result.to_json() for result in made], indent=2))
+    elif not made:
+        typer.echo(
+            f"nothing of {counted(len(chosen), 'cell')} has been run in {place.folder}; without "
+            "--show the same command runs them, and --run-dir, --scale, --dataset and --seeds "
+            "name what was run elsewhere",
+            err=True,
+        )
     elif wanted is MatrixFormat.markdown:
         typer.echo(tables.to_markdown(made, place.matrix), nl=False)
     else:

@@ -5,10 +5,11 @@ Importing this module loads neither torch nor a strategy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from flwr_splitmix.apps.suggestions import close_to, either
 from flwr_splitmix.experiments.cells import ExperimentError
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Matrix:
             If there is none.
         """
         if name not in self.rows:
-            raise ExperimentError(f"the matrix has no row {name!r}; it has {', '.join(self.rows)}")
+            raise ExperimentError(f"the matrix has no row {name!r}; {_those(name, self.rows)}")
         return self.rows[name]
 
     def columns_of(self, attack: str) -> tuple[AnyColumn, ...]:
@@ -192,8 +193,8 @@ class Matrix:
         """
         chosen = tuple(column for column in self.columns if attack in ("", column.attack))
         if not chosen:
-            names = ", ".join(dict.fromkeys(column.attack for column in self.columns))
-            raise ExperimentError(f"the matrix has no attack {attack!r}; it has {names}")
+            known = dict.fromkeys(column.attack for column in self.columns)
+            raise ExperimentError(f"the matrix has no attack {attack!r}; {_those(attack, known)}")
         return chosen
 
     def size(self, name: str) -> AnySize:
@@ -209,3 +210,10 @@ class Matrix:
                 f"there is no scale {name!r}; allowed are {', '.join(self.sizes)}"
             )
         return self.sizes[name]
+
+
+def _those(name: str, known: Iterable[str]) -> str:
+    """Say which names are known, those that are close to `name` first."""
+    close = close_to(name, known)
+    meant = f"did you mean {either(close)}? It" if close else "it"
+    return f"{meant} has {', '.join(known)}"

@@ -62,10 +62,14 @@ def test_a_filter_names_rows_and_attacks_of_texts() -> None:
         "MixGuard-k3: key-search, server, seed 0",
         "USplitSL: sip, server, seed 0",
     ]
-    with pytest.raises(ExperimentError, match="no row 'PSL'; it has USplitSL"):
-        choose("PSL", [0], TEXTS)
+    with pytest.raises(ExperimentError, match="no row 'Vanilla'; it has USplitSL"):
+        choose("Vanilla", [0], TEXTS)
     with pytest.raises(ExperimentError, match="no attack 'decoder'; it has vocabulary"):
         choose(":decoder", [0], TEXTS)
+    with pytest.raises(ExperimentError, match=r"did you mean 'MixGuard-k3', .*\? It has USplitSL"):
+        choose("MixGuard:key-search", [0], TEXTS)
+    with pytest.raises(ExperimentError, match=r"did you mean 'key-search'\? It has vocabulary"):
+        choose("MixGuard-k3:keysearch", [0], TEXTS)
     with pytest.raises(ExperimentError, match="as in USplitSL:vocabulary"):
         choose(",", [0], TEXTS)
 
@@ -231,6 +235,20 @@ def test_a_victim_is_kept_as_it_was_trained(tmp_path: Path) -> None:
     assert victim.state is not None
     assert victim.state[1]["calibrated"] is True
     assert not any(p.requires_grad for part in victim.parts.all_here() for p in part.parameters())
+
+
+def test_a_matrix_of_which_nothing_was_run_says_where_and_what_to_do(tmp_path: Path) -> None:
+    command = [
+        "attack", "matrix", "texts", "--cells", "USplitSL:sip, NaiveMixSL:sip", "--show",
+        "--run-dir", str(tmp_path),
+    ]  # fmt: skip
+    for wanted in ("table", "markdown"):
+        done = CliRunner().invoke(app, [*command, "--format", wanted])
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert f"nothing of 2 cells has been run in {tmp_path / 'attacks'}" in done.stderr
+        assert "without --show the same command runs them" in done.stderr
+    done = CliRunner().invoke(app, [*command, "--format", "json"])
+    assert (json.loads(done.stdout), done.stderr) == ([], "")
 
 
 def test_the_command_runs_cells_in_processes_and_prints_them(tmp_path: Path) -> None:
