@@ -13,6 +13,9 @@ from flwr_splitmix.cli.terminal import console, megabytes, table, text
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.words import counted
 
+_SEGMENT = "lower-segment."
+"""Beginning of the names of a lower segment's arrays, which leave to be averaged."""
+
 
 def audit_log(
     path: Annotated[Path, typer.Argument(help="A node's audit-N.jsonl, in its state-dir.")],
@@ -65,9 +68,14 @@ def _line(entries: list[dict[str, Any]]) -> list[str]:
     what = Counter(
         item["name"] for entry in entries for item in entry.get("sent", ()) if "shape" in item
     )
+    arrays = [name for name in what if name.startswith(_SEGMENT)]  # one for each of its weights
+    number = sum(what.pop(name) for name in arrays)
+    left = [f"{count} x {name}" for name, count in what.items()]
+    if arrays:
+        left.append(f"{_SEGMENT[:-1]} ({counted(number, 'array')})")
     return [
         datetime.fromtimestamp(entries[-1]["time"]).strftime("%Y-%m-%d %H:%M:%S"),
-        ", ".join(f"{count} x {name}" for name, count in what.items()) or "nothing",
+        ", ".join(left) or "nothing",
         megabytes(sum(entry.get("bytes", 0) for entry in entries)),
         _epsilon(entries),
         str(sum("refused" in entry for entry in entries)),

@@ -33,6 +33,15 @@ def test_it_sums_up_rounds_and_rejections(splitmix: Splitmix, path: Path) -> Non
     assert lines[4] == "4 lines, 0.0 MB sent, 2 requests rejected, epsilon 0.5"
 
 
+def test_a_lower_segment_is_summed_up(splitmix: Splitmix, path: Path) -> None:
+    log = AuditLog(path, {"run": "psl-1", "round": 2, "client": 0}, strict=True)
+    weights = {f"head.stack.{i}.weight": torch.zeros(2) for i in range(22)}
+    log.write("release", {"lower-segment": weights, "metrics": {"loss": 1.0}})
+    lines = splitmix("audit-log", str(path)).stdout.splitlines()
+    assert "1 x smashed, 1 x labels, lower-segment (22 arrays)" in lines[2]
+    assert "stack" not in "".join(lines)
+
+
 def test_as_json_it_prints_every_line(splitmix: Splitmix, path: Path) -> None:
     entries = json.loads(splitmix("audit-log", str(path), "--format", "json").stdout)
     assert [entry["bytes"] for entry in entries if "bytes" in entry] == [16016, 16016]
