@@ -104,21 +104,26 @@ def segment_weights(
         If weights differ and no client is named, or the client's state is not on this machine:
         a deployed node keeps it.
     """
-    if client is not None:
-        store = ClientStore(run.clients_dir)
-        state = store.load(client, at_most=kept.round)
-        if state is None:
-            there = _listed(store.clients(at_most=kept.round))
-            hint = "; leave out --client: all clients have the same" if shared else ""
-            raise ConfigError(
-                f"run {run.id}: there is no state of client {client} here, {there}{hint}"
-            )
+    store = ClientStore(run.clients_dir)
+    if client is not None and (state := store.load(client, at_most=kept.round)) is not None:
         return under("segment", state[1])
-    if not shared:
-        raise ConfigError(
-            f"run {run.id}: {strategy} leaves {parts} with their clients; name one with --client"
+    if client is None and shared:
+        return under("lower", kept.tensors)
+    there = store.clients(at_most=kept.round)
+    missing = f"there is no state of {'any client' if client is None else f'client {client}'} here"
+    own = f"{strategy} leaves {parts} with their clients"
+    if not there and not shared:
+        said = (
+            f"{missing}: {own}, and the nodes of a deployment keep them in their state-dir. Of "
+            "such a run only averaged ones are here: use a strategy that averages them, as "
+            "CutMixSFL and USplitFL do"
         )
-    return under("lower", kept.tensors)
+    elif client is None:
+        said = f"{own}; name one with --client"
+    else:
+        hint = "; leave out --client: all clients have the same" if shared else ""
+        said = f"{missing}, {_listed(there)}{hint}"
+    raise ConfigError(f"run {run.id}: {said}")
 
 
 def _listed(clients: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,18 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     refused = export(fitted, tmp_path / "model", "--client", "0", "--onnx")
     assert "--onnx is for vision models" in refused.stderr
     assert not (tmp_path / "model").exists()
+
+
+def test_a_run_whose_nodes_keep_their_states_is_told_what_can_be_done(tmp_path: Path) -> None:
+    fitted = fit(tmp_path, strategy="USplitSL", task="generation")
+    shutil.rmtree(run_of(fitted).clients_dir)
+    for options, missing in (((), "any client"), (("--client", "0"), "client 0")):
+        refused = export(fitted, tmp_path / "model", *options)
+        assert refused.exit_code == 1
+        assert f"there is no state of {missing} here: USplitSL leaves heads and" in refused.stderr
+        assert "the nodes of a deployment keep them in their state-dir" in refused.stderr
+        assert "use a strategy that averages them" in refused.stderr
+        assert "--client" not in refused.stderr
 
 
 def test_keys_that_an_old_run_lacks_are_those_of_the_app(tmp_path: Path) -> None:
