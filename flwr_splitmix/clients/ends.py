@@ -82,6 +82,17 @@ class Ends:
         if pairs:  # a frozen head has no graph
             torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
 
+    def check_gradients(self) -> None:
+        """Raise ClientError if gradients, or their squares, which Adam keeps, are not finite."""
+        gradients = [p.grad for p in self.segments.parameters() if p.grad is not None]
+        norms = [norm.float() for norm in torch._foreach_norm(gradients)] if gradients else []
+        if norms and not bool(torch.stack(norms).isfinite().all()):
+            raise ClientError(
+                "the gradient of head and tail has NaN or infinite numbers, so they take no step: "
+                "training has diverged; a smaller learning rate, or gradients that are clipped, "
+                "may prevent it"
+            )
+
     def weights(self) -> dict[str, Tensor]:
         """Return the trainable parameters, on the CPU; bfloat16 as float32."""
         return without_bfloat16(self._trained())

@@ -96,7 +96,7 @@ class GraphlessExchanges(Client):
         shapes = [tuple(output.shape) for output in outputs]
         if shapes != [tuple(message.shape) for message in sent.messages]:
             raise ClientError(f"the server answers with outputs of shapes {shapes}")
-        check_received("the trunk's output of message", outputs)
+        check_received("the trunk's output of message", outputs, bounded=True)
         return sent
 
     @exchange

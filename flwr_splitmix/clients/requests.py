@@ -19,7 +19,7 @@ MIN_LABELS = 2**18
 """How many numbers the soft labels of one example may always have, over all passes."""
 
 LARGEST = 1e6
-"""Largest weight or gradient that a server may send: no model has values far beyond it."""
+"""Largest weight, output or gradient that a server may send: no model has values far beyond it."""
 
 
 def largest(name: str) -> float:

@@ -22,7 +22,7 @@ from flwr_splitmix.clients.hooks import (
     checked_perturbed,
     checked_returned,
 )
-from flwr_splitmix.clients.requests import check_received
+from flwr_splitmix.clients.requests import check_numbers, check_received
 from flwr_splitmix.clients.test_sets import describe_tests, sizes_of, tests_of
 from flwr_splitmix.clients.text_evaluation import AskedTexts, TextEvaluation
 from flwr_splitmix.clients.vocabulary import check_vocabulary
@@ -170,7 +170,7 @@ class UShapeClient(GraphlessExchanges):
         Raises
         ------
         ClientError
-            If the arrays do not fit, or an epsilon is kept for texts that the head does not keep
+            If the arrays do not fit, have NaN, infinite or very large numbers, or an epsilon is kept for texts that the head does not keep
             apart.
         """
         if self.hiding.accounts and (layer := needs_whole_batch(self.head)):
@@ -188,6 +188,12 @@ class UShapeClient(GraphlessExchanges):
             arrays = self.ends.fitted(arrays, "the server's head and tail do not fit this client's")
             if self._first_weights is not None:
                 self._first_weights.admit(arrays, "allow_averaging = false")
+            check_numbers(
+                "the server's head and tail:",
+                arrays,
+                bounded=True,
+                own=dict(self.segments.named_parameters()),
+            )
             self.ends.load(arrays)
             self._digest = ""
         example = TextBatch.of(fetch(self.batches.data, np.arange(1)), self.device)
@@ -296,7 +302,7 @@ class UShapeClient(GraphlessExchanges):
         if self.learns == "all":
             if gradient is None:
                 return
-            check_received("the server's gradient of message", gradient)
+            check_received("the server's gradient of message", gradient, bounded=True)
             if sent.penalty is not None:
                 local.append((sent.penalty, torch.ones_like(sent.penalty)))
             self.ends.backward(
@@ -304,6 +310,7 @@ class UShapeClient(GraphlessExchanges):
                 [*gradient, *(each for _, each in local)],
             )
         self.hiding.before_update()
+        self.ends.check_gradients()
         self.ends.optimizer.step(self._progress, self.order.num_rounds)
         self._digest = ""
         self.steps += 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
 from flwr_splitmix.data.texts.batch import TextBatch
@@ -212,6 +212,49 @@ def test_outputs_and_gradients_that_are_not_finite_change_nothing(bad: float) ->
     returned[0].view(-1)[0] = bad
     with pytest.raises(ClientError, match="the server's gradient of message 0 has NaN or infinite"):
         encode(client, 1, gradient=returned)
+    assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())
+
+
+def test_outputs_and_gradients_beyond_all_change_nothing() -> None:
+    """Outputs of 1e300 gave gradients of NaN, and a step by them a tail of NaN."""
+    client = attached()
+    before = {name: tensor.clone() for name, tensor in client.weights().items()}
+    sent = encode(client)
+    huge = [torch.full_like(message, 1e300) for message in sent["messages"]]
+    with pytest.raises(ClientError, match=r"output of message 0 has numbers beyond 1e\+06"):
+        client.run("decode", {"number": 0, "outputs": huge})
+    decode(client, sent)
+    with pytest.raises(ClientError, match=r"gradient of message 0 has numbers beyond 1e\+06"):
+        encode(client, 1, gradient=huge)
+    assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())
+
+
+@pytest.mark.parametrize("number", [torch.nan, 1e30])
+def test_a_servers_absurd_head_and_tail_are_not_loaded(number: float) -> None:
+    client = attached()
+    before = {name: tensor.clone() for name, tensor in client.weights().items()}
+    with pytest.raises(ClientError, match="the server's head and tail: head.words.weight has "):
+        client.attach(ORDER, {n: torch.full_like(t, number) for n, t in before.items()})
+    assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())
+
+
+class Overflowing(UShapeClient):
+    """Has a loss of infinite derivative."""
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        return super().loss(hidden, sent) * torch.inf
+
+
+@pytest.mark.parametrize("learns", ["all", "tail"])
+def test_no_step_is_taken_with_a_gradient_that_overflows(learns: str) -> None:
+    client = attached(TextToy(kind=Overflowing, clients=1), learns=learns)
+    before = {name: tensor.clone() for name, tensor in client.weights().items()}
+    sent = encode(client)
+    decode(client, sent)
+    zeros = [torch.zeros_like(message) for message in sent["messages"]]
+    with pytest.raises(ClientError, match="gradient of head and tail has NaN or infinite"):
+        encode(client, 1, gradient=zeros if learns == "all" else None)
+    assert client.steps == 0
     assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())
 
 

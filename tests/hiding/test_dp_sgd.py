@@ -258,14 +258,24 @@ def test_a_text_whose_gradient_overflows_does_not_show_through_the_noise() -> No
     toy = replace(TOY, hiding=DPSGD)
     (client,) = toy.clients_for()
     client.attach(ORDER, None)
-    sent = client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
-    (message,) = sent["messages"]
-    outputs = [torch.ones_like(message)]
-    client.run("decode", {"number": 0, "outputs": outputs})
-    gradient = torch.zeros_like(message)
-    gradient[1] = 1.7e308
-    client.run("encode", {"number": 1, "progress": 0.0, "gradient": [gradient]})
-    assert all(tensor.isfinite().all() for tensor in client.weights().values())
+    batch = TextBatch.of(client.batches.next_batch(0, 0), client.device)
+
+    class Overflows(torch.autograd.Function):
+        """Whose derivative at the second text is close to the largest number."""
+
+        @staticmethod
+        def forward(ctx: Any, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            huge = torch.zeros_like(gradients[0])
+            huge[1] = 1.7e308
+            return huge
+
+    learned = step(client, batch, lambda hidden, mask: Overflows.apply(hidden))
+    assert learned.keys() == client.weights().keys()
+    assert all(gradient.isfinite().all() for gradient in learned.values())
 
 
 def test_weights_without_a_gradient_for_each_text_are_not_trained_without_noise() -> None:
