@@ -15,6 +15,7 @@ from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import TextEvaluation
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.words import counted
 
 
 class GraphlessExchanges(Client):
@@ -26,11 +27,15 @@ class GraphlessExchanges(Client):
         Head and tail as one module.
     hiding
         Makes the messages and reads the answers.
+    _due, _calibrated
+        Steps of calibration before the first batch: due in this round, and taken in it.
     """
 
     segments: nn.Module
     hiding: Hiding
     _public: list[Sent]
+    _due: int
+    _calibrated: int
     _evaluation: TextEvaluation
 
     def trained(self) -> Iterable[nn.Parameter]:
@@ -74,12 +79,26 @@ class GraphlessExchanges(Client):
         Parameters
         ----------
         number
-            The calibration step, from 0.
+            The calibration step, from 0. The client counts them itself: one that believed the
+            server would send private texts without calibration.
         public
             The trunk's output for each message of each group, (b, T, d).
         """
-        self._receive_public(public, number)
+        self._receive_public(public, self._calibrated)
+        self._calibrated += 1
         return {}
+
+    def _check_calibrated(self) -> None:
+        """Raise ClientError if the hiding has steps of calibration left.
+
+        What it does to private texts may depend on them, as MixGuard's noise on gradients does.
+        """
+        if (left := min(self._due - self._calibrated, self.hiding.calibration_steps)) > 0:
+            raise ClientError(
+                f"this client calibrates for {counted(left, 'more step')} before it sends private "
+                "texts: the server must do them (encode_public, decode_public), or the client be "
+                "made with calibration_epochs=0"
+            )
 
     def _receive_public(self, public: Sequence[Sequence[Tensor]], step: int | None) -> None:
         groups, self._public = self._public, []

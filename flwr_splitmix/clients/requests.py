@@ -97,7 +97,7 @@ def check_numbers(
             continue
         if own is not None and _same(tensor, own[name].to(tensor.device)):
             continue
-        least, most = tensor.aminmax()
+        least, most = tensor.detach().aminmax()
         if not bool(torch.isfinite(least) & torch.isfinite(most)):
             raise ClientError(f"{what} {name} has NaN or infinite numbers")
         if bounded and max(-float(least), float(most)) > (limit := largest(name)):

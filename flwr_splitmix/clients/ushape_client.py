@@ -138,6 +138,7 @@ class UShapeClient(GraphlessExchanges):
         self._progress = 0.0
         self._decoded = False
         self._public: list[Sent] = []
+        self._due = self._calibrated = 0
 
     def _new_evaluation(self, place: tuple[int, int]) -> TextEvaluation:
         return TextEvaluation(place, self.tests, self.scores, self.device, self._asked)
@@ -170,8 +171,8 @@ class UShapeClient(GraphlessExchanges):
         Raises
         ------
         ClientError
-            If the arrays do not fit, have NaN, infinite or very large numbers, or an epsilon is kept for texts that the head does not keep
-            apart.
+            If the arrays do not fit, or have NaN, infinite or very large numbers, or an epsilon is
+            kept for texts that the head does not keep apart.
         """
         if self.hiding.accounts and (layer := needs_whole_batch(self.head)):
             raise ClientError(
@@ -213,11 +214,12 @@ class UShapeClient(GraphlessExchanges):
                 returns=self.learns == "all",
             )
         )
+        self._due = self.hiding.calibration_steps
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
             "width": width,
-            "calibration-steps": self.hiding.calibration_steps,
+            "calibration-steps": self._due,
             "hiding": self.hiding.names(),
             **describe_tests(self.tests),
         }
@@ -280,10 +282,16 @@ class UShapeClient(GraphlessExchanges):
         -------
         {"messages": [tensor (b, T, d), ...], "mask": uint8 (b, T)}, plus "public" if public texts
         are due; or {}.
+
+        Raises
+        ------
+        ClientError
+            If steps of calibration are left, or the last step cannot be taken.
         """
         self._learn(gradient)
         if last:
             return {}
+        self._check_calibrated()
         due = self.hiding.refines(self.batches.drawn + 1)
         public = self._send_public() if due else {}
         example = self.batches.next_batch(self.order.seed, self.order.client)

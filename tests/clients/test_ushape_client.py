@@ -233,7 +233,7 @@ def test_outputs_and_gradients_beyond_all_change_nothing() -> None:
 def test_a_servers_absurd_head_and_tail_are_not_loaded(number: float) -> None:
     client = attached()
     before = {name: tensor.clone() for name, tensor in client.weights().items()}
-    with pytest.raises(ClientError, match="the server's head and tail: head.words.weight has "):
+    with pytest.raises(ClientError, match=r"the server's head and tail: head\.words\.weight has "):
         client.attach(ORDER, {n: torch.full_like(t, number) for n, t in before.items()})
     assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())
 

@@ -83,6 +83,27 @@ def test_names_in_a_clients_state_stay() -> None:
     assert (meta["public-drawn"], meta["drawn"]) == (4, 1)
 
 
+@pytest.mark.parametrize("name", ["MixGuard", "SnDSL"])
+def test_private_texts_are_not_sent_before_calibration_is_done(name: str) -> None:
+    """A server that skipped it, or named its last step, had gradients without MixGuard's noise."""
+    (client,) = text_toy(name, clients=1).clients_for()
+    steps = client.attach(ORDER, None)["calibration-steps"]
+    assert steps > 1
+    batch = {"number": 0, "progress": 0.0, "gradient": None}
+    for left in range(steps, 0, -1):
+        with pytest.raises(ClientError, match=f"calibrates for {left} more step"):
+            client.run("encode", batch)
+        public = client.run("encode_public", {"number": 0})["public"]
+        answer = [group["messages"] for group in public]
+        client.run("decode_public", {"number": 10**9, "public": answer})
+    assert client.hiding.calibration_steps == 0
+    assert client.run("encode", batch)["messages"]
+    (other,) = text_toy(name, clients=1).clients_for()
+    other.attach(ORDER, None)
+    other.restore(*client.state())
+    assert other.run("encode", batch)["messages"]
+
+
 def test_one_hiding_serves_one_client() -> None:
     shared = Hiding()
     one, other = replace(TOY, clients=2, hiding=lambda: shared).clients_for()
