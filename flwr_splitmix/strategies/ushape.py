@@ -22,6 +22,7 @@ from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
 from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts, check_names
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment
+from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.split import Place
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
 
@@ -114,6 +115,7 @@ class UShapeStrategy(RoundLoop):
         self.max_length = max_length or _whole_number(trunk, "max_length")
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
+        self._calibrations = Calibrations()
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Warn of a trunk that has weights without an optimizer.
@@ -152,7 +154,12 @@ class UShapeStrategy(RoundLoop):
     def _steps(self, clients: Clients) -> TrunkSteps:
         """Return the object that takes a round's steps."""
         training = TrunkTraining(
-            self.trunk, self.max_length, self.draws, self.num_rounds, self.require
+            self.trunk,
+            self.max_length,
+            self.draws,
+            self.num_rounds,
+            self.require,
+            self._calibrations,
         )
         return TrunkSteps(training, clients)
 
@@ -172,12 +179,14 @@ class UShapeStrategy(RoundLoop):
         return result
 
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the trunk and its optimizer."""
-        return self.trunk.state()
+        """Return the trunk and its optimizer, and how long clients have calibrated."""
+        tensors, meta = self.trunk.state()
+        return tensors, meta | {"calibrations": self._calibrations.state()}
 
     def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `server_state`."""
         self.trunk.restore(tensors, meta)
+        self._calibrations.restore(meta.get("calibrations"))
 
     def summary(self) -> None:
         """Log the strategy's components."""

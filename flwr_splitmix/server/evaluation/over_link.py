@@ -28,11 +28,14 @@ MAX_TESTS = 1_000_000
 """Most test examples that a client is asked for, however many it reports."""
 
 MAX_SECONDS = 3600.0
-"""How long an evaluation may take; clients that have not finished by then are left out."""
+"""How long an evaluation may take; clients that have not finished by then are left out.
+
+Calibration may take as long after the steps that the median client needs.
+"""
 
 
 class TimeLimit:
-    """The time limit of one evaluation, starting now."""
+    """The time limit of one evaluation, or of what clients do before training, starting now."""
 
     def __init__(self) -> None:
         self._end = time.monotonic() + MAX_SECONDS
@@ -42,10 +45,10 @@ class TimeLimit:
         """Whether the time is up."""
         return time.monotonic() > self._end
 
-    def leave_out(self, clients: Clients, late: Iterable[int]) -> None:
-        """Fail the clients that are late."""
+    def leave_out(self, clients: Clients, late: Iterable[int], what: str = "tests") -> None:
+        """Fail the clients that are late with their tests, or with something else."""
         for client in late:
-            clients.fail(client, f"was not through its tests within {MAX_SECONDS:g} s")
+            clients.fail(client, f"was not through its {what} within {MAX_SECONDS:g} s")
 
 
 def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> dict[int, int]:

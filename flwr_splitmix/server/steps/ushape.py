@@ -13,10 +13,12 @@ from torch import Tensor
 from flwr_splitmix.events import Messages, StepDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.seeding import derive_seed
-from flwr_splitmix.server.intake.checks import plausible, read_each
+from flwr_splitmix.server.evaluation.over_link import TimeLimit
+from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.finite import all_finite
 from flwr_splitmix.server.intake.ushape import public_groups, read_gradients, read_messages
 from flwr_splitmix.server.segments.trunk import TrunkSegment
+from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.split import Place
 from flwr_splitmix.words import counted
 
@@ -38,6 +40,8 @@ class TrunkTraining:
         The run's seed and number of rounds.
     require
         Raises LinkError if too few clients are left.
+    calibrations
+        How long clients may calibrate.
     """
 
     trunk: TrunkSegment
@@ -45,6 +49,7 @@ class TrunkTraining:
     seed: int
     num_rounds: int
     require: Callable[[Clients], None]
+    calibrations: Calibrations
 
 
 class TrunkSteps:
@@ -63,16 +68,23 @@ class TrunkSteps:
 
     def calibrate(self) -> None:
         """Let clients calibrate on public texts in parallel, if they must (MixGuard, Stage I)."""
-        clients = self.clients
+        clients, calibrations = self.clients, self.training.calibrations
         said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
-        # A client that has already calibrated reports 0; it must not cut a newcomer short.
-        said = {c: number for c, number in said.items() if number}
-        steps = dict(zip(said, plausible(list(said.values())), strict=True))
+        steps = calibrations.due(said)
         if steps:
             most = counted(max(steps.values()), "step")
             log.info("clients calibrate for up to %s on public texts", most)
+        limit: TimeLimit | None = None
         for number in range(max(steps.values(), default=0)):
             due = {c: {"number": number} for c in clients.alive if number < steps.get(c, 0)}
+            if number >= calibrations.usual:  # from here on most clients wait for a few
+                limit = limit or TimeLimit()
+                if limit.over:
+                    limit.leave_out(clients, due, "calibration")
+                    self.training.require(clients)
+                    break
+            for client in due:
+                calibrations.count(client)
             replies = clients.call("encode_public", due, phase="calibrate")
             looked = self._look_at_public(replies)
             clients.call(

@@ -1,0 +1,70 @@
+"""How long each client may calibrate in a run, for which the others wait."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from flwr_splitmix.server.intake.checks import MUCH_MORE
+from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.words import counted
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class Calibrations:
+    """What clients have said of their calibration in a run, and how many steps they have had.
+
+    From the second round on honest clients report 0, and the one that does not would be compared
+    with itself. So each counts with the most that it has ever said.
+    """
+
+    def __init__(self) -> None:
+        self._said: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
+
+    @property
+    def usual(self) -> int:
+        """What the median client needs, among all that have been seen: 0 if most need none."""
+        return statistics.median_low(self._said.values()) if self._said else 0
+
+    def due(self, said: Mapping[int, int]) -> dict[int, int]:
+        """Return each client's number of steps in this round.
+
+        In the whole run a client gets at most `MUCH_MORE` times what the median client needs that
+        calibrates at all.
+
+        Parameters
+        ----------
+        said
+            What the clients of the round report; one that has calibrated already reports 0.
+        """
+        for client, number in said.items():
+            self._said[client] = max(number, self._said.get(client, 0))
+        needed = [number for number in self._said.values() if number] or [0]
+        most = MUCH_MORE * statistics.median_low(needed)
+        due = {c: min(n, max(0, most - self._taken.get(c, 0))) for c, n in said.items()}
+        if cut := [client for client, number in said.items() if due[client] < number]:
+            log.warning(
+                "%s calibrates for less than it says: in a run a client gets at most %s, %d times "
+                "what most need; give all clients as many public texts",
+                name_clients(cut),
+                counted(most, "step"),
+                MUCH_MORE,
+            )
+        return {client: number for client, number in due.items() if number}
+
+    def count(self, client: int) -> None:
+        """Count a step that a client was given."""
+        self._taken[client] = self._taken.get(client, 0) + 1
+
+    def state(self) -> list[list[int]]:
+        """Return, by client, what it has said and had, for a checkpoint."""
+        return [[c, n, self._taken.get(c, 0)] for c, n in sorted(self._said.items())]
+
+    def restore(self, state: Any) -> None:
+        """Continue from `state`; None: a checkpoint of an earlier version."""
+        self._said = {client: said for client, said, _ in state or ()}
+        self._taken = {client: taken for client, _, taken in state or ()}

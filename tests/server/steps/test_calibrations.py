@@ -1,0 +1,95 @@
+"""Calibrations: one client does not keep the others waiting, neither in a round nor in a run."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.server.evaluation import over_link
+from flwr_splitmix.server.steps.calibrations import Calibrations
+from flwr_splitmix.strategies import USplitSL
+from flwr_splitmix.testing.laws import TextToy
+from tests.strategies.test_ushape import Seen
+
+
+def test_who_claims_calibration_alone_is_compared_with_what_all_have_said() -> None:
+    """From the second round on honest clients report 0, and the liar was compared with itself."""
+    calibrations = Calibrations()
+    assert calibrations.due({0: 3, 1: 4}) == {0: 3, 1: 4}
+    assert calibrations.due({0: 0, 1: 0, 2: 100_000}) == {2: 400}
+
+
+def test_calibration_is_limited_in_the_whole_run(caplog: pytest.LogCaptureFixture) -> None:
+    calibrations = Calibrations()
+    calibrations.due({0: 3, 1: 4, 2: 100_000})
+    for _ in range(350):
+        calibrations.count(2)
+    resumed = Calibrations()
+    resumed.restore(calibrations.state())
+    assert caplog.text.count("client 2 calibrates for less than it says") == 1
+    with caplog.at_level(logging.WARNING):
+        assert resumed.due({0: 3, 1: 0, 2: 100_000}) == {0: 3, 2: 50}
+    for _ in range(50):
+        resumed.count(2)
+    assert resumed.due({0: 0, 1: 0, 2: 100_000}) == {}
+
+
+def test_a_newcomer_calibrates_as_the_others_did() -> None:
+    calibrations = Calibrations()
+    calibrations.restore(None)
+    assert calibrations.usual == 0
+    assert calibrations.due({0: 30, 1: 30}) == {0: 30, 1: 30}
+    assert calibrations.due({0: 0, 1: 0, 2: 250}) == {2: 250}
+    assert calibrations.usual == 30
+
+
+class Endless(UShapeClient):
+    """Client 2 says from the second round on that it has many steps of calibration to do."""
+
+    def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
+        said = super().attach(order, arrays)
+        first = {} if order.client == 2 else {"calibration-steps": 2}
+        return {**said, **first} if order.server_round == 1 else {**said, **self.later(order)}
+
+    @staticmethod
+    def later(order: Any) -> dict[str, Any]:
+        return {"calibration-steps": 5000} if order.client == 2 else {}
+
+    def run(self, method: str, arguments: Any) -> dict[str, Any]:
+        if method == "encode_public":
+            mask = torch.ones(1, 1, dtype=torch.uint8)
+            hidden = torch.zeros(1, 1, 5, dtype=torch.float64)
+            return {"public": [{"messages": [hidden], "mask": mask}]}
+        return {} if method == "decode_public" else super().run(method, arguments)
+
+
+def trained(rounds: int) -> tuple[list[int], list[dict[int, str]]]:
+    """Return calibration requests, and failures, by round."""
+    asked: Counter[int] = Counter()
+
+    class Counting(Seen):
+        def on_exchange(self, event: Any) -> None:
+            if event.method == "encode_public" and event.direction == "down":
+                asked[len(self.rounds)] += 1
+
+    seen = Counting()
+    toy = TextToy(kind=Endless)
+    strategy = USplitSL(toy.server(), device="cpu", observers=[seen], steps_per_round=1)
+    strategy.fit(toy.clients_for(strategy), rounds)
+    return [asked[i] for i in sorted(asked)], [dict(each.failures) for each in seen.rounds]
+
+
+def test_a_claim_of_a_later_round_costs_the_others_little() -> None:
+    assert trained(3) == ([4, 200], [{}, {}, {}])
+
+
+def test_most_clients_wait_an_hour_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(over_link, "MAX_SECONDS", -1.0)
+    asked, failures = trained(2)
+    assert asked == [4, 2]
+    assert failures == [{}, {2: "was not through its calibration within -1 s"}]
