@@ -172,6 +172,63 @@ def test_what_a_client_says_of_itself_is_bounded(said: dict[str, Any], sentence:
     assert failures_of(TextToy(kind=Liar)) == {1: sentence}
 
 
+def test_a_batch_far_beyond_the_others_costs_only_its_own_client() -> None:
+    """32 times as many texts as anybody else would end the run where the trunk's memory ends."""
+
+    class Large(UShapeClient):
+        def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
+            description = super().attach(order, arrays)
+            factor = {0: 16, 1: 17}.get(order.client, 1)
+            return {**description, "batch-size": factor * description["batch-size"]}
+
+    sentence = "its batch-size is 68, more than 16 times the median client's 4"
+    (client, failure), *others = failures_of(TextToy(kind=Large, clients=5)).items()
+    assert (client, others) == (1, [])
+    assert failure.startswith(sentence)
+
+
+@pytest.mark.parametrize("times", [4, 5])
+def test_who_sends_far_more_messages_than_the_others_is_left_out(times: int) -> None:
+    def more(reply: dict[str, Any]) -> dict[str, Any]:
+        return {**reply, "messages": reply["messages"] * times}
+
+    sentence = "sent 5 messages for a batch, more than 4 times the median client's 1"
+    failures = failures_of(TextToy(kind=faulty("encode", more)))
+    assert (failures == {1: sentence}) is (times == 5)
+
+
+class Small(nn.Module):
+    """A trunk without memory for more than so many texts."""
+
+    def __init__(self, texts: int) -> None:
+        super().__init__()
+        self.own = nn.Linear(5, 5).double()
+        self.texts = texts
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Map, if there is memory."""
+        if len(hidden) > self.texts:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+        out: Tensor = self.own(hidden)
+        return out
+
+
+def test_who_needs_more_memory_than_the_trunk_has_is_left_out() -> None:
+    def long(reply: dict[str, Any]) -> dict[str, Any]:
+        mask = torch.ones(4, 900, dtype=torch.uint8)
+        return {"messages": [torch.zeros(4, 900, 5, dtype=torch.float64)] * 3, "mask": mask}
+
+    failures = failures_of(TextToy(kind=faulty("encode", long)), Small(11))
+    sentence = "the trunk has no memory for its 3 messages of 4 texts of 900 tokens; a smaller"
+    assert failures.keys() == {1}
+    assert failures[1].startswith(sentence)
+
+
+def test_a_trunk_without_memory_for_any_client_ends_the_run() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        failures_of(TextToy(), Small(3))
+
+
 @pytest.mark.parametrize(
     ("says", "asked_of"),
     [

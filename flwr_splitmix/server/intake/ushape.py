@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,15 @@ from flwr_splitmix.words import counted
 
 MAX_MESSAGES = 64
 """How many messages a client may send for one batch."""
+
+MORE_MESSAGES = 4
+"""A client's messages for one batch may be this many times those of the median client."""
+
+MORE_TEXTS = 16
+"""A client's batch may have this many times the texts of the median client's.
+
+The trunk's memory grows with it, and one client must not end the run for all.
+"""
 
 MAX_GROUPS = 4
 """How many groups of public texts may travel with a batch."""
@@ -73,12 +83,27 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     for client in clients.alive:
         if (own := clients.descriptions[client]["width"]) != expected:
             clients.fail(client, f"its hidden states have width {own}, the trunk's {expected}")
+    sizes = {c: int(clients.descriptions[c]["batch-size"]) for c in clients.alive}
+    for client, usual in far_larger(sizes, MORE_TEXTS).items():
+        clients.fail(
+            client,
+            f"its batch-size is {sizes[client]}, more than {MORE_TEXTS} times the median client's "
+            f"{usual}, and the trunk's memory is for all: give clients batches of similar size",
+        )
     if not clients.alive:
         raise LinkError(f"no client fits the trunk: {reasons(clients)}")
     known = [clients.descriptions[c] for c in clients.alive]
-    sizes = plausible([int(said["num-examples"]) for said in known])
-    batches = [size // int(said["batch-size"]) for size, said in zip(sizes, known, strict=True)]
+    examples = plausible([int(said["num-examples"]) for said in known])
+    batches = [n // int(said["batch-size"]) for n, said in zip(examples, known, strict=True)]
     return max(1, round(sum(batches) / len(batches)))
+
+
+def far_larger(amounts: Mapping[int, int], times: int) -> dict[int, int]:
+    """Return the clients whose amount is more than so many times the median, and this median."""
+    if not amounts:
+        return {}
+    usual = statistics.median_low(amounts.values())  # of two clients, the smaller
+    return {client: usual for client, amount in amounts.items() if amount > times * usual}
 
 
 def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:

@@ -16,7 +16,14 @@ from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.evaluation.over_link import TimeLimit
 from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.finite import all_finite
-from flwr_splitmix.server.intake.ushape import public_groups, read_gradients, read_messages
+from flwr_splitmix.server.intake.ushape import (
+    MORE_MESSAGES,
+    far_larger,
+    public_groups,
+    read_gradients,
+    read_messages,
+)
+from flwr_splitmix.server.segments.fitting import out_of_memory
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.split import Place
@@ -127,7 +134,7 @@ class TrunkSteps:
 
     def look(self, replies: Replies) -> dict[int, list[Tensor]]:
         """Pass messages through the trunk, which does not train on them."""
-        return self.training.trunk.look(self._read(replies))
+        return self._pass(self.training.trunk.look, self._read(replies))
 
     def _encode(self, place: Place, *, last: bool = False) -> dict[int, dict[str, Any]]:
         payloads = {
@@ -156,14 +163,50 @@ class TrunkSteps:
             )
 
         messages = read_each(clients, replies, read)
+        counts = {client: len(sent.hidden) for client, sent in messages.items()}
+        for client, usual in far_larger(counts, MORE_MESSAGES).items():
+            clients.fail(
+                client,
+                f"sent {counts[client]} messages for a batch, more than {MORE_MESSAGES} times the "
+                f"median client's {usual}",
+            )
+            del messages[client]
         own.require(clients)
         return messages
+
+    def _pass(
+        self,
+        through: Callable[[Mapping[int, Messages]], dict[int, list[Tensor]]],
+        messages: Mapping[int, Messages],
+    ) -> dict[int, list[Tensor]]:
+        """Pass messages through the trunk; a client for which there is no memory is left out.
+
+        It is the one with by far the most numbers. If there is none, the trunk is too large for
+        what all clients send.
+        """
+        while True:
+            try:
+                return through(messages)
+            except (RuntimeError, MemoryError) as error:
+                sizes = {c: sum(h.numel() for h in m.hidden) for c, m in messages.items()}
+                if not out_of_memory(error) or not far_larger(sizes, 2):
+                    raise
+            largest = max(sizes, key=sizes.__getitem__)
+            number, (texts, tokens) = len(messages[largest].hidden), messages[largest].mask.shape
+            self.clients.fail(
+                largest,
+                f"the trunk has no memory for its {counted(number, 'message')} of "
+                f"{counted(texts, 'text')} of {counted(tokens, 'token')}; a smaller batch-size "
+                "needs less",
+            )
+            self.training.require(self.clients)
+            messages = {c: m for c, m in messages.items() if c != largest}
 
     def _forward(self, messages: Mapping[int, Messages], place: Place) -> dict[int, list[Tensor]]:
         """Pass messages through the trunk, leaving out clients whose outputs overflow."""
         own, clients = self.training, self.clients
         seed = derive_seed(own.seed, "trunk", place.server_round, place.number)
-        outputs = own.trunk.forward(messages, seed)
+        outputs = self._pass(partial(own.trunk.forward, seed=seed), messages)
         if all_finite([part for parts in outputs.values() for part in parts]):
             return outputs
         for client, parts in outputs.items():
