@@ -172,13 +172,14 @@ class UShapeClient(GraphlessExchanges):
         ------
         ClientError
             If the arrays do not fit, or have NaN, infinite or very large numbers, or an epsilon is
-            kept for texts that the head does not keep apart.
+            kept for texts that the head, or with DP-SGD the tail, does not keep apart.
         """
-        if self.hiding.accounts and (layer := needs_whole_batch(self.head)):
-            raise ClientError(
-                f"the head has {layer}, by which a text changes the messages of others in its "
-                f"batch, so there is no epsilon: take a head without {layer}"
-            )
+        for part in self.hiding.apart if self.hiding.accounts else ():
+            if layer := needs_whole_batch(self.segments[part]):
+                raise ClientError(
+                    f"the {part} has {layer}, by which a text changes what others in its batch "
+                    f"send or teach, so there is no epsilon: take a {part} without {layer}"
+                )
         self._order = order
         self._forget_round()
         place = order.server_round, self.batches.drawn

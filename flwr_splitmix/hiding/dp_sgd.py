@@ -62,6 +62,7 @@ class DPSGD(Hiding):
     """
 
     accounts = True
+    apart = ("head", "tail")  # a tail that mixes texts puts each one's part into others' gradients
     warning = (
         "DP-SGD covers the weights of heads and tails, and no trunk that learns; messages carry "
         "texts without noise, and the server reads them as the plain U shape's: docs/language.md"

@@ -129,12 +129,15 @@ class Hiding:
         A warning for the user who starts a run, "" for none; the strategy logs it.
     accounts
         Whether clients account for an epsilon, so that a round must not be repeated for free.
+    apart
+        Of "head" and "tail", those that must keep a batch's texts apart for the epsilon to hold.
 
     Source: split learning's U shape (Vepakomma et al., 2018).
     """
 
     warning: ClassVar[str] = ""
     accounts: ClassVar[bool] = False
+    apart: ClassVar[tuple[str, ...]] = ("head",)
 
     def __init__(self, public: Dataset[Example] | None = None) -> None:
         if public is not None:

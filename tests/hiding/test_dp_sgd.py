@@ -14,17 +14,18 @@ import pytest
 import torch
 from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
+from torch import nn
 from transformers import Gemma3TextConfig
 
-from flwr_splitmix.clients import Order, TextSet, UShapeClient
+from flwr_splitmix.clients import ClientError, Order, TextSet, UShapeClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding import DPSGD, Hiding
+from flwr_splitmix.hiding import DPSGD, DPForward, Hiding
 from flwr_splitmix.hiding.text_gradients import TextGradients
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.laws import check_ushape_equals_whole, sgd
-from flwr_splitmix.testing.toy_texts import TextToy
+from flwr_splitmix.testing.toy_texts import TextToy, ToyTail
 from tests.privacy.gaussian import exact_epsilon
 from tests.segments.language.tiny_models import ENCODERS, GROUPED, config_of, whole_model
 
@@ -251,6 +252,30 @@ def test_a_layer_that_does_not_keep_texts_apart_is_named() -> None:
     hiding._gradients.trained()[0].grad_sample = torch.zeros(12, 23, 5)
     with pytest.raises(ValueError, match=r"weights of shape \(23, 5\) does not keep texts apart"):
         hiding.before_update()
+
+
+class NormedTail(ToyTail):
+    """Normalises the batch with a layer that has no weights, so that Opacus does not refuse it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, 0.0, None)
+        self.norm = nn.BatchNorm1d(width, affine=False, track_running_stats=False)
+
+    def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.norm(hidden.mT).mT, mask)
+
+
+def test_a_tail_that_mixes_the_texts_of_a_batch_has_no_epsilon() -> None:
+    tail = NormedTail(TOY.width).double()
+    client = UShapeClient(
+        TOY.head(), tail, TOY.texts(0, 8), batch_size=4, device="cpu", hiding=DPSGD()
+    )
+    with pytest.raises(ClientError, match=r"the tail has BatchNorm, .* no epsilon: take a tail"):
+        client.attach(ORDER, None)
+    other = UShapeClient(
+        TOY.head(), tail, TOY.texts(0, 8), batch_size=4, device="cpu", hiding=DPForward()
+    )
+    assert other.attach(ORDER, None)["batch-size"] == 4  # its epsilon is the messages'
 
 
 def test_a_text_whose_gradient_overflows_does_not_show_through_the_noise() -> None:
