@@ -116,6 +116,8 @@ class TextEvaluation:
         Creates the scores of an evaluation.
     device
         Device of the batches.
+    batch_size
+        Most texts that are sent at once.
     kept
         Where a node records what was sent; None: a simulation, which keeps no record.
 
@@ -135,12 +137,14 @@ class TextEvaluation:
         tests: Mapping[str, Dataset[Example] | None],
         scores: Scores,
         device: torch.device,
+        batch_size: int,
         kept: AskedTexts | None = None,
     ) -> None:
         self.place = place
         self.tests = tests
         self.scores = scores
         self.device = device
+        self.batch_size = batch_size
         self.sent: Sent | None = None
         self.going: tuple[str, np.ndarray] = ("", np.empty(0, dtype=np.int64))
         self.asked: dict[str, int] = {}
@@ -154,7 +158,7 @@ class TextEvaluation:
         Raises
         ------
         ClientError
-            If there are no such texts, or it is not their turn.
+            If there are no such texts, they are more than a batch, or it is not their turn.
         """
         with nullcontext() if self._kept is None else self._kept.held():
             return self._begin(kind, start, stop)
@@ -173,6 +177,11 @@ class TextEvaluation:
             raise ClientError(
                 f"the server asks for {kind} test texts {start} to {stop}; "
                 f"next is {following} of {size}"
+            )
+        if stop - start > self.batch_size:
+            raise ClientError(
+                f"the server asks for {stop - start} test texts at once; this client sends at most "
+                f"{self.batch_size}, its batch size"
             )
         if self._kept is not None:
             self._kept.note(kind, stop)

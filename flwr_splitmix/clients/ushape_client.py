@@ -141,7 +141,9 @@ class UShapeClient(GraphlessExchanges):
         self._due = self._calibrated = 0
 
     def _new_evaluation(self, place: tuple[int, int]) -> TextEvaluation:
-        return TextEvaluation(place, self.tests, self.scores, self.device, self._asked)
+        return TextEvaluation(
+            place, self.tests, self.scores, self.device, self.batches.size, self._asked
+        )
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
         """Apply the node's policy; the node records which test texts were sent by which weights.

@@ -133,8 +133,9 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
         ([(0, 8)], "test texts 0 to 8; next is 0 of 7"),
         ([(0, 0)], "test texts 0 to 0; next is 0 of 7"),
         ([(0, 4), "score"], "not scored its federated test data, or not all of it"),
-        ([(0, 7), "score", (0, 7)], "all 7 federated test texts were sent under this head"),
-        ([(0, 7), "score", "score"], "not scored its federated test data"),
+        ([(0, 5)], "asks for 5 test texts at once; this client sends at most 4, its batch size"),
+        ([(0, 4), (4, 7), "score", (0, 4)], "all 7 federated test texts were sent under this"),
+        ([(0, 4), (4, 7), "score", "score"], "not scored its federated test data"),
     ],
     ids=str,
 )
@@ -160,7 +161,7 @@ def test_no_score_is_that_of_a_single_text(asked: Sequence[Any], sentence: str) 
 def test_no_score_is_that_of_the_texts_since_an_interruption(tmp_path: Path, anew: bool) -> None:
     """The texts of an earlier process counted as scored: the last one's score told its label."""
     toy = TextToy(clients=1, tests=7, task="classification")
-    places = [{"kind": "federated", "start": a, "stop": b} for a, b in ((0, 6), (6, 7))]
+    places = [{"kind": "federated", "start": a, "stop": b} for a, b in ((0, 4), (4, 7))]
     (client,) = toy.clients_for()
     client.govern(NodePolicy(), tmp_path, 0, "run")
     client.attach(ORDER, None)
