@@ -126,7 +126,7 @@ class GraphlessExchanges(Client):
         ------
         ClientError
             If it is not these texts' turn. Each is sent once a round, in order, and on a node once
-            under the same head and tail: scores of single texts would reveal their labels, and a
+            in a run under the same head and tail: scores of single texts would reveal their labels, and a
             text that is mixed twice becomes readable.
         """
         self.segments.eval()

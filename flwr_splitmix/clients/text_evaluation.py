@@ -24,6 +24,7 @@ class AskedTexts:
     """A node's record of the test texts already sent; it outlives the process of a single message.
 
     It goes by head and tail, which the client knows, and not by the round, which the server says.
+    The server names the run, too, but an honest second run begins with the weights of the first.
     All runs stay on record, as a server could begin another one in between.
 
     Parameters
