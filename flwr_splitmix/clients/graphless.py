@@ -125,9 +125,9 @@ class GraphlessExchanges(Client):
         Raises
         ------
         ClientError
-            If it is not these texts' turn. Each is sent once a round, in order, and on a node once
-            in a run under the same head and tail: scores of single texts would reveal their labels, and a
-            text that is mixed twice becomes readable.
+            If it is not these texts' turn, or they are more than a batch. Each is sent once a
+            round, in order, and on a node once in a run under the same head and tail: scores of
+            single texts would reveal their labels, and a text that is mixed twice becomes readable.
         """
         self.segments.eval()
         with torch.no_grad():

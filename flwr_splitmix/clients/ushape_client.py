@@ -25,6 +25,7 @@ from flwr_splitmix.clients.hooks import (
 from flwr_splitmix.clients.requests import check_numbers, check_received
 from flwr_splitmix.clients.test_sets import describe_tests, sizes_of, tests_of
 from flwr_splitmix.clients.text_evaluation import AskedTexts, TextEvaluation
+from flwr_splitmix.clients.text_lengths import check_lengths
 from flwr_splitmix.clients.vocabulary import check_vocabulary
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
@@ -78,7 +79,8 @@ class UShapeClient(GraphlessExchanges):
     ClientError
         If there is no training text, or if `learns` is "tail" and the tail has nothing to train.
     ValueError
-        If `learns` is neither "all" nor "tail", or texts have tokens beyond the head's vocabulary.
+        If `learns` is neither "all" nor "tail", or texts have tokens beyond the head's vocabulary,
+        or more of them than the hiding takes.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class UShapeClient(GraphlessExchanges):
             benchmark_data=benchmark_data,
             public=self.hiding.public,
         )
+        check_lengths(self.hiding, data=data, public=self.hiding.public)
         self.head, self.tail = head.to(self.device), tail.to(self.device)
         self.learns = learns
         if learns == "tail":

@@ -172,6 +172,11 @@ class Hiding:
             )
         self._side = side
 
+    @property
+    def longest(self) -> int | None:
+        """Most tokens that a text may have; None for no limit."""
+        return None
+
     @classmethod
     def names(cls) -> str:
         """Return the names of this method and of those that it derives from, between spaces."""

@@ -119,6 +119,11 @@ class MixGuard(Hiding):
         self._leaks: deque[float] = deque(maxlen=RECENT)
         self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
 
+    @property
+    def longest(self) -> int:
+        """Most tokens that a text may have, so that the secret ones fit in."""
+        return self.tokens.max_length - self.tokens.count
+
     def attach(self, side: ClientSide) -> None:
         """Begin a round; create the calibrator in the first one."""
         super().attach(side)

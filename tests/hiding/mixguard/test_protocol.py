@@ -329,10 +329,33 @@ def test_fewer_supports_than_places_are_warned_of(
     assert ("with 3 supports, drawn from only 2" in caplog.text) is warned
 
 
-def test_a_text_that_leaves_no_room_for_secret_tokens_is_named() -> None:
-    client = client_of(secret_tokens=30)
-    with pytest.raises(ValueError, match="30 secret ones exceed max_length 32"):
-        client.hiding.obfuscate(batch_of())
+@pytest.mark.parametrize("name", ["data", "public"])
+def test_a_text_that_leaves_no_room_for_secret_tokens_is_named_at_once(name: str) -> None:
+    """A public one used to end a run in the step that drew it as a support."""
+
+    def made(longest: int, pad_to: int | None = None) -> MixGuardClient:
+        texts = [torch.full((length,), 2) for length in (3, longest, 5)]
+        sets = {"data": TOY.texts(0, 4), "public": TOY.texts(1, 4)}
+        sets[name] = TextSet(texts, texts, pad_to=pad_to)
+        options = replace(PLAIN, secret_tokens=2)
+        return MixGuardClient(
+            TOY.head(), TOY.tail(), **sets, vocab_size=23, options=options, device="cpu"
+        )
+
+    made(30).attach(ORDER, None)
+    with pytest.raises(
+        ValueError, match=f"{name} has texts of up to 31 .* at most 30, .*: cut the"
+    ):
+        made(31)
+    with pytest.raises(ValueError, match=f"{name} has texts of up to 32 tokens with"):
+        made(30, pad_to=32)
+
+
+def test_a_batch_that_leaves_no_room_for_secret_tokens_is_named() -> None:
+    client = client_of(secret_tokens=23)
+    long = torch.full((1, 10), 2)
+    with pytest.raises(ValueError, match="23 secret ones exceed max_length 32"):
+        client.hiding.obfuscate(TextBatch(long, torch.ones_like(long), long))
 
 
 def test_the_calibrator_is_part_of_the_state() -> None:
