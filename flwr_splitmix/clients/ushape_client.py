@@ -180,7 +180,7 @@ class UShapeClient(GraphlessExchanges):
             kept for texts that the head, or with DP-SGD the tail, does not keep apart.
         """
         for part in self.hiding.apart if self.hiding.accounts else ():
-            if layer := needs_whole_batch(self.segments[part]):
+            if layer := needs_whole_batch(self.segments.get_submodule(part)):
                 raise ClientError(
                     f"the {part} has {layer}, by which a text changes what others in its batch "
                     f"send or teach, so there is no epsilon: take a {part} without {layer}"

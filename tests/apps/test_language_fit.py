@@ -181,7 +181,11 @@ def test_an_answer_over_the_link_is_the_whole_models(
 def test_a_constant_length_is_all_that_crosses() -> None:
     for strategy in ("USplitSL", "MixGuard"):
         one = client(0, 2, **{**TINY, "strategy": strategy, "pad_to": 96})
-        one.attach(Order(0, 0, 1, 1), None)
+        steps = one.attach(Order(0, 0, 1, 1), None)["calibration-steps"]
+        for number in range(steps):
+            public = one.run("encode_public", {"number": number})["public"]
+            answer = [group["messages"] for group in public]
+            one.run("decode_public", {"number": number, "public": answer})
         sent = one.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
         assert {tuple(m.shape[:2]) for m in sent["messages"]} == {(4, 96)}
 

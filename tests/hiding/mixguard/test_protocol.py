@@ -338,9 +338,8 @@ def test_a_text_that_leaves_no_room_for_secret_tokens_is_named_at_once(name: str
         sets = {"data": TOY.texts(0, 4), "public": TOY.texts(1, 4)}
         sets[name] = TextSet(texts, texts, pad_to=pad_to)
         options = replace(PLAIN, secret_tokens=2)
-        return MixGuardClient(
-            TOY.head(), TOY.tail(), **sets, vocab_size=23, options=options, device="cpu"
-        )
+        parts = TOY.head(), TOY.tail(), sets["data"], sets["public"]
+        return MixGuardClient(*parts, vocab_size=23, options=options, device="cpu")
 
     made(30).attach(ORDER, None)
     with pytest.raises(
