@@ -130,6 +130,7 @@ class UShapeClient(GraphlessExchanges):
         self._asked: AskedTexts | None = None
         self._first_weights: FirstWeights | None = None
         self._digest = ""
+        self._due = self._calibrated = 0
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
 
@@ -141,7 +142,6 @@ class UShapeClient(GraphlessExchanges):
         self._progress = 0.0
         self._decoded = False
         self._public: list[Sent] = []
-        self._due = self._calibrated = 0
 
     def _new_evaluation(self, place: tuple[int, int]) -> TextEvaluation:
         return TextEvaluation(
@@ -220,7 +220,7 @@ class UShapeClient(GraphlessExchanges):
                 returns=self.learns == "all",
             )
         )
-        self._due = self.hiding.calibration_steps
+        self._due, self._calibrated = self.hiding.calibration_steps, 0
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,

@@ -93,6 +93,10 @@ def test_private_texts_are_not_sent_before_calibration_is_done(name: str) -> Non
     for left in range(steps, 0, -1):
         with pytest.raises(ClientError, match=f"calibrates for {left} more step"):
             client.run("encode", batch)
+        if left == steps:
+            client.release()  # the end of a round is not the end of calibration
+            with pytest.raises(ClientError, match=f"calibrates for {left} more step"):
+                client.run("encode", batch)
         public = client.run("encode_public", {"number": 0})["public"]
         answer = [group["messages"] for group in public]
         client.run("decode_public", {"number": 10**9, "public": answer})
