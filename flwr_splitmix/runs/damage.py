@@ -15,6 +15,7 @@ _REMEDIES = {
     "begun.jsonl": "restore it; without it epsilon lacks what interrupted rounds have sent",
     "config.json": "restore it, or remove the run's folder",
     "failure.json": "remove it; it only says which error ended the run",
+    "inputs.json": "restore it, or remove it if the data set is here: it is then read again",
     "metrics.parquet": "restore it, or remove it: the rounds so far are then missing from tables",
     "mixtures.json": "remove it; the report then shows no mixtures",
     "recording.json": "remove the folder that it is in, and record again (record-attacks)",

@@ -14,6 +14,7 @@ from flwr_splitmix import Run
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.inputs import record_inputs, recorded_inputs
 from flwr_splitmix.data import DataError, load_images
+from flwr_splitmix.runs import RunError
 from tests.apps.vision_fit import read
 
 
@@ -77,3 +78,42 @@ def test_a_run_records_its_classes_and_its_normalisation(tmp_path: Path, colours
         "mean": [0.5] * 3,
         "std": [0.5] * 3,
     }
+
+
+GREY = {
+    "channels": 1, "stored_size": [28, 28], "image_size": 28, "mean": [0.5], "std": [0.5]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("[" * 100_000, "it is nested too deeply"),
+        ("[]", "it holds no JSON object"),
+        ("{}", "classes is None, which is no list of names"),
+        ({"classes": [1]}, "classes is [1], which is no list of names"),
+        ({"classes": []}, "classes is [], which is no list of names"),
+        ({"multi_label": "x"}, "multi_label is 'x'"),
+        ({"preprocessing": [1]}, "preprocessing: this is no description"),
+        ({"preprocessing": {**GREY, "channels": "x" * 1000}}, "invalid literal"),
+        ({"preprocessing": {**GREY, "channels": 2}}, "channels is 2; allowed are 1 and 3"),
+        ({"preprocessing": {**GREY, "mean": []}}, "mean and std need 1 number each"),
+        ({"preprocessing": {**GREY, "image_size": 0}}, "an image has no pixels"),
+        ({"preprocessing": {**GREY, "image_size": float("inf")}}, "cannot convert float infinity"),
+    ],
+)
+def test_a_damaged_record_is_named_with_its_remedy(
+    damage: str | dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    run = Run.create({}, name="test", home=tmp_path)
+    whole = {"classes": ["cat", "dog"], "preprocessing": GREY}
+    file = run.path / "inputs.json"
+    file.write_text(json.dumps(whole))
+    assert recorded_inputs(run, read()) == whole
+    file.write_text(damage if isinstance(damage, str) else json.dumps({**whole, **damage}))
+    with pytest.raises(RunError) as raised:
+        recorded_inputs(run, read())
+    assert str(raised.value).startswith(f"cannot read {file}: ")
+    assert reason in str(raised.value)
+    assert "; restore it, or remove it if the data set is here" in str(raised.value)
+    assert len(str(raised.value)) < 400 + len(str(file))

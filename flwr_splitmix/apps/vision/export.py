@@ -10,6 +10,7 @@ from flwr_splitmix.apps.exporting import facts_of, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.inputs import recorded_inputs
 from flwr_splitmix.apps.vision.model import split_of
+from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.export.onnx_file import check_packages
 from flwr_splitmix.runs.export.vision import write_vision
@@ -38,9 +39,8 @@ def export_vision(
     config = VisionConfig.read(values)
     kept = run.checkpoints.load()
     inputs = recorded_inputs(run, config)
-    made_by, arguments = split_of(
-        config, len(inputs["classes"]), inputs["preprocessing"]["channels"]
-    )
+    channels = Preprocessing.from_facts(inputs["preprocessing"]).channels
+    made_by, arguments = split_of(config, len(inputs["classes"]), channels)
     segments = SPLITS[made_by](**arguments, seed=0)
     shared = config.averages or made_by == "split_shuffled_edge"
     own = segment_weights(

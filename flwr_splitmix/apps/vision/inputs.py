@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
-from flwr_splitmix.data import ImageSets
+from flwr_splitmix.data import DataError, ImageSets
 from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.files import write_json
 from flwr_splitmix.runs import Run
-from flwr_splitmix.storage import StorageError
+from flwr_splitmix.runs.damage import read_object, unreadable
 
 INPUTS = "inputs.json"
 """The file's name in a run's directory."""
@@ -35,19 +35,29 @@ def recorded_inputs(run: Run, config: VisionConfig) -> dict[str, Any]:
 
     Raises
     ------
-    StorageError
-        If the record cannot be read.
+    RunError
+        If the record cannot be read, or lacks something; the message names the remedy.
     DataError
         If there is none, and the images cannot be read.
     """
     file = run.path / INPUTS
-    try:
-        recorded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         return _described(images_of(config))
-    except (OSError, ValueError) as error:
-        raise StorageError(f"cannot read {file}: {error}") from error
+    recorded = read_object(file)
+    _check(file, recorded)
     return recorded
+
+
+def _check(file: Path, recorded: dict[str, Any]) -> None:
+    classes, several = recorded.get("classes"), recorded.get("multi_label", False)
+    if not isinstance(classes, list) or not classes or not all(isinstance(c, str) for c in classes):
+        raise unreadable(file, f"classes is {classes!r:.80}, which is no list of names")
+    if not isinstance(several, bool):
+        raise unreadable(file, f"multi_label is {several!r:.80}, which is neither true nor false")
+    try:
+        Preprocessing.from_facts(recorded.get("preprocessing", {}))
+    except DataError as error:
+        raise unreadable(file, f"preprocessing: {error}") from error
 
 
 def _described(images: ImageSets) -> dict[str, Any]:

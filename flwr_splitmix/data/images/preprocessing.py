@@ -14,6 +14,7 @@ from torch import Tensor
 from flwr_splitmix.data.errors import DataError, import_extra
 from flwr_splitmix.data.images.packed import ImageDataset
 from flwr_splitmix.data.images.pictures import decode_picture
+from flwr_splitmix.words import counted
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,25 @@ class Preprocessing:
         Raises
         ------
         DataError
-            If a value is missing or of the wrong type.
+            If a value is missing, of the wrong type or out of range.
         """
         try:
-            return cls(
+            made = cls(
                 channels=int(facts["channels"]),
                 stored_size=(int(facts["stored_size"][0]), int(facts["stored_size"][1])),
                 image_size=int(facts["image_size"]),
                 mean=tuple(map(float, facts["mean"])),
                 std=tuple(map(float, facts["std"])),
             )
-        except (LookupError, TypeError, ValueError) as error:
-            raise DataError(f"this is no description of a preprocessing: {error}") from error
+            if made.channels not in (1, 3):
+                raise ValueError(f"channels is {made.channels}; allowed are 1 and 3")
+            if not len(made.mean) == len(made.std) == made.channels:
+                raise ValueError(f"mean and std need {counted(made.channels, 'number')} each")
+            if min(*made.stored_size, made.image_size) < 1:
+                raise ValueError("an image has no pixels")
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"this is no description of a preprocessing: {error!s:.80}") from error
+        return made
 
     def facts(self) -> dict[str, Any]:
         """Return the preprocessing as plain values."""
