@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,29 @@ def segment_weights(
         hint = "; leave out --client: all clients have the same" if shared else ""
         said = f"{missing}, {_listed(there)}{hint}"
     raise ConfigError(f"run {run.id}: {said}")
+
+
+@contextmanager
+def fitting(run: Run, kept: Checkpoint, keys: str) -> Iterator[None]:
+    """Say of weights that a model does not take that the run's files do not fit together.
+
+    Parameters
+    ----------
+    keys
+        Keys that make the model, such as "model, depth".
+
+    Raises
+    ------
+    ConfigError
+        If the block raises what torch does for weights of another model.
+    """
+    try:
+        yield
+    except (AttributeError, RuntimeError) as error:
+        raise ConfigError(
+            f"run {run.id}: the checkpoint of round {kept.round} does not fit config.json "
+            f"({keys}, ...): restore it"
+        ) from error
 
 
 def _listed(clients: Sequence[int]) -> str:

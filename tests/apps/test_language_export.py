@@ -113,6 +113,24 @@ def test_a_text_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     assert 'holds a language model; give it --text "..."' in refused.stderr
 
 
+@pytest.mark.parametrize("changed", [{"small-width": 32}, {"lora-rank": 1}], ids=str)
+def test_a_configuration_that_does_not_fit_the_checkpoint_is_said(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
+    fitted = fit(tmp_path, strategy="USplitFL", task="classification", lora_rank=2)
+    run = run_of(fitted)
+    (run.path / "config.json").write_text(json.dumps({**run.config, **changed}))
+    said = (
+        f"run {run.id}: the checkpoint of round 1 does not fit config.json (model, small-width, "
+        "head-layers, lora-rank, ...): restore it\n"
+    )
+    refused = export(fitted, tmp_path / "model")
+    assert (refused.exit_code, refused.stderr) == (1, said)
+    home = run.path.parents[1]
+    refused = splitmix("attack", "run", run.id, "--attack", "tag", "--run-dir", home)
+    assert (refused.exit_code, refused.stderr) == (1, said)
+
+
 def test_the_table_shows_the_beginning_of_a_long_text(tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="USplitFL", task="classification")
     assert export(fitted, tmp_path / "model").exit_code == 0

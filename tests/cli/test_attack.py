@@ -123,6 +123,20 @@ def test_what_is_missing_is_said_in_a_sentence(splitmix: Splitmix, home: Path) -
     assert f"splitmix attack run {run} --attack NAME" in nothing.stderr
 
 
+@pytest.mark.parametrize("strategy", ["SFL", "CutMixSL"])
+def test_a_configuration_that_does_not_fit_the_checkpoint_is_said(
+    strategy: str, splitmix: Splitmix, home: Path
+) -> None:
+    run = run_of(home, strategy)
+    (run.path / "config.json").write_text(json.dumps({**run.config, "image-size": 64}))
+    refused = splitmix("attack", "run", run.id, "--attack", "linear", "--assume", "lower")
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        f"run {run.id}: the checkpoint of round 2 does not fit config.json (model, depth, "
+        "image-size, dataset, ...): restore it\n",
+    )
+
+
 def test_the_remedy_is_what_can_be_given_to_the_adversary(splitmix: Splitmix, home: Path) -> None:
     run = run_of(home, "CutMixSL").id
     for attack, view, said in (

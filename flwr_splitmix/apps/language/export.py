@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.exporting import facts_of, segment_weights
+from flwr_splitmix.apps.exporting import facts_of, fitting, segment_weights
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import build_parts
 from flwr_splitmix.apps.language.texts import class_names, tokenizer_of
@@ -64,7 +64,8 @@ def trained_parts(
     Raises
     ------
     ConfigError
-        Raised by `segment_weights`, or if the model cannot be built.
+        Raised by `segment_weights`, or if the model cannot be built, or the checkpoint is of
+        another one.
     """
     own = segment_weights(
         run,
@@ -76,12 +77,16 @@ def trained_parts(
     )
     parts = build_parts(config, PARTS)
     head, trunk, tail = parts.all_here()
-    trunk.load_state_dict(under("trunk", kept.tensors))
-    _put(nn.ModuleDict({"head": head, "tail": tail}), own)
+    with fitting(run, kept, "model, small-width, head-layers, lora-rank"):
+        trunk.load_state_dict(under("trunk", kept.tensors))
+        _put(nn.ModuleDict({"head": head, "tail": tail}), own)
     return parts
 
 
 @torch.no_grad()
 def _put(segments: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for name, weight in weights.items():
-        segments.get_parameter(name).copy_(weight)
+        parameter = segments.get_parameter(name)
+        if parameter.shape != weight.shape:  # copy_ would repeat a weight that is smaller
+            raise RuntimeError(f"{name} has shape {tuple(weight.shape)}")
+        parameter.copy_(weight)

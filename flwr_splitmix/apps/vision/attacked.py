@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from flwr_splitmix.apps.exporting import fitting
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of
-from flwr_splitmix.apps.vision.model import embedding_option, segments_of
+from flwr_splitmix.apps.vision.model import MODEL_KEYS, embedding_option, segments_of
 from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.bench import fresh_lower, group_size
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
@@ -33,15 +34,18 @@ def attacked_run(run: Run) -> Attacked:
     RunError, StorageError
         If nothing was recorded (the message explains how to record), or there is no checkpoint.
     DataError, ConfigError
-        If its images or its model are not available on this machine.
+        If its images or its model are not available on this machine, or its checkpoint is of
+        another model.
     """
     facts = read_facts(run)
     config = VisionConfig.read(run.config)
     images, segments = images_of(config), segments_of(config)
     checkpoint = run.checkpoints.load()
     upper = copy.deepcopy(segments.upper)
-    upper.load_state_dict(under("upper", checkpoint.tensors))
     clients, strategy = int(facts["clients"]), config.trial()
+    with fitting(run, checkpoint, MODEL_KEYS):
+        upper.load_state_dict(under("upper", checkpoint.tensors))
+        lowers = _lowers(run, config, segments.lower, checkpoint, clients)
     options = config.own_options() | ({"noise": config.noise} if config.noise else {})
     architecture = {
         "method": config.strategy,
@@ -70,7 +74,7 @@ def attacked_run(run: Run) -> Attacked:
         mean=images.train.mean,
         std=images.train.std,
         fresh_lower=functools.partial(fresh_lower, architecture=architecture),
-        lowers=_lowers(run, config, segments.lower, checkpoint, clients),
+        lowers=lowers,
         averaged=config.averages,
         multi_label=images.multi_label,
         upper=upper,

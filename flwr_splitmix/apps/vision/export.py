@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.apps.exporting import facts_of, segment_weights
+from flwr_splitmix.apps.exporting import facts_of, fitting, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.inputs import recorded_inputs
-from flwr_splitmix.apps.vision.model import split_of
+from flwr_splitmix.apps.vision.model import MODEL_KEYS, split_of
 from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.export.onnx_file import check_packages
@@ -46,8 +46,9 @@ def export_vision(
     own = segment_weights(
         run, kept, client, shared=shared, strategy=config.strategy, parts="lower segments"
     )
-    segments.lower.load_state_dict(own)
-    segments.upper.load_state_dict(under("upper", kept.tensors))
+    with fitting(run, kept, MODEL_KEYS):
+        segments.lower.load_state_dict(own)
+        segments.upper.load_state_dict(under("upper", kept.tensors))
     facts = {
         **facts_of(run, config, kept, client, averaged=config.averages),
         **inputs,

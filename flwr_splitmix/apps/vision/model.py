@@ -12,6 +12,9 @@ from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.segments import SPLITS, SplitModel
 from flwr_splitmix.segments.across_batch import needs_whole_batch
 
+MODEL_KEYS = "model, depth, image-size, dataset"
+"""The keys that decide most of the shapes of a model's weights, for messages."""
+
 
 @lru_cache(maxsize=2)
 def segments_of(config: VisionConfig) -> SplitModel:

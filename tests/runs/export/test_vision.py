@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -331,4 +332,21 @@ def test_an_apps_defaults_do_not_say_what_trained_a_scripts_run(
     refused = splitmix("export", run.id, tmp_path / "model", "--app", app)
     assert refused.exit_code == 1
     assert "its configuration names no strategy, and --app cannot say" in refused.stderr
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("changed", [{"depth": 2}, {"image-size": 64}], ids=str)
+def test_a_configuration_that_does_not_fit_the_checkpoint_is_said(
+    changed: dict[str, Any], make: Make, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    run = make("CutMixSFL").run
+    kept = tmp_path / "runs" / run.id
+    shutil.copytree(run.path, kept)
+    (kept / "config.json").write_text(json.dumps({**run.config, **changed}))
+    refused = splitmix("export", run.id, tmp_path / "model", "--run-dir", tmp_path)
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        f"run {run.id}: the checkpoint of round 1 does not fit config.json (model, depth, "
+        "image-size, dataset, ...): restore it\n",
+    )
     assert not (tmp_path / "model").exists()
