@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def check_record(path: Path, record: Mapping[str, Any]) -> None:
     RunError
         If one is missing or of another type.
     """
-    try:
+    with _damage(path):
         for kept in record.get("clients", {}).values():
             _check_numbers(kept, "rounds", "seconds", "slowest", "failed")
             for server_round, reason in kept["failures"]:
@@ -125,7 +126,36 @@ def check_record(path: Path, record: Mapping[str, Any]) -> None:
         for kind in record.get("messages", {}).get("kinds", []):
             _check_numbers(kind, "count", "bytes")
             _check_texts(kind["phase"], kind["direction"], *kind["holds"].values())
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+
+
+def check_mixtures(path: Path, kept: Mapping[str, Any]) -> None:
+    """Check the mixtures kept by a run, as their observer writes them.
+
+    Raises
+    ------
+    RunError
+        If a field is missing, of another type, or does not fit the others.
+    """
+    with _damage(path):
+        _check_numbers(kept, "round")
+        for mixture in kept["mixtures"]:
+            _check_numbers(mixture, "rows", "columns")
+            patches, norms = mixture["rows"] * mixture["columns"], mixture["norms"]
+            _check_length(norms, patches, "norms")
+            for norm in norms:
+                if norm not in NOT_FINITE:  # as of a run that diverged
+                    _check_numbers({"norm": norm}, "norm")
+            for member in mixture["members"]:
+                _check_numbers(member, "client", "lam")
+                _check_length(member["patches"], patches, "patches")
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Say of an error about a file's values that the file cannot be read."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise unreadable(path, reason) from error
 
@@ -135,6 +165,11 @@ def _check_numbers(values: Mapping[str, Any], *names: str) -> None:
         value = values[name]
         if not isinstance(value, int | float) or not 0 <= value < 2**63:
             raise ValueError(f"{name} is {value!r:.80}, which is no count and no time")
+
+
+def _check_length(values: object, least: object, what: str) -> None:
+    if not isinstance(least, int) or not isinstance(values, list) or len(values) < least:
+        raise ValueError(f"there are no {least!r:.80} {what} in a list")
 
 
 def _check_texts(*values: object) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flwr_splitmix.files import marked, strict_json, write_atomic, write_json
 from flwr_splitmix.runs.begun import Begun, append_begun, read_begun
 from flwr_splitmix.runs.damage import (
+    check_mixtures,
     check_record,
     printable,
     read_config,
@@ -317,7 +318,11 @@ class Run:
     def mixtures(self) -> Row:
         """The mixtures kept from the newest round; {} if none were."""
         path = self.path / "mixtures.json"
-        return read_object(path) if path.exists() else {}
+        if not path.exists():
+            return {}
+        kept = read_object(path)
+        check_mixtures(path, kept)
+        return kept
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Write record.json, which survives the process but not a power loss.

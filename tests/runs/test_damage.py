@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.reports.mixtures import pictures
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
 
@@ -75,6 +76,46 @@ def test_a_record_of_wrong_types_is_named_with_its_remedy(
     assert str(raised.value).startswith(f"cannot read {run.path / 'record.json'}: ")
     assert reason in str(raised.value)
     assert "; remove it; the report then lacks" in str(raised.value)
+
+
+MEMBER = {"client": 0, "lam": 1.0, "patches": [True, False]}
+MIXTURE = {"rows": 1, "columns": 2, "norms": [1.5, "nan"], "members": [MEMBER]}
+
+
+@pytest.mark.parametrize(
+    ("kept", "reason"),
+    [
+        ({"mixtures": [MIXTURE]}, "no 'round'"),
+        ({"round": "x", "mixtures": []}, "round is 'x', which is no count"),
+        ({"round": 1, "mixtures": None}, "not iterable"),
+        ({"round": 1, "mixtures": [1]}, "not subscriptable"),
+        ({"round": 1, "mixtures": "text"}, "string indices must be integers"),
+        *(
+            ({"round": 1, "mixtures": [{**MIXTURE, **damage}]}, reason)
+            for damage, reason in (
+                ({"rows": 10**9}, "there are no 2000000000 norms in a list"),
+                ({"rows": 0.5}, "there are no 1.0 norms in a list"),
+                ({"norms": {"0": 1, "1": 1}}, "there are no 2 norms in a list"),
+                ({"norms": [1, "x"]}, "norm is 'x', which is no count"),
+                ({"members": [{**MEMBER, "patches": [1]}]}, "there are no 2 patches in a list"),
+                ({"members": [{**MEMBER, "lam": None}]}, "lam is None"),
+            )
+        ),
+    ],
+)
+def test_mixtures_of_wrong_types_are_named_with_their_remedy(
+    kept: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    file = run.path / "mixtures.json"
+    file.write_text(json.dumps({"round": 1, "mixtures": [MIXTURE]}))
+    assert "client 0 at ratio 1.00" in pictures([run])[run.id]
+    file.write_text(json.dumps(kept))
+    with pytest.raises(RunError) as raised:
+        pictures([run])
+    assert str(raised.value).startswith(f"cannot read {file}: ")
+    assert reason in str(raised.value)
+    assert "; remove it; the report then shows no mixtures" in str(raised.value)
 
 
 def test_the_numbers_of_a_run_that_diverged_are_numbers_in_its_summary(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from html import escape
@@ -64,7 +65,8 @@ def draw(mixture: dict[str, Any], axes: Axes) -> None:
     from matplotlib.patches import Rectangle
 
     rows, columns = mixture["rows"], mixture["columns"]
-    largest = max(mixture["norms"], default=0.0) or 1.0
+    norms = [float(norm) for norm in mixture["norms"]]
+    largest = max(filter(math.isfinite, norms), default=0.0) or 1.0
     for patch in range(rows * columns):
         row, column = divmod(patch, columns)
         senders = [
@@ -75,7 +77,8 @@ def draw(mixture: dict[str, Any], axes: Axes) -> None:
         if not senders:
             axes.plot(column + 0.5, row + 0.5, marker="x", color="0.5", markersize=5)
             continue
-        side = 0.35 + 0.6 * mixture["norms"][patch] / largest
+        share = norms[patch] / largest if math.isfinite(norms[patch]) else 1.0
+        side = 0.35 + 0.6 * share
         corner = (1 - side) / 2
         for place, (index, _) in enumerate(senders):
             width = side / len(senders)
