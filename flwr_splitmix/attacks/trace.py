@@ -220,7 +220,7 @@ class DiskTrace(Trace):
             entries = self.path.iterdir() if self.path.exists() else ()
             matches = ((_STEP.fullmatch(entry.name), entry) for entry in entries)
             self._sizes = {
-                (int(match[1]), int(match[2])): entry.stat().st_size
+                (int(match[1]), int(match[2])): entry.lstat().st_size  # a link may lead nowhere
                 for match, entry in matches
                 if match
             }

@@ -89,6 +89,20 @@ def test_a_recording_that_was_cut_off_is_read_up_to_its_last_whole_step(tmp_path
     assert [(step.server_round, step.number) for step in again.steps(newest=2)] == [(1, 1), (2, 0)]
 
 
+@pytest.mark.parametrize("target", ["nowhere", "step-000001-000001.safetensors"])
+def test_a_step_that_is_a_link_to_nothing_is_left_out(target: str, tmp_path: Path) -> None:
+    trace = DiskTrace(tmp_path)
+    for step in recorded()[:2]:
+        trace.add(step)
+    lost = tmp_path / "step-000001-000001.safetensors"
+    lost.unlink()
+    lost.symlink_to(target)
+    again = DiskTrace(tmp_path)
+    assert places(again) == [(1, 0)]
+    again.forget()
+    assert not tmp_path.exists()
+
+
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_the_oldest_steps_go(kind: str, tmp_path: Path) -> None:
     steps = recorded()
