@@ -109,16 +109,23 @@ def _unmarked(value: Any) -> Any:
     return [_unmarked(entry) for entry in value] if isinstance(value, list) else value
 
 
+def check_regular(path: Path) -> None:
+    """Raise OSError if a path is there and no regular file: of a pipe no reader sees the end."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is no regular file")
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises
     ------
     OSError
-        If the file cannot be read.
+        If the file cannot be read, or is no regular file.
     ValueError
         If it is not JSON, is nested too deeply, or holds half a character (a lone surrogate).
     """
+    check_regular(path)
     try:
         text = path.read_text(encoding="utf-8")
         value = json.loads(text)

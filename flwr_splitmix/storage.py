@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from flwr_splitmix.files import marked, unmarked, write_atomic
+from flwr_splitmix.files import check_regular, marked, unmarked, write_atomic
 from flwr_splitmix.words import with_article
 
 _META = "splitmix"
@@ -80,6 +80,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         was written.
     """
     try:
+        check_regular(path)
         with safe_open(str(path), framework="pt") as file:
             header = file.metadata() or {}
             if _META not in header:

@@ -160,6 +160,8 @@ def test_missing_and_foreign_files_are_storage_errors(tmp_path: Path) -> None:
     for name in ("missing.safetensors", "foreign.safetensors"):
         with pytest.raises(StorageError, match=name):
             load_tensors(tmp_path / name)
+    with pytest.raises(StorageError, match="it is no regular file"):
+        load_tensors(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import read_json
+from flwr_splitmix.files import check_regular, read_json
 from flwr_splitmix.runs.errors import RunError
 
 FACTS = "splitmix.json"
@@ -106,7 +106,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
     Raises
     ------
     ExportError
-        If the folder holds no description that this version can read, or it lacks a fact.
+        If the folder holds no description that this version can read, or it lacks a fact, or a
+        file of the model is no regular file.
     """
     facts = _described(folder)
     kind = facts.get("kind")
@@ -120,6 +121,12 @@ def read_facts(folder: Path) -> dict[str, Any]:
             raise ExportError(
                 f"{folder / FACTS} lacks {name!r}, or it has another type; export the run again"
             )
+    for file in folder.iterdir():
+        if _WRITTEN.fullmatch(file.name) and file.name != _TEMPLATES:
+            try:
+                check_regular(file)
+            except OSError as error:
+                raise _unreadable(file, error) from error
     return facts
 
 
@@ -134,7 +141,7 @@ def _described(folder: Path) -> dict[str, Any]:
             "export RUN FOLDER"
         ) from None
     except (OSError, ValueError) as error:
-        raise ExportError(f"cannot read {file}: {error}; export the run again") from error
+        raise _unreadable(file, error) from error
     if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
         raise ExportError(f"{file} does not describe an exported model")
     if facts["format"] > FORMAT:
@@ -143,6 +150,10 @@ def _described(folder: Path) -> dict[str, Any]:
             "newer flwr-splitmix"
         )
     return facts
+
+
+def _unreadable(file: Path, reason: object) -> ExportError:
+    return ExportError(f"cannot read {file}: {reason}; export the run again")
 
 
 def _earlier(target: Path) -> list[Path]:

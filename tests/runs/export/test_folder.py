@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
-from flwr_splitmix.runs.export.folder import FACTS, ExportError, new_folder
+from flwr_splitmix.runs.export.folder import FACTS, ExportError, new_folder, read_facts
 
 
 def described(folder: Path, **facts: Any) -> Path:
@@ -103,3 +106,38 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     said = rf"{target} cannot be made \(.*\); choose a folder that can be written"
     with pytest.raises(ExportError, match=said), new_folder(target):
         raise AssertionError
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Fail a test that waits: whoever opens a pipe without a writer does so forever."""
+
+    def fail(*_: object) -> None:
+        raise TimeoutError("it waited")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(5)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("kind", [VISION, LANGUAGE], ids=["vision", "language"])
+@pytest.mark.parametrize("name", [FACTS, "lower.safetensors", "model.safetensors", "config.json"])
+@pytest.mark.usefixtures("impatient")
+def test_a_pipe_is_no_file_of_a_model(name: str, kind: dict[str, Any], tmp_path: Path) -> None:
+    target = described(tmp_path / "model", **kind)
+    (target / name).unlink(missing_ok=True)
+    os.mkfifo(target / name)
+    with pytest.raises(ExportError) as raised:
+        read_facts(target)
+    assert str(raised.value) == (
+        f"cannot read {target / name}: it is no regular file; export the run again"
+    )
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pipe_of_another_name_is_left_alone(tmp_path: Path) -> None:
+    target = described(tmp_path / "model", **LANGUAGE)
+    os.mkfifo(target / "mine")
+    assert read_facts(target)["kind"] == "language"
