@@ -10,6 +10,8 @@ from typing import Any
 
 from flwr_splitmix.extras import how_to_install
 
+_MOST, _LONGEST = 20, 60  # names in a message, and characters of each
+
 
 class DataError(ValueError):
     """A data set, or a part of one, cannot be provided; the message says why."""
@@ -31,19 +33,27 @@ class MissingColumnError(DataError):
         The file or data set that lacks it.
     column
         The requested column.
-    there
-        The existing columns.
+    listed
+        The first of the existing columns, as text: a file of another kind may seem to have a
+        column of all its content.
     hint
         What else may be wrong, as the end of a sentence.
     """
 
     def __init__(self, where: str, column: str, there: Sequence[str], hint: str = "") -> None:
-        listed = ", ".join(map(repr, there))
-        super().__init__(f"{where} has no column {column!r}; it has {listed}{hint}")
+        self.listed = _listed(there)
+        super().__init__(f"{where} has no column {column!r}; it has {self.listed}{hint}")
         self.where = where
         self.column = column
-        self.there = tuple(there)
         self.hint = hint
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [
+        repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...") for name in names[:_MOST]
+    ]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 class TestRowsError(DataError):

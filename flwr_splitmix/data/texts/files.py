@@ -84,12 +84,13 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
         If the file cannot be read or has no row, a column is missing or there twice, or a line has
         more values than the first; the message names the line.
     """
-    kind, text = kind_of(path), read_text(path)
+    kind = kind_of(path)
     if kind not in KINDS:
         raise DataError(
             f"{path} ends in {kind!r}; rows of text are read from files that end in "
             f"{', '.join(KINDS)}, and those with .gz"
         )
+    text = read_text(path)
     if kind == ".jsonl":
         rows = _of_objects(_json_lines(path, text), columns)
     elif kind == ".json":
