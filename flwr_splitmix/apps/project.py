@@ -27,6 +27,9 @@ NO_PATHS = {"fashion-mnist-small", "fashion-mnist-multi", "generated", "small"}
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 """A pair key=value, as Flower parses `--run-config`."""
 
+_NAME = re.compile(r"[^\W\d_](?:[^\W_]|-){0,31}")
+"""An app's name, as Flower takes it: letters of any alphabet."""
+
 _PLAIN = (bool, int, float, str)
 
 
@@ -62,7 +65,8 @@ def open_project(folder: Path) -> Project:
     ------
     ConfigError
         If the file is missing, cannot be read or is not of a Flower app, or if a component is not
-        "module:attribute", or its file is missing or is not Python.
+        "module:attribute", or its file is missing or is not Python, or if Flower would refuse the
+        app.
     """
     folder = folder.expanduser().resolve()
     file = folder / "pyproject.toml"
@@ -89,9 +93,38 @@ def open_project(folder: Path) -> Project:
                 f"{file} has {kind} = {components[kind]!r}; it must be module:name, as in "
                 f'{kind} = "{module}:app"'
             )
-    name = str(_table(described, "project", file).get("name", folder.name))
+    project, flat = _table(described, "project", file), _flat(config)
+    _check_for_flower(file, project, _table(described, "tool.flwr.app", file), flat)
     places = {kind: str(components[kind]) for kind in ("serverapp", "clientapp")}
-    return Project(folder, name, _kind(folder, places), _flat(config), places)
+    return Project(folder, str(project["name"]), _kind(folder, places), flat, places)
+
+
+def _check_for_flower(
+    file: Path, project: Mapping[str, Any], app: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError for what Flower refuses when it packs an app."""
+    for table, held, key, example in (
+        ("project", project, "name", "my-app"),
+        ("project", project, "version", "1.0.0"),
+        ("tool.flwr.app", app, "publisher", "my-name"),
+    ):
+        if key not in held:
+            raise ConfigError(
+                f"{file} has no {key} in [{table}], without which Flower runs no app; write there "
+                f'{key} = "{example}"'
+            )
+    name = project["name"]
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{file} has name = {name!r:.80}, which Flower refuses; allowed are up to 32 letters, "
+            "digits and '-', with a letter first"
+        )
+    for key, value in config.items():
+        if not isinstance(value, _PLAIN):
+            raise ConfigError(
+                f"{file} has {key} = {value!r:.80} in [tool.flwr.app.config], which Flower "
+                "refuses; a value is a text, a number, true or false"
+            )
 
 
 def _table(described: Mapping[str, Any], name: str, file: Path) -> Mapping[str, Any]:
@@ -211,6 +244,11 @@ def _value(key: str, written: str) -> Any:
             raise ConfigError(
                 f"{key} is {written}; true and false are written in lower case: "
                 f"{key}={written.lower()}"
+            ) from None
+        if not written.isprintable():
+            raise ConfigError(
+                f"{key} is {written!r:.80}, which has a line break or another control character; "
+                "write it in one line, without"
             ) from None
         raise ConfigError(
             f"{key} is {written}, a text without quotes; write --run-config "

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from flwr_splitmix.apps.project import open_project
 from flwr_splitmix.cli import app
+from flwr_splitmix.cli.new import renamed
 from tests.apps.app_config import APPS
 
 
@@ -39,8 +43,45 @@ def test_what_must_be_a_table_is_one(
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("name = ", "#", 'has no name in [project], .*; write there name = "my-app"'),
+        ("version = ", "#", 'has no version in [project], .*; write there version = "1.0.0"'),
+        ("publisher = ", "#", "has no publisher in [tool.flwr.app], .*; write there publisher ="),
+        ('name = "', 'name = "3', "has name = '3.*', which Flower refuses; allowed are up to 32"),
+        ('name = "', 'name = "' + 32 * "x", "has name = 'xxx.*', which Flower refuses"),
+        ('name = "', 'name = "a_b', "has name = 'a_b.*', which Flower refuses"),
+        ("k = ", "k = [1]#", "has k = [1] in [tool.flwr.app.config], which Flower refuses; a"),
+        ("k = ", "k.x = 2026-01-01#", "has k.x = datetime.* in [tool.flwr.app.config], which"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_what_flower_does_not_run_is_refused(
+    command: str, before: str, after: str, said: str, tmp_path: Path
+) -> None:
+    shutil.copytree(APPS / "vision", tmp_path / "own")
+    file = tmp_path / "own" / "pyproject.toml"
+    described = file.read_text(encoding="utf-8")
+    assert f"\n{before}" in described
+    file.write_text(described.replace(f"\n{before}", f"\n{after}", 1), encoding="utf-8")
+    done = CliRunner().invoke(app, [command, str(tmp_path / "own")])
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert re.match(re.escape(f"{file} {said}").replace(r"\.\*", ".*"), done.stderr)
+
+
+def test_letters_of_any_alphabet_make_a_name(tmp_path: Path) -> None:
+    shutil.copytree(APPS / "vision", tmp_path / "own")
+    file = tmp_path / "own" / "pyproject.toml"
+    described = file.read_text(encoding="utf-8")
+    file.write_text(renamed(described, "größe-2"), encoding="utf-8")
+    assert open_project(tmp_path / "own").name == "größe-2"
+
+
+@pytest.mark.parametrize(
     ("keys", "said"),
     [
+        ("label='a\nb'", r"""label is "'a\nb'", which has a line break or another control"""),
+        ("label=\"a\x1bb\"", "control character; write it in one line, without"),
         ("batch-size=1" + 40 * "0", "; input should be less than 2147483648"),
         ("model='resnet18' batch-size=1",
          "batch-size is 1, but batch normalisation in the upper segment needs more than one value"),
