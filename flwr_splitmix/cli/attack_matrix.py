@@ -15,6 +15,7 @@ from flwr_splitmix.cli.terminal import (
     RunDirectory,
     console,
     duration,
+    not_blank,
     numbers,
     table,
     terminated_as_interrupted,
@@ -55,9 +56,10 @@ def _group() -> None:
 
 Scale = Annotated[str, typer.Option("--scale", help="smoke, cpu or paper.")]
 Cells = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--cells",
+        callback=not_blank,
         metavar="CELLS",
         help="METHOD, METHOD:ATTACK or :ATTACK, separated by commas; 'main': the main methods.",
         show_default=False,
@@ -93,7 +95,7 @@ Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")]
 @matrix.command()
 def images(
     scale: Scale = "smoke",
-    cells: Cells = "",
+    cells: Cells = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
     dataset: DataSet = None,
@@ -120,7 +122,7 @@ def images(
     if output is not None:
         check_name(output)  # before cells that take hours
     size = IMAGES.size(scale)
-    chosen = choose(cells, numbers(seeds or ("0,1,2" if size.name == "cpu" else "0")))
+    chosen = choose(cells or "", numbers(seeds or ("0,1,2" if size.name == "cpu" else "0")))
     place = Place(run_dir, size, dataset or size.source, device)
     failed = run_cells(chosen, place, jobs) if run else 0
     _print(chosen, place, format)
@@ -133,7 +135,7 @@ def images(
 @matrix.command()
 def texts(
     scale: Scale = "smoke",
-    cells: Cells = "",
+    cells: Cells = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
     dataset: DataSet = None,
@@ -149,7 +151,7 @@ def texts(
     needs `splitmix model fetch stories15m`, and CoLA's folder.
     """
     size = TEXTS.size(scale)
-    chosen = choose(cells, numbers(seeds or "0"), TEXTS)
+    chosen = choose(cells or "", numbers(seeds or "0"), TEXTS)
     place = Place(run_dir, size, dataset or size.source, device)
     failed = run_cells(chosen, place, jobs) if run else 0
     _print(chosen, place, format)

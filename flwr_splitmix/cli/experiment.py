@@ -13,6 +13,7 @@ from flwr_splitmix.cli.grid_display import GridDisplay
 from flwr_splitmix.cli.terminal import (
     RunDirectory,
     console,
+    not_blank,
     numbers,
     table,
     terminated_as_interrupted,
@@ -93,14 +94,15 @@ def run(
         int, typer.Option("--jobs", help="Cells run in parallel, one process each.")
     ] = 1,
     cells: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--cells",
+            callback=not_blank,
             metavar="FILTER",
             help="Only cells that match: 'PSL n=10, CutMixSL alpha=6'.",
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, ...")] = "auto",
     run_dir: RunDirectory = None,
 ) -> None:
@@ -124,7 +126,7 @@ def run(
             size, seeds=numbers(seeds), source=source, epochs=epochs
         )
     ]
-    chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells)))
+    chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells or "")))
     # Loading torch takes seconds, so check names and numbers first.
     from flwr_splitmix.experiments.beforehand import check_cells
     from flwr_splitmix.experiments.grid import Workplace, run_grid, unfinished

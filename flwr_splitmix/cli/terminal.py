@@ -98,6 +98,19 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def not_blank(cells: str | None) -> str | None:
+    """Return the value of --cells; an empty one, as of a variable that is not set, is refused.
+
+    Raises
+    ------
+    RunError
+        If it is empty: it would mean all cells, which take hours.
+    """
+    if cells is not None and not cells.strip():
+        raise RunError("--cells is empty; name cells, or leave the option out for all of them")
+    return cells
+
+
 def numbers(seeds: str) -> list[int]:
     """Read seeds separated by commas.
 

@@ -58,6 +58,20 @@ def test_the_name_of_a_picture_is_checked_before_the_matrix_is_run(splitmix: Spl
     assert "a plot's name ends in .pdf, .png, .svg" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command", ["attack matrix images", "attack matrix texts", "experiment run cutmixsl-table2"]
+)
+@pytest.mark.parametrize("cells", ["", " "])
+def test_an_empty_choice_of_cells_does_not_mean_all(
+    command: str, cells: str, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    options = ["--jobs", "0", "--run-dir", str(tmp_path)]  # no job: else it would begin
+    done = splitmix(*command.split(), "--cells", cells, *options)
+    assert (done.exit_code, done.stderr) == (
+        1, "--cells is empty; name cells, or leave the option out for all of them\n"
+    )  # fmt: skip
+
+
 def test_a_recording_run_says_so(splitmix: Splitmix, home: Path) -> None:
     run = run_of(home, "SFL")
     shown = splitmix("show", run.id).stdout
