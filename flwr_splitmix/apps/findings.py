@@ -16,6 +16,9 @@ from flwr_splitmix.words import counted, gib
 REJECTED = (ConfigError, ValueError, ClientError, LinkError)
 """Errors that a run's parts raise for a user's mistake."""
 
+FAULTS = (Exception, SystemExit)
+"""What a user's code may raise: a script's sys.exit() would end a check without a word."""
+
 
 def passes(part: Callable[[], None], report: Report) -> bool:
     """Run a part of a check and return whether it passes.

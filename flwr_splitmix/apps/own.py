@@ -12,7 +12,7 @@ from typing import Any
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from flwr_splitmix.apps.findings import said
+from flwr_splitmix.apps.findings import FAULTS, said
 from flwr_splitmix.apps.own_client import look_at_client
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
@@ -38,7 +38,7 @@ def check(
             try:
                 module, _, attribute = place.partition(":")
                 components[kind] = getattr(importlib.import_module(module), attribute)
-            except Exception as error:  # a user's module may raise anything on import
+            except FAULTS as error:  # a user's module may raise anything on import
                 report.problems.append(f"{kind} {place!r} cannot be imported: {said(error)}")
                 return
             if not isinstance(components[kind], expected):
@@ -53,7 +53,7 @@ def check(
             return
         try:
             look_at_client(client_app, values, report)
-        except Exception as error:  # a user's subclass of a client may lack anything
+        except FAULTS as error:  # a user's subclass of a client may lack anything
             report.problems.append(f"client_fn's client cannot be checked: {said(error)}")
 
 

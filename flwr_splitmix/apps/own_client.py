@@ -11,7 +11,7 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.findings import remark_replacement, said
+from flwr_splitmix.apps.findings import FAULTS, remark_replacement, said
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.client_app import SplitClientApp
 from flwr_splitmix.clients import Client, SplitClient
@@ -69,7 +69,7 @@ def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Repor
         else:
             report.problems.append(wrong)
         return
-    except Exception as error:  # a user's client_fn may raise anything
+    except FAULTS as error:  # a user's client_fn may raise anything
         report.problems.append(f"client_fn raised {said(error)}")
         return
     if not isinstance(client, Client):
@@ -101,7 +101,7 @@ def _read(batches: Batches, report: Report) -> Tensor | None:
     chosen = np.arange(min(batches.size, max(2, batches.examples))) % batches.examples
     try:
         inputs, labels = fetch(batches.data, chosen)
-    except Exception as error:  # a user's data set may raise anything
+    except FAULTS as error:  # a user's data set may raise anything
         why = str(error) if isinstance(error, ExamplesError) else said(error)
         report.problems.append(
             f"the training data cannot be read, (input, label) pairs are needed: {why}"
@@ -138,7 +138,7 @@ def _look_at_segment(segment: nn.Module, inputs: Tensor, report: Report) -> None
     segment.train()
     try:
         smashed = segment(inputs)
-    except Exception as error:  # a user's module may raise anything
+    except FAULTS as error:  # a user's module may raise anything
         report.problems.append(
             f"the lower segment raised {said(error)} (its input was {tuple(inputs.shape)} of "
             f"{inputs.dtype})"

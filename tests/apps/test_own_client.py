@@ -128,6 +128,26 @@ def test_an_error_of_client_fn_is_called_so(
     assert said in only(checked(tmp_path, first=first, data=data).problems)
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"made": "None\nraise SystemExit(3)"},
+         "clientapp 'client_app:app' cannot be imported: SystemExit: 3"),
+        ({"first": "raise SystemExit"}, "client_fn raised SystemExit"),
+        ({"out": "exit('gone')"}, "the lower segment raised SystemExit: gone (its input was"),
+    ],
+)  # fmt: skip
+def test_a_script_that_ends_itself_does_not_end_the_check(
+    changed: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    assert only(checked(tmp_path, **changed).problems).startswith(said)
+
+
+def test_a_check_can_be_interrupted(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        checked(tmp_path, made="None\nraise KeyboardInterrupt")
+
+
 READ = "the training data cannot be read, (input, label) pairs are needed: "
 
 
