@@ -73,7 +73,8 @@ def partition_indices(
     if not 1 <= num_partitions <= len(labels):
         raise DataError(
             f"{counted(len(labels), 'sample')} cannot be divided among "
-            f"{counted(num_partitions, 'client')}; 1 to {len(labels)} are allowed"
+            f"{counted(num_partitions, 'client')}; 1 to {len(labels)} are allowed "
+            "(--nodes, or num-partitions of deployed nodes)"
         )
     if seed < 0 or min_size < 0:
         raise DataError(f"seed is {seed} and min_size {min_size}; both must be 0 or more")

@@ -86,13 +86,14 @@ def quantity(text: str, units: dict[str, float]) -> float:
     Raises
     ------
     ValueError
-        If the text is not such a number; the message lists the units.
+        If the text is not such a number, the message lists the units; or if it is 0, and no time.
     """
     match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)\s*", text.lower())
     if match and match[2] in units and match[1].count(".") < 2:
         value = float(match[1]) * units[match[2]]
         if value > 0 or (units is SECONDS and value == 0):
             return value
+        raise ValueError(f"{text!r} is not above 0")
     raise ValueError(f"{text!r} is not a number with one of the units {', '.join(units)}")
 
 

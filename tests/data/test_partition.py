@@ -116,7 +116,10 @@ def test_cached_parts_cannot_be_spoilt() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_partitions": 0}, "cannot be divided among 0 clients; 1 to 2000 are allowed"),
+        (
+            {"num_partitions": 0},
+            "cannot be divided among 0 clients; 1 to 2000 are allowed .--nodes, ",
+        ),
         ({"num_partitions": 2001}, "2000 samples cannot be divided among 2001 clients"),
         (
             {"num_partitions": 2001, "scheme": "dirichlet"},

@@ -110,7 +110,10 @@ def _classes(
     feature, test_feature = train.features[column], test.features[column]
     for kind in (feature, test_feature):
         if not isinstance(kind, datasets.ClassLabel | datasets.Value):
-            raise DataError(f"the labels of {name!r} are {kind}; one value per image is needed")
+            raise DataError(
+                f"the labels of {name!r} are {kind!s:.200}; needed is one value for each image, "
+                "or, for several labels, a list of ClassLabel"
+            )
     values = [split.select_columns(column)[:][column] for split in (train, test)]
     if isinstance(feature, datasets.ClassLabel):
         if getattr(test_feature, "names", None) != feature.names:

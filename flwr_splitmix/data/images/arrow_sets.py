@@ -155,15 +155,17 @@ def read_arrow_sets(
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
 
 
-def _encoded(split: Any, column: str) -> Iterator[Path | io.BytesIO | np.ndarray]:
-    """Yield the images of a column one by one, as stored."""
+def _encoded(split: Any, column: str) -> Iterator[Path | io.BytesIO | np.ndarray | None]:
+    """Yield the images of a column one by one, as stored; None where there is none."""
     datasets = import_extra("datasets", "reading a dataset's pictures")
     split = split.select_columns(column)
     if isinstance(split.features[column], datasets.Image):
         split = split.cast_column(column, datasets.Image(decode=False))
     for batch in split.iter(batch_size=_ROWS_AT_ONCE):
         for value in batch[column]:
-            if isinstance(value, dict):
+            if value is None:
+                yield None
+            elif isinstance(value, dict):
                 content = value.get("bytes")
                 yield Path(str(value.get("path"))) if content is None else io.BytesIO(content)
             elif isinstance(value, bytes):

@@ -24,14 +24,19 @@ _DEEP_MODES = ("I", "F")  # 16 bits and more; converting would clip them
 
 
 def decode_picture(
-    source: Path | BytesIO | np.ndarray, name: str, *, image_size: int, channels: int | None
+    source: Path | BytesIO | np.ndarray | None,
+    name: str,
+    *,
+    image_size: int,
+    channels: int | None,
 ) -> np.ndarray:
     """Decode one image, and resize it if it is larger than `image_size`.
 
     Parameters
     ----------
-    source : Path, BytesIO or np.ndarray
-        A file in a format that Pillow supports, or uint8 pixels (H, W) or (H, W, 3).
+    source : Path, BytesIO, np.ndarray or None
+        A file in a format that Pillow supports, or uint8 pixels (H, W) or (H, W, 3); None if a
+        data set has a row without an image.
     name : str
         Name of the image, for messages.
     image_size : int
@@ -48,8 +53,10 @@ def decode_picture(
     Raises
     ------
     DataError
-        If the image cannot be decoded or has more than 8 bits per channel.
+        If the image is missing, cannot be decoded or has more than 8 bits per channel.
     """
+    if source is None:
+        raise DataError(f"{name} is missing")
     pil = import_extra("PIL.Image", "reading pictures")
     ops = import_extra("PIL.ImageOps", "reading pictures")
     try:
@@ -71,11 +78,13 @@ def decode_picture(
         if isinstance(error, DataError):
             raise
         reason = getattr(error, "strerror", None) or error  # without the path a second time
+        if isinstance(error, pil.UnidentifiedImageError):  # which gives a stream's address
+            reason = "its format is unknown"
         raise DataError(f"{name} cannot be read as a picture: {reason}") from error
 
 
 def decode_pictures(
-    pictures: Iterable[tuple[Path | BytesIO | np.ndarray, str]],
+    pictures: Iterable[tuple[Path | BytesIO | np.ndarray | None, str]],
     *,
     image_size: int,
     channels: int | None,

@@ -112,7 +112,7 @@ def _by_group(sets: TextSets, index: int, num_clients: int) -> tuple[np.ndarray,
     if num_clients > len(parts):
         raise DataError(
             f"{sets.name!r} has {len(parts)} groups, which cannot be divided among {num_clients} "
-            f"clients; 1 to {len(parts)} are allowed"
+            f"clients; 1 to {len(parts)} are allowed (--nodes, or num-partitions of deployed nodes)"
         )
     own = list(parts)[index::num_clients]
     tests = _natural(sets.test.groups)

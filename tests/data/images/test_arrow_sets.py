@@ -142,7 +142,7 @@ INTS = datasets.Value("int64")
         ({"train": GOOD, "test": GOOD.remove_columns("label")}, "lacks the column 'label'"),
         (
             {"train": split([1], [[0, 1]], label_type=datasets.List(INTS)), "test": GOOD},
-            "one value per image is needed",
+            "needed is one value for each image, or, for several labels, a list of ClassLabel",
         ),
     ],
 )
@@ -171,8 +171,21 @@ def test_a_damaged_picture_is_named_by_its_row(tmp_path: Path) -> None:
         dict(row, image={"bytes": b"junk", "path": None}) if row["id"] else row for row in broken
     ]
     bad = datasets.Dataset.from_list(rows, features=GOOD.features)
-    with pytest.raises(DataError, match=r"image 1 of .* cannot be read as a picture"):
+    with pytest.raises(DataError, match=r"image 1 of .* cannot be read as a picture: its format"):
         load_images(save(tmp_path, train=bad, test=GOOD))
+
+
+def test_a_row_without_a_picture_is_named_and_can_be_left_out(tmp_path: Path) -> None:
+    whole = split([1, 2, 3], [0, 1, 1]).cast_column("image", datasets.Image(decode=False))
+    rows = [dict(row, image=None) if row["id"] == 1 else row for row in whole]
+    bad = datasets.Dataset.from_list(rows, features=GOOD.features)
+    source = save(tmp_path, train=bad, test=GOOD)
+    with pytest.raises(DataError) as raised:
+        load_images(source)
+    assert str(raised.value) == (
+        f"image 1 of {source!r} is missing; repair it, or leave it out with skip-corrupt=true"
+    )
+    assert load_images(source, skip_corrupt=True).train.labels.tolist() == [0, 1]
 
 
 def test_a_hub_name_is_loaded_through_flower_datasets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,9 @@ def test_bad_pictures_are_named(tmp_path: Path) -> None:
     broken = png(Image.new("L", (50, 50))).getvalue()[:60]
     with pytest.raises(DataError, match="cat 7 cannot be read as a picture"):
         decode_picture(io.BytesIO(broken), "cat 7", image_size=32, channels=None)
+    with pytest.raises(DataError) as raised:
+        decode_picture(io.BytesIO(b"junk"), "cat 7", image_size=32, channels=None)
+    assert str(raised.value) == "cat 7 cannot be read as a picture: its format is unknown"
     with pytest.raises(DataError, match="cat 8 cannot be read as a picture"):
         decode_picture(tmp_path / "absent.png", "cat 8", image_size=32, channels=None)
     with pytest.raises(DataError, match="cat 9 is a picture of mode 'I;16'"):
