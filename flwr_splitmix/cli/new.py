@@ -15,7 +15,7 @@ import typer
 FILES = ("pyproject.toml", "server_app.py", "client_app.py")
 """The files of an app."""
 
-_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")  # Flower takes no longer ones
 
 
 class Template(StrEnum):
@@ -37,8 +37,8 @@ def new(
     folder = Path(name)
     if not _NAME.fullmatch(folder.name):
         _refuse(
-            f"{folder.name!r} is no app's name: allowed are small letters, digits and '-', with a "
-            "letter first"
+            f"{folder.name!r:.80} is no app's name: allowed are up to 32 small letters, digits and "
+            "'-', with a letter first"
         )
     if os.path.lexists(folder):
         _refuse(f"{folder} exists already; name another folder, or remove it")
