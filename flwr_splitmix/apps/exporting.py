@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.apps.run_config import AppConfig, ConfigError
-from flwr_splitmix.runs import Run
+from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
 from flwr_splitmix.runs.export.folder import ExportError, check_target
-from flwr_splitmix.storage import under
+from flwr_splitmix.server.segments.fitting import out_of_memory
+from flwr_splitmix.storage import StorageError, under
 
 _MOST_CLIENTS = 10  # named in an error message
 
@@ -144,6 +145,8 @@ def fitting(run: Run, kept: Checkpoint, keys: str) -> Iterator[None]:
     try:
         yield
     except (AttributeError, RuntimeError) as error:
+        if isinstance(error, (RunError, StorageError)) or out_of_memory(error):
+            raise
         raise ConfigError(
             f"run {run.id}: the checkpoint of round {kept.round} does not fit config.json "
             f"({keys}, ...): restore it"

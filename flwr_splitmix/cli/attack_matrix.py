@@ -125,7 +125,7 @@ def images(
     chosen = choose(cells or "", numbers(seeds or ("0,1,2" if size.name == "cpu" else "0")))
     place = Place(run_dir, size, dataset or size.source, device)
     failed = run_cells(chosen, place, jobs) if run else 0
-    _print(chosen, place, format)
+    _print(chosen, place, format, ran=run)
     if output is not None:
         _draw(chosen, place, output)
     if failed:
@@ -154,7 +154,7 @@ def texts(
     chosen = choose(cells or "", numbers(seeds or "0"), TEXTS)
     place = Place(run_dir, size, dataset or size.source, device)
     failed = run_cells(chosen, place, jobs) if run else 0
-    _print(chosen, place, format)
+    _print(chosen, place, format, ran=run)
     if failed:
         raise typer.Exit(1)
 
@@ -189,17 +189,19 @@ def run_cells(chosen: Sequence[MatrixCell], place: Place, jobs: int, *, gates: b
     return len(failures)
 
 
-def _print(chosen: Sequence[MatrixCell], place: Place, wanted: MatrixFormat) -> None:
+def _print(chosen: Sequence[MatrixCell], place: Place, wanted: MatrixFormat, *, ran: bool) -> None:
     made = results(chosen, place)
     if wanted is MatrixFormat.json:
         typer.echo(strict_json([result.to_json() for result in made], indent=2))
     elif not made:
-        typer.echo(
-            f"nothing of {counted(len(chosen), 'cell')} has been run in {place.folder}; without "
-            "--show the same command runs them, and --run-dir, --scale, --dataset and --seeds "
-            "name what was run elsewhere",
-            err=True,
+        hint = (
+            ""
+            if ran
+            else "; without --show the same command runs them, and --run-dir, --scale, --dataset "
+            "and --seeds name what was run elsewhere"
         )
+        said = f"nothing of {counted(len(chosen), 'cell')} has been run in {place.folder}{hint}"
+        typer.echo(said, err=True)
     elif wanted is MatrixFormat.markdown:
         typer.echo(tables.to_markdown(made, place.matrix), nl=False)
     else:

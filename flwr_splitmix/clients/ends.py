@@ -83,9 +83,10 @@ class Ends:
             torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
 
     def check_gradients(self) -> None:
-        """Raise ClientError if gradients, or their squares, which Adam keeps, are not finite."""
+        """Raise ClientError if gradients are not finite, or so large that their squares are not."""
         gradients = [p.grad for p in self.segments.parameters() if p.grad is not None]
-        norms = [norm.float() for norm in torch._foreach_norm(gradients)] if gradients else []
+        exact = [g.float() if g.dtype == torch.float16 else g for g in gradients]
+        norms = [norm.float() for norm in torch._foreach_norm(exact)] if exact else []
         if norms and not bool(torch.stack(norms).isfinite().all()):
             raise ClientError(
                 "the gradient of head and tail has NaN or infinite numbers, so they take no step: "

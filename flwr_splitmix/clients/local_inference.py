@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from flwr_splitmix.clients.test_sets import test_set
+from flwr_splitmix.clients.evaluation_sets import evaluation_set
 from flwr_splitmix.clients.ushape_client import UShapeClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.texts.batch import TextBatch
@@ -37,7 +37,7 @@ def score_locally(
     ClientError
         If the client has no test data of this kind.
     """
-    data = test_set(client.tests, kind)
+    data = evaluation_set(client.tests, kind)
     scores = client.scores()
     client.segments.eval()
     trunk.eval()

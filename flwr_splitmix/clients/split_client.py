@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
+from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set, part_of, tests_of
 from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.guarded_client import GuardedClient
 from flwr_splitmix.clients.input_mixing import mix_inputs
@@ -32,7 +33,6 @@ from flwr_splitmix.clients.requests import (
     check_range,
     check_sizes,
 )
-from flwr_splitmix.clients.test_sets import describe_tests, part_of, test_set, tests_of
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import InputShare, NoisyShare, Share, known_shares, share_from_wire
@@ -364,7 +364,7 @@ class SplitClient(GuardedClient):
         -------
         {"smashed": [tensor (b, prefix + N, d)], "labels": int64 (b,)}
         """
-        data = test_set(self.tests, kind)
+        data = evaluation_set(self.tests, kind)
         check_range(kind, start, stop, len(data))  # type: ignore[arg-type]
         if kind == "federated":
             self._admit_evaluation()

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.clients.test_sets import test_set
+from flwr_splitmix.clients.evaluation_sets import evaluation_set
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import Sent
@@ -165,7 +165,7 @@ class TextEvaluation:
             return self._begin(kind, start, stop)
 
     def _begin(self, kind: str, start: int, stop: int) -> TextBatch:
-        data = test_set(self.tests, kind)
+        data = evaluation_set(self.tests, kind)
         size, following = len(data), self.asked.get(kind, 0)  # type: ignore[arg-type]
         if self._kept is not None:
             following = max(following, self._kept.sent(kind))

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
+from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
 from flwr_splitmix.clients.first_weights import FirstWeights, digest_of
 from flwr_splitmix.clients.graphless import GraphlessExchanges
 from flwr_splitmix.clients.hooks import (
@@ -23,7 +24,6 @@ from flwr_splitmix.clients.hooks import (
     checked_returned,
 )
 from flwr_splitmix.clients.requests import check_numbers, check_received
-from flwr_splitmix.clients.test_sets import describe_tests, sizes_of, tests_of
 from flwr_splitmix.clients.text_evaluation import AskedTexts, TextEvaluation
 from flwr_splitmix.clients.text_lengths import check_lengths
 from flwr_splitmix.clients.vocabulary import check_vocabulary

@@ -108,8 +108,9 @@ class Hiding:
     trunk, and reads the facts below. What a server must compute for a method belongs here too, as
     a class method that the strategy calls.
 
-    A method that calibrates on public texts defines how often in `calibration_steps` and
-    `refines`, and implements the public-text methods; the client does the exchanges.
+    A method that calibrates on public texts defines how often in `calibration_steps`, which must be
+    0 once they are taken, and `refines`, and implements the public-text methods; the client does
+    the exchanges.
 
     An object belongs to one client, which attaches it at the start of every round.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import cast, get_args
 
 import numpy as np
@@ -65,13 +65,15 @@ def check_mixer(mixer: object) -> None:
     """
     check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
     mixer = cast(Mixer, mixer)
+    if isinstance(inner := getattr(mixer, "mixer", None), Mixer):
+        check_mixer(inner)
     check_choice(f"{mixer}: cover", mixer.cover, get_args(Cover))
     check_choice(f"{mixer}: regroup", mixer.regroup, ("step", "epoch"))
     whole_number(f"{mixer}: min_members", mixer.min_members, least=1)
     if mixer.positions not in (None, "upper"):
         raise ValueError(f"{mixer}: positions is {mixer.positions!r}; allowed are None and 'upper'")
     shares: object = mixer.shares
-    if not isinstance(shares, Sequence) or not all(
+    if not isinstance(shares, Collection) or not all(
         isinstance(kind, type) and issubclass(kind, Share) for kind in shares
     ):
         raise TypeError(f"{mixer}: shares is {shares!r:.80}; needed is a tuple of classes of Share")

@@ -249,10 +249,10 @@ def place_upload(share: Share, mixed: Tensor, upload: Tensor) -> None:
     Raises
     ------
     TypeError
-        If `place` returns something, so that what it should have added in place is lost.
+        If `place` returns another tensor, so that what it should have added in place is lost.
     """
     returned: object = share.place(mixed, upload)
-    if returned is not None:
+    if returned is not None and returned is not mixed:
         raise TypeError(
             f"`place` of share {share.name!r} returns {described(returned)}; it must add the "
             "upload in place, such as mixed += upload, and return nothing"

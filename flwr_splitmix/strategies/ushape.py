@@ -125,6 +125,7 @@ class UShapeStrategy(RoundLoop):
         ValueError
             If clients in this process share weights with the trunk, or a hiding with each other.
         """
+        self._calibrations = Calibrations()
         self.trunk.warn_of_unknown_weights()
         self.trunk.check_apart(clients or ())
         _check_own_hidings(clients or ())

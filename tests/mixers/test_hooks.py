@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.mixers import FullShare, Group, Member, Mixer, NoMixing, PatchCutMix, Plan, Share
+from flwr_splitmix.mixers import (
+    FullShare,
+    Group,
+    Member,
+    Mixer,
+    NoMixing,
+    PatchCutMix,
+    Plan,
+    Share,
+    Shuffled,
+)
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing import laws
 from flwr_splitmix.testing.toy import Toy, sgd
@@ -182,6 +192,20 @@ def sharing(**methods: Any) -> Mixer:
 def test_what_a_share_returns(methods: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=re.escape(said)):
         train(sharing(**methods))
+
+
+def test_a_share_may_return_the_mixture_that_it_changed() -> None:
+    train(sharing(place=lambda self, mixed, upload: mixed.add_(upload)))
+
+
+def test_a_wrapped_mixer_is_checked_too() -> None:
+    mixer = Shuffled(own(plan=lambda self, members, shape, rng: None))
+    with pytest.raises(TypeError, match="Own: `plan` cannot be called so"):
+        SplitStrategy(TOY.upper(), mixer=mixer)
+
+
+def test_kinds_of_shares_may_be_a_set() -> None:
+    train(own(shares=frozenset({Sent})))
 
 
 @pytest.mark.parametrize(

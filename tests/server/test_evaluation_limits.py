@@ -16,6 +16,7 @@ from flwr_splitmix.clients import SplitClient, UShapeClient
 from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.server import time_limit
 from flwr_splitmix.server.evaluation import over_link
 from flwr_splitmix.server.evaluation.over_link import MAX_TESTS, Kind, sizes_of_tests
 from flwr_splitmix.strategies import PSL, USplitSL
@@ -171,7 +172,7 @@ def test_an_evaluation_ends(run: Any, batch: int, monkeypatch: pytest.MonkeyPatc
 def test_an_evaluation_has_a_deadline(
     run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(over_link, "MAX_SECONDS", 0.4)
+    monkeypatch.setattr(time_limit, "MAX_SECONDS", 0.4)
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         seen = run(0.1)
     assert 2 <= seen.batches <= 20

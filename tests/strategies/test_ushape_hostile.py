@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.events import Messages
+from flwr_splitmix.hiding import Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 from flwr_splitmix.segments.language.layouts.layout import Task
@@ -177,14 +180,23 @@ def test_a_batch_far_beyond_the_others_costs_only_its_own_client() -> None:
 
     class Large(UShapeClient):
         def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
-            description = super().attach(order, arrays)
-            factor = {0: 16, 1: 17}.get(order.client, 1)
-            return {**description, "batch-size": factor * description["batch-size"]}
+            sizes = {0: 480, 1: 481}
+            return {**super().attach(order, arrays), "batch-size": sizes.get(order.client, 30)}
 
-    sentence = "its batch-size is 68, more than 16 times the median client's 4"
+    sentence = "its batch-size is 481, more than 16 times the median client's 30"
     (client, failure), *others = failures_of(TextToy(kind=Large, clients=5)).items()
     assert (client, others) == (1, [])
     assert failure.startswith(sentence)
+
+
+@pytest.mark.parametrize(("size", "left_out"), [(256, False), (257, True)])
+def test_a_small_batch_of_one_leaves_no_ordinary_one_out(size: int, left_out: bool) -> None:
+    class Unequal(UShapeClient):
+        def attach(self, order: Any, arrays: Any) -> dict[str, Any]:
+            described = {"batch-size": size} if order.client else {}
+            return {**super().attach(order, arrays), **described}
+
+    assert bool(failures_of(TextToy(kind=Unequal, clients=2))) is left_out
 
 
 @pytest.mark.parametrize("times", [4, 5])
@@ -224,6 +236,33 @@ def test_who_needs_more_memory_than_the_trunk_has_is_left_out() -> None:
     assert failures[1].startswith(sentence)
 
 
+def test_who_needs_more_memory_to_learn_from_than_there_is_is_left_out() -> None:
+    class Forgetful(Small):
+        """Has memory for a forward pass of many texts, and none for the backward pass."""
+
+        def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+            out: Tensor = self.own(hidden)
+            if len(hidden) > self.texts and out.requires_grad:
+                out.register_hook(lacks_memory)  # type: ignore[no-untyped-call]
+            return out
+
+    def lacks_memory(gradient: Tensor) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
+    class Thrice(UShapeClient):
+        def obfuscate(self, batch: TextBatch) -> Sent:
+            sent = super().obfuscate(batch)
+            times = 3 if self.order.client == 1 else 1
+            return replace(sent, messages=[*sent.messages] * times)
+
+        def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
+            return torch.stack([*outputs]).mean(0)
+
+    failures = failures_of(TextToy(kind=Thrice), Forgetful(11))
+    assert failures.keys() == {1}
+    assert failures[1].startswith("the trunk has no memory for its 3 messages of 4 texts of ")
+
+
 def test_a_trunk_without_memory_for_any_client_ends_the_run() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         failures_of(TextToy(), Small(3))
@@ -232,8 +271,8 @@ def test_a_trunk_without_memory_for_any_client_ends_the_run() -> None:
 @pytest.mark.parametrize(
     ("says", "asked_of"),
     [
-        ({0: 3, 1: 100_000}, {0: 3, 1: 300}),
-        ({0: 3, 1: 4, 2: 100_000}, {0: 3, 1: 4, 2: 400}),
+        ({0: 3, 1: 300}, {0: 3, 1: 300}),
+        ({0: 3, 1: 4, 2: 400}, {0: 3, 1: 4, 2: 400}),
         ({1: 250}, {1: 250}),  # the others have calibrated before
     ],
     ids=str,

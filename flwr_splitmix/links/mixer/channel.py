@@ -31,6 +31,9 @@ log = logging.getLogger("flwr.splitmix")
 PAUSE = 0.5
 """Seconds between two attempts to dial."""
 
+SURE = 3
+"""Attempts in a row at which a mixer must have hung up for want of a certificate."""
+
 SILENCE = 60.0
 """Seconds that a mixer may take for a call, besides those that its exchange with the nodes takes.
 A process that answers pings but no call would otherwise hold the run forever."""
@@ -93,7 +96,7 @@ class MixerChannel:
             there is none, does not answer, turns this ServerApp away, or refuses the round.
         """
         deadline = time.monotonic() + self._patience
-        told = ""
+        told, refusals = "", 0
         while True:
             self._dial()
             try:
@@ -105,7 +108,9 @@ class MixerChannel:
                 said = one_line(error.details() or error.code().name)
                 if error.code() != grpc.StatusCode.UNAVAILABLE:
                     raise LinkError(f"{self._mixer} turns this run away: {said}") from None
-                if self._lacks_certificate:
+                # A mixer that restarts behind a proxy hangs up, too, for a while.
+                refusals = refusals + 1 if self._lacks_certificate else 0
+                if refusals >= SURE:
                     raise LinkError(
                         f"{self._mixer} asks for a certificate (--link-client-ca), and this run "
                         "shows none; give certificate= and key= to MixerLink (in the apps "

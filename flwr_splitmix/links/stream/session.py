@@ -47,7 +47,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 
 SILENCE = 6 * 3600.0
 """Seconds that a ServerApp may leave an attached node without a message. It sends none while it
-waits for others, which may take as long as an evaluation, an hour."""
+waits for others, which may take as long as an evaluation, an hour, nor to a node whose privacy
+budget is spent, until the round ends."""
 
 RETRIED = frozenset(
     {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.checks import UploadError, check_number, plausible
 from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.server.time_limit import TimeLimit
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -26,29 +26,6 @@ Evaluation = Literal["none", "federated", "benchmark"]
 
 MAX_TESTS = 1_000_000
 """Most test examples that a client is asked for, however many it reports."""
-
-MAX_SECONDS = 3600.0
-"""How long an evaluation may take; clients that have not finished by then are left out.
-
-Calibration may take as long after the steps that the median client needs.
-"""
-
-
-class TimeLimit:
-    """The time limit of one evaluation, or of what clients do before training, starting now."""
-
-    def __init__(self) -> None:
-        self._end = time.monotonic() + MAX_SECONDS
-
-    @property
-    def over(self) -> bool:
-        """Whether the time is up."""
-        return time.monotonic() > self._end
-
-    def leave_out(self, clients: Clients, late: Iterable[int], what: str = "tests") -> None:
-        """Fail the clients that are late with their tests, or with something else."""
-        for client in late:
-            clients.fail(client, f"was not through its {what} within {MAX_SECONDS:g} s")
 
 
 def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> dict[int, int]:

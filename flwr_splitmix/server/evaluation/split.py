@@ -10,7 +10,6 @@ from flwr_splitmix.labels import Tally
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.evaluation.over_link import (
     Kind,
-    TimeLimit,
     batches_of_tests,
     sizes_of_tests,
     spread_of,
@@ -18,6 +17,7 @@ from flwr_splitmix.server.evaluation.over_link import (
 from flwr_splitmix.server.intake.checks import UploadError, reasons
 from flwr_splitmix.server.intake.split import agree_on_shape, read_test_upload
 from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.time_limit import TimeLimit
 
 log = logging.getLogger("flwr.splitmix")
 

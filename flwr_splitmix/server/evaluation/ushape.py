@@ -11,13 +11,13 @@ from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.evaluation.over_link import (
     Kind,
-    TimeLimit,
     batches_of_tests,
     sizes_of_tests,
     spread_of,
 )
 from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.ushape import read_scores
+from flwr_splitmix.server.time_limit import TimeLimit
 
 MAX_ANSWER = 4096
 """Most exchanges for one test batch, so that a generating client must stop."""

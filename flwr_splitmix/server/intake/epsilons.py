@@ -18,8 +18,8 @@ class ReportedEpsilons(Observer):
 
     Clients of a text method report what they have spent at the end of a round and of an
     evaluation. One with an unfinished round (it failed, or the round was lost), one that has sent
-    test texts and no scores, and one that never reports, has spent an unknown amount: then the
-    largest is infinite. It is kept in checkpoints.
+    test texts and no scores (or scores without epsilons, as version 0.1.0 does), and one that never
+    reports, has spent an unknown amount: then the largest is infinite. It is kept in checkpoints.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class ReportedEpsilons(Observer):
             self._unsaid.add(event.client)
         told = event.payload.get("epsilons")
         if isinstance(told, Mapping):
-            self._spent[event.client] = epsilons_in(told)
+            self._spent[event.client] = self._known(epsilons_in(told))
             self._unsaid.discard(event.client)
 
     def take(self, clients: Clients, names: Collection[str]) -> None:
@@ -64,9 +64,13 @@ class ReportedEpsilons(Observer):
         self._replied = ()
         if len(clients.alive) == len(clients.replies):
             self._replied = clients.alive
-            said = map(epsilons_of, clients.replies)
+            said = [self._known(epsilons_of(reply)) for reply in clients.replies]
             self._spent |= dict(zip(self._replied, said, strict=True))
             self._unsaid.difference_update(self._replied)
+
+    def _known(self, epsilons: Mapping[str, float]) -> dict[str, float]:
+        """Return those that most clients report: one client must not fill the checkpoints."""
+        return {name: own for name, own in epsilons.items() if name in self._names}
 
     def largest(self) -> dict[str, float]:
         """Return the largest so far, by name."""

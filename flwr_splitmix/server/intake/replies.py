@@ -187,10 +187,20 @@ def epsilons_of(reply: Message) -> dict[str, float]:
 def epsilons_in(said: Mapping[Any, Any]) -> dict[str, float]:
     """Return the epsilons among a client's numbers; what is no finite number is infinite."""
     return {
-        name: value if isinstance(value, (int, float)) and math.isfinite(value) else math.inf
+        name: _finite_or_infinite(value)
         for name, value in said.items()
-        if isinstance(name, str) and name.startswith(EPSILON)
+        if isinstance(name, str) and name.startswith(EPSILON) and NAME.fullmatch(name)
     }
+
+
+def _finite_or_infinite(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.inf
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.inf
+    return number if math.isfinite(number) else math.inf
 
 
 def _kinds(reply: Message) -> set[_Kind]:

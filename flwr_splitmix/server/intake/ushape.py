@@ -37,6 +37,9 @@ MORE_TEXTS = 16
 The trunk's memory grows with it, and one client must not end the run for all.
 """
 
+ENOUGH_TEXTS = 256
+"""A batch of so many texts is no reason to leave a client out, however few the others have."""
+
 MAX_GROUPS = 4
 """How many groups of public texts may travel with a batch."""
 
@@ -84,7 +87,7 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
         if (own := clients.descriptions[client]["width"]) != expected:
             clients.fail(client, f"its hidden states have width {own}, the trunk's {expected}")
     sizes = {c: int(clients.descriptions[c]["batch-size"]) for c in clients.alive}
-    for client, usual in far_larger(sizes, MORE_TEXTS).items():
+    for client, usual in far_larger(sizes, MORE_TEXTS, least=ENOUGH_TEXTS).items():
         clients.fail(
             client,
             f"its batch-size is {sizes[client]}, more than {MORE_TEXTS} times the median client's "
@@ -98,12 +101,19 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     return max(1, round(sum(batches) / len(batches)))
 
 
-def far_larger(amounts: Mapping[int, int], times: int) -> dict[int, int]:
-    """Return the clients whose amount is more than so many times the median, and this median."""
+def far_larger(amounts: Mapping[int, int], times: int, *, least: int = 0) -> dict[int, int]:
+    """Return the clients whose amount is more than so many times the median, and this median.
+
+    Parameters
+    ----------
+    least
+        Amounts up to this one are never too large.
+    """
     if not amounts:
         return {}
     usual = statistics.median_low(amounts.values())  # of two clients, the smaller
-    return {client: usual for client, amount in amounts.items() if amount > times * usual}
+    most = max(times * usual, least)
+    return {client: usual for client, amount in amounts.items() if amount > most}
 
 
 def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:

@@ -104,6 +104,11 @@ class TrunkSegment(TrainedSegment):
                     outputs_of[client] = list(part.chunk(len(messages[client].hidden)))
         return outputs_of
 
+    def forget_pass(self) -> None:
+        """Take no step for the last forward pass, and free its graph."""
+        self._passed = []
+        self.optimizer.zero_grad()
+
     def learn(
         self, gradients: Mapping[int, Sequence[Tensor]], progress: float, num_rounds: int
     ) -> dict[int, list[Tensor]]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.checks import MUCH_MORE
-from flwr_splitmix.server.remarks import name_clients
 from flwr_splitmix.words import counted
-
-log = logging.getLogger("flwr.splitmix")
 
 
 class Calibrations:
@@ -30,11 +27,12 @@ class Calibrations:
         """What the median client needs, among all that have been seen: 0 if most need none."""
         return statistics.median_low(self._said.values()) if self._said else 0
 
-    def due(self, said: Mapping[int, int]) -> dict[int, int]:
+    def due(self, clients: Clients, said: Mapping[int, int]) -> dict[int, int]:
         """Return each client's number of steps in this round.
 
         In the whole run a client gets at most `MUCH_MORE` times what the median client needs that
-        calibrates at all.
+        calibrates at all. One that says that it needs more leaves the round: it would send no
+        private text before it has had them.
 
         Parameters
         ----------
@@ -45,16 +43,16 @@ class Calibrations:
             self._said[client] = max(number, self._said.get(client, 0))
         needed = [number for number in self._said.values() if number] or [0]
         most = MUCH_MORE * statistics.median_low(needed)
-        due = {c: min(n, max(0, most - self._taken.get(c, 0))) for c, n in said.items()}
-        if cut := [client for client, number in said.items() if due[client] < number]:
-            log.warning(
-                "%s calibrates for less than it says: in a run a client gets at most %s, %d times "
-                "what most need; give all clients as many public texts",
-                name_clients(cut),
-                counted(most, "step"),
-                MUCH_MORE,
-            )
-        return {client: number for client, number in due.items() if number}
+        for client, number in said.items():
+            if self._taken.get(client, 0) + number > most:
+                clients.fail(
+                    client,
+                    f"needs {counted(number, 'more step')} of calibration, and in a run a client "
+                    f"gets at most {most}, {MUCH_MORE} times what most need: give all clients as "
+                    "many public texts, and a method of your own a calibration_steps that is 0 "
+                    "once they are taken",
+                )
+        return {c: number for c, number in said.items() if number and c not in clients.failures}
 
     def count(self, client: int) -> None:
         """Count a step that a client was given."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +13,6 @@ from torch import Tensor
 from flwr_splitmix.events import Messages, StepDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.seeding import derive_seed
-from flwr_splitmix.server.evaluation.over_link import TimeLimit
 from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.finite import all_finite
 from flwr_splitmix.server.intake.ushape import (
@@ -27,6 +26,7 @@ from flwr_splitmix.server.segments.fitting import out_of_memory
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.split import Place
+from flwr_splitmix.server.time_limit import TimeLimit
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -77,7 +77,7 @@ class TrunkSteps:
         """Let clients calibrate on public texts in parallel, if they must (MixGuard, Stage I)."""
         clients, calibrations = self.clients, self.training.calibrations
         said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
-        steps = calibrations.due(said)
+        steps = calibrations.due(clients, said)
         if steps:
             most = counted(max(steps.values()), "step")
             log.info("clients calibrate for up to %s on public texts", most)
@@ -122,11 +122,33 @@ class TrunkSteps:
         own.require(clients)
         # A client that trains only its tail returns no gradients and needs none.
         returned = {client: gradients for client, gradients in read.items() if gradients}
-        self._owed = own.trunk.learn(returned, place.progress, own.num_rounds)
+        owed = self._learn(returned, messages, place)
+        if owed is None:
+            owed = returned = {}
+        self._owed = owed
         for client in returned.keys() - self._owed.keys():
             clients.fail(client, "its messages or gradients overflow in the trunk")
         own.require(clients)
         return StepDone(place.server_round, place.number, messages, self._owed, returned=returned)
+
+    def _learn(
+        self,
+        returned: Mapping[int, Sequence[Tensor]],
+        messages: Mapping[int, Messages],
+        place: Place,
+    ) -> dict[int, list[Tensor]] | None:
+        """Let the trunk learn, and return the gradients at the messages.
+
+        None if there was no memory for it: then nobody learns from this step, and the client with
+        by far the most numbers is left out.
+        """
+        own = self.training
+        try:
+            return own.trunk.learn(returned, place.progress, own.num_rounds)
+        except (RuntimeError, MemoryError) as error:
+            own.trunk.forget_pass()
+            self._leave_out_largest(messages, error)
+            return None
 
     def finish(self, place: Place) -> None:
         """Deliver the last gradients; `place` is behind the last step."""
@@ -188,19 +210,24 @@ class TrunkSteps:
             try:
                 return through(messages)
             except (RuntimeError, MemoryError) as error:
-                sizes = {c: sum(h.numel() for h in m.hidden) for c, m in messages.items()}
-                if not out_of_memory(error) or not far_larger(sizes, 2):
-                    raise
-            largest = max(sizes, key=sizes.__getitem__)
-            number, (texts, tokens) = len(messages[largest].hidden), messages[largest].mask.shape
-            self.clients.fail(
-                largest,
-                f"the trunk has no memory for its {counted(number, 'message')} of "
-                f"{counted(texts, 'text')} of {counted(tokens, 'token')}; a smaller batch-size "
-                "needs less",
-            )
-            self.training.require(self.clients)
+                largest = self._leave_out_largest(messages, error)
             messages = {c: m for c, m in messages.items() if c != largest}
+
+    def _leave_out_largest(self, messages: Mapping[int, Messages], error: Exception) -> int:
+        """Leave out the client for which there was no memory; raise any other error."""
+        sizes = {c: sum(h.numel() for h in m.hidden) for c, m in messages.items()}
+        if not out_of_memory(error) or not far_larger(sizes, 2):
+            raise error
+        largest = max(sizes, key=sizes.__getitem__)
+        number, (texts, tokens) = len(messages[largest].hidden), messages[largest].mask.shape
+        self.clients.fail(
+            largest,
+            f"the trunk has no memory for its {counted(number, 'message')} of "
+            f"{counted(texts, 'text')} of {counted(tokens, 'token')}; a smaller batch-size "
+            "needs less",
+        )
+        self.training.require(self.clients)
+        return largest
 
     def _forward(self, messages: Mapping[int, Messages], place: Place) -> dict[int, list[Tensor]]:
         """Pass messages through the trunk, leaving out clients whose outputs overflow."""

@@ -195,7 +195,14 @@ def test_who_sends_test_texts_and_no_scores_has_no_bound_until_it_reports() -> N
     assert seen.epsilons == [math.inf, max(map(spent, clients))]
 
 
-@pytest.mark.parametrize("told", [None, "8", {"epsilon": "8"}, {"epsilon": math.nan}, {3: 1.0}])
+@pytest.mark.parametrize(
+    "told",
+    [
+        None, "8", {"epsilon": "8"}, {"epsilon": math.nan}, {"epsilon": 10**400}, {3: 1.0},
+        {"epsilon": True}, {f"epsilon-{'x' * 100}{number}": 1.0 for number in range(1000)},
+    ],
+    ids=["none", "text", "a text", "nan", "huge", "no name", "truth", "many"],
+)  # fmt: skip
 def test_nonsense_of_a_client_is_no_bound(told: Any) -> None:
     epsilons = ReportedEpsilons(UnfinishedRounds())
     epsilons.take(answered([0], [2.0]), ["epsilon"])
@@ -203,6 +210,7 @@ def test_nonsense_of_a_client_is_no_bound(told: Any) -> None:
     for payload in payloads:
         epsilons.on_exchange(Exchange(1, 0, "any", "up", payload, 0, "evaluate"))
     assert epsilons.largest() == {"epsilon": math.inf}
+    assert len(str(epsilons.state())) < 200
 
 
 def test_a_state_is_restored() -> None:

@@ -29,7 +29,7 @@ def tests_of(test_data: Dataset[Example] | None, benchmark_data: Dataset[Example
     return {"federated": test_data, "benchmark": benchmark_data}
 
 
-def test_set(tests: Mapping[str, Dataset[Example] | None], kind: str) -> Dataset[Example]:
+def evaluation_set(tests: Mapping[str, Dataset[Example] | None], kind: str) -> Dataset[Example]:
     """Return the test set of a kind.
 
     Raises
