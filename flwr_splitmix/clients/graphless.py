@@ -15,6 +15,7 @@ from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import TextEvaluation
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.words import counted
 
 
@@ -166,6 +167,6 @@ class GraphlessExchanges(Client):
         that chooses the trunk's outputs can write the labels as digits of the mean loss.
         """
         scores = self._evaluation.finish(kind)
-        epsilons = {n: own for n, own in self.hiding.metrics().items() if n.startswith("epsilon")}
+        epsilons = {n: own for n, own in self.hiding.metrics().items() if n.startswith(EPSILON)}
         told = {"epsilons": epsilons} if epsilons else {}
         return {"examples": scores.examples, "scores": scores.result(), **told}

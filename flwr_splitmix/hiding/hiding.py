@@ -16,6 +16,9 @@ from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.words import with_article
 
+EPSILON = "epsilon"
+"""How the names of epsilons among a client's metrics begin."""
+
 
 @dataclass(frozen=True)
 class ClientSide:

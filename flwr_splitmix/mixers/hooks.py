@@ -20,38 +20,6 @@ from flwr_splitmix.words import counted, described
 Gradients = dict[int, list[Tensor | None]]
 
 
-def merged(
-    mixer: Mixer,
-    uploads: Mapping[int, Upload],
-    plan: Plan,
-    *,
-    num_classes: int,
-    device: torch.device | None = None,
-) -> Mixed:
-    """Let a mixer mix the uploads that arrived; see `Mixer.merge`.
-
-    Raises
-    ------
-    EmptyMixtureError
-        If no patch arrived at all.
-    TypeError, ValueError
-        As `checked_mixed`.
-    """
-    mixed = mixer.merge(uploads, plan, num_classes=num_classes, device=device)
-    return checked_mixed(mixer, mixed, plan)
-
-
-def gradients_of(mixer: Mixer, gradient: Tensor, mixed: Mixed, plan: Plan) -> Gradients:
-    """Let a mixer split the gradient of its mixture; see `Mixer.split`.
-
-    Raises
-    ------
-    TypeError
-        As `checked_gradients`.
-    """
-    return checked_gradients(mixer, mixer.split(gradient, mixed, plan), plan)
-
-
 def check_mixer(mixer: object) -> None:
     """Check an object that is to mix, before anything is asked of it.
 
@@ -133,16 +101,26 @@ def _check_member(mixer: object, member: object, needed: str) -> None:
         )
 
 
-def checked_mixed(mixer: object, mixed: object, plan: Plan) -> Mixed:
-    """Return what `merge` returned.
+def merged(
+    mixer: Mixer,
+    uploads: Mapping[int, Upload],
+    plan: Plan,
+    *,
+    num_classes: int,
+    device: torch.device | None = None,
+) -> Mixed:
+    """Let a mixer mix the uploads that arrived; see `Mixer.merge`.
 
     Raises
     ------
+    EmptyMixtureError
+        If no patch arrived at all.
     TypeError
-        If it is no `Mixed` of tensors and sources.
+        If what it returns is no `Mixed` of tensors and sources.
     ValueError
         If its tensors have other rows than the plan's groups of which something arrived.
     """
+    mixed: object = mixer.merge(uploads, plan, num_classes=num_classes, device=device)
     if not isinstance(mixed, Mixed):
         raise TypeError(
             f"{mixer}: `merge` must return a Mixed(smashed, targets, sources), here is "
@@ -168,14 +146,16 @@ def checked_mixed(mixer: object, mixed: object, plan: Plan) -> Mixed:
     return mixed
 
 
-def checked_gradients(mixer: object, gradients: object, plan: Plan) -> Gradients:
-    """Return what `split` returned.
+def gradients_of(mixer: Mixer, gradient: Tensor, mixed: Mixed, plan: Plan) -> Gradients:
+    """Let a mixer split the gradient of its mixture; see `Mixer.split`.
 
     Raises
     ------
     TypeError
-        If it is no dictionary, by client index, of a list with a tensor or None for each pass.
+        If what it returns is no dictionary, by client index, of a list with a tensor or None for
+        each pass.
     """
+    gradients: object = mixer.split(gradient, mixed, plan)
     passes = len(plan.passes)
     needed = (
         f"needed is a dictionary by client of lists of {counted(passes, 'tensor')} (or None), one "

@@ -43,8 +43,8 @@ def check_masks(mixer: Mixer, plan: Plan) -> None:
     Raises
     ------
     ValueError
-        If a patch is kept by two members of a group, or, with `cover` "partition", by none; if
-        `cover` is unknown; or as `MaskShare.kept_patches`.
+        If a patch is kept by two members of a group, or, with `cover` "partition", by none; or as
+        `MaskShare.kept_patches`.
     """
     if mixer.cover == "weighted":
         return

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone, RunEnded
+from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients, Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
 from flwr_splitmix.links.host import sentence
@@ -34,7 +35,7 @@ from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.fits import LastFit, first_arrays
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
-from flwr_splitmix.server.intake.replies import EPSILON, ReplyIntake, client_means
+from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
 from flwr_splitmix.server.job import Job, message_config
 from flwr_splitmix.server.options import (
     check_counts,
@@ -291,6 +292,7 @@ class RoundLoop(RoundMessages):
         evaluation = self._evaluate(job, server_round)
         epsilons = self._epsilons.largest()  # the evaluation has spent some, too
         means |= epsilons
+        # An aggregator's mean of epsilons would be nobody's.
         result.train_metrics_clientapp[server_round].update(epsilons)
         event = RoundDone(
             server_round=server_round,
@@ -347,10 +349,7 @@ class RoundLoop(RoundMessages):
         means = client_means(clients.replies)
         names = [name for name in means if name.startswith(EPSILON)]
         self._epsilons.take(clients, names)
-        metrics = metrics or MetricRecord(dict(means))
-        # An aggregator's mean of epsilons would be nobody's.
-        metrics.update(self._epsilons.largest())
-        result.train_metrics_clientapp[clients.server_round] = metrics
+        result.train_metrics_clientapp[clients.server_round] = metrics or MetricRecord(dict(means))
         return norms, means
 
     def _evaluate(self, job: Job, server_round: int) -> EvaluationResult | None:

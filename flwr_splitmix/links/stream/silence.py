@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Self
 
 LOOK_SECONDS = 1.0
@@ -43,12 +42,7 @@ class SilenceLimit:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._over.set()
 
     def awaited(self, messages: Iterator[bytes]) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from flwr_splitmix.clients.requests import largest
+from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.server.intake.checks import MOST, NAME, UploadError, plausible
@@ -23,9 +24,6 @@ log = logging.getLogger("flwr.splitmix")
 
 UNUSUAL = 10.0
 """Updates with a norm above this many times the round's median are named in the log."""
-
-EPSILON = "epsilon"
-"""How the names of epsilons among a client's metrics begin."""
 
 Arrays = Mapping[str, np.ndarray]
 
