@@ -75,7 +75,9 @@ MIXING = ("k", "alpha")
 
 _FROZEN = "frozen edges shuffle tokens; labels are at the server"
 _INPUTS = "all smashed data of images that the client mixed before its lower segment; soft labels"
-_SOME = "the patches that are not sent, in that step"
+_CUT_INPUTS = "all smashed data of images of which parts are left out; soft labels"
+_SOME = "in part: patches that are not sent in that step can only be guessed"
+_ORDER = "the order of the tokens, in part: [attacks.md](attacks.md#what-the-matrix-found)"
 _EPSILON = "what an epsilon says: [privacy.md](privacy.md)"
 
 METHODS: tuple[Method, ...] = (
@@ -126,7 +128,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         name="InputCutoutSL", twin="InputCutoutSFL", module="input_level_sl",
         mixer="InputLevel(RandomCutout)", at_cut="parts of inputs are left out",
-        up=_INPUTS, protects="nothing; for comparison",
+        up=_CUT_INPUTS, protects="nothing; for comparison",
     ),
     Method(
         name="InputVanillaCutMixSL", twin="InputVanillaCutMixSFL", module="input_level_sl",
@@ -141,18 +143,18 @@ METHODS: tuple[Method, ...] = (
     Method(
         name="PatchShuffleSL", module="shuffled_edge_sl", mixer="FrozenEdge", needs=("labels",),
         at_cut=_FROZEN, up="shuffled patches of a frozen lower segment; ids for labels",
-        protects="the order of the tokens",
+        protects=_ORDER,
     ),
     Method(
         name="BatchShuffleSL", module="shuffled_edge_sl", mixer="FrozenEdge", needs=("labels",),
         at_cut=_FROZEN, up="as PatchShuffleSL, with patches exchanged within the batch",
-        protects="the order of the tokens",
+        protects=_ORDER,
     ),
     Method(
         name="SpectralShuffleSL", module="shuffled_edge_sl", mixer="FrozenEdge",
         needs=("labels",), at_cut=_FROZEN,
         up="shuffled patches of the embedded image's spectrum; ids for labels",
-        protects="the order of the tokens",
+        protects=_ORDER,
     ),
     Method(
         name="DPSL", twin="DPSFL", module="dp_sl", mixer="Noisy(NoMixing)", needs=("noise",),

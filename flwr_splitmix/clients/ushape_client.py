@@ -56,6 +56,8 @@ class UShapeClient(GraphlessExchanges):
         (hidden states (b, T, d), mask (b, T)) to logits (b, T, V) or (b, L).
     data
         Training texts: a `TextSet`, or any data set with batches of the same form.
+    batch_size
+        Texts in a batch; if there are fewer, batches are drawn with replacement.
     hiding
         Determines what is sent in place of the head's hidden states, and how answers are read;
         each client needs its own object. None hides nothing.
@@ -70,6 +72,8 @@ class UShapeClient(GraphlessExchanges):
         to the trunk. An embedding shared by head and tail is frozen in both.
     scores
         Creates the scores of an evaluation; by default loss and accuracy.
+    device
+        "auto", "cpu", "cuda", ...
     repeatable_secrets
         For tests and reproductions: secrets are derived from the run's seed, which the server
         knows.

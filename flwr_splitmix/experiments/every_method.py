@@ -27,5 +27,6 @@ EVERY_METHOD = Experiment(
     (),
     "Those with noise have standard deviations of 0.1 on smashed data and labels, at which no "
     "epsilon protects anything. Those with frozen edges have the model of Patch Shuffling's "
-    "tables, and the recipe of the others.",
+    "tables (T2T-ViT-24 is the paper's name of it; at scale `cpu` it is a small ViT with random "
+    "weights), and the recipe of the others.",
 )

@@ -34,7 +34,7 @@ WITHOUT_NOISE = frozenset({"plain", "leftover", "evaluation", "uncounted"})
 
 OUTSIDE = {
     "gradients": "gradients sent to clients",
-    "lower-segments": "lower segments sent to be averaged (Flower's own accountant covers those)",
+    "lower-segments": "lower segments sent to be averaged, which the server gets without noise",
     "training": "what a record did to the lower segment, which shows in uploads of other records",
 }
 """What a finite epsilon does not cover, in words."""

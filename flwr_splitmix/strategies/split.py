@@ -75,16 +75,19 @@ class SplitStrategy(RoundLoop):
         By default the mean number of full batches of the round's clients, times
         `epochs_per_round`.
     fraction_train
-        Fraction of the nodes that take part in a round; the nodes are drawn from the seed.
+        Fraction of the nodes that take part in a round, by default 1.0; the nodes are drawn from
+        the seed.
     min_nodes
         Fewest clients: a round with fewer ends with an error. By default what the mixer needs.
     evaluation, evaluate_every
-        "federated" or "benchmark" evaluation over the link every `evaluate_every` rounds and after
-        the last one. For central evaluation pass an `evaluate_fn` to `start`.
+        "federated" or "benchmark" evaluation over the link every `evaluate_every` rounds (1) and
+        after the last one; by default "none". For central evaluation pass an `evaluate_fn` to
+        `start`.
     checkpoint_every
-        Rounds between checkpoints.
+        Rounds between checkpoints, by default 1.
     seed
-        For every public draw: a run repeats bit for bit on a CPU with the same thread count.
+        For every public draw, by default 0: a run repeats bit for bit on a CPU with the same thread
+        count.
     link
         None joins a simulation's Ray session or, with SuperNodes on this machine, opens a stream.
         A `MixerLink` leaves plan, merge and split to a third party.

@@ -108,8 +108,9 @@ def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
     if len(kinds) > 1 and not mix_kinds:
         named = " and ".join(f"{run} has {kind!r}" for kind, run in kinds.items())
         raise RunError(
-            f"accuracies of several kinds cannot be compared: {named}; compare those of one kind, "
-            "or say --mix-kinds to see them side by side"
+            f"accuracies of several kinds cannot be compared: {named}; compare those of one kind "
+            "(evaluation='benchmark' has one for all methods), or say --mix-kinds to see them side "
+            "by side"
         )
     kind = MIXED_KINDS if len(kinds) > 1 else next(iter(kinds), "")
     return Comparison(groups, tuple(keys), kind, tuple(_notes(groups, kinds)))
