@@ -46,8 +46,8 @@ class UnfinishedRounds(Observer):
         """Count a beginning that the run has recorded."""
         self._recorded += 1
 
-    def resume(self, begun: Sequence[Begun]) -> None:
-        """Take up what has begun since this state was stored.
+    def resume(self, begun: Sequence[Begun]) -> bool:
+        """Take up what has begun since this state was stored; return whether records are missing.
 
         Parameters
         ----------
@@ -55,7 +55,8 @@ class UnfinishedRounds(Observer):
             All that the run has recorded, in order. A round that follows the same or a later one
             is the first after an interruption.
         """
-        since = begun[self._recorded :] if self._recorded <= len(begun) else begun
+        missing = len(begun) < self._recorded
+        since = begun if missing else begun[self._recorded :]
         self._recorded = len(begun)
         self._evaluations.update(client for one in since if one.evaluates for client in one.clients)
         rounds: Counter[int] = Counter()
@@ -69,6 +70,7 @@ class UnfinishedRounds(Observer):
             rounds.update(one.clients)
             last = one.round
         self._owe(rounds)
+        return missing
 
     def _owe(self, rounds: Mapping[int, int]) -> None:
         for client, number in rounds.items():

@@ -14,7 +14,8 @@ from flwr_splitmix.observers import Audience, Observer
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.server.aggregation import LowerAggregator
-from flwr_splitmix.storage import under
+from flwr_splitmix.storage import StorageError, under
+from flwr_splitmix.words import counted
 
 _LOWER = "lower"
 
@@ -53,6 +54,30 @@ def pack(
         _METHOD: method,
         "observers": audience.states(),
     }
+
+
+def newest_checkpoint(run: Run) -> Checkpoint | None:
+    """Return a run's newest readable checkpoint; None if it was interrupted before its first.
+
+    Raises
+    ------
+    RunError
+        If none can be read, or none is left of a run that had some: to begin it anew would remove
+        its results.
+    """
+    if run.checkpoints.rounds():
+        try:
+            return run.checkpoints.load()
+        except StorageError as error:
+            raise RunError(f"{error}; restore one of them, or start a new run") from error
+    rounds = len(run.rows)
+    # A crash may come between the metrics of the first round and its checkpoint.
+    if run.status == "finished" or rounds > 1:
+        raise RunError(
+            f"run {run.id} has finished {counted(rounds, 'round')}, but no checkpoint is left in "
+            f"{run.path / 'checkpoints'} to go on from: restore one, or start a new run"
+        )
+    return None
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from flwr_splitmix.observers import (
 )
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
+from flwr_splitmix.server.checkpointing import newest_checkpoint
 from flwr_splitmix.storage import json_values
 
 log = logging.getLogger("flwr.splitmix")
@@ -96,14 +97,22 @@ class RunRecorder:
         ----------
         num_rounds
             Rounds of the whole run.
+
+        Raises
+        ------
+        RunError
+            If no checkpoint can be read, or none is left of a run that had some.
         """
-        if self.run is not None and self.run.checkpoints.rounds():
-            return self.run.checkpoints.load()
+        checkpoint = None if self.run is None else newest_checkpoint(self.run)
+        if checkpoint is not None:
+            return checkpoint
         # A strategy may be run for the second time.
         self.metrics.rows, self._ends = [], []
         self._began = time.monotonic()
         if self.run is not None:
             if not self.run.new:
+                if self.run.begun:
+                    log.info("run %s has no checkpoint yet and begins anew", self.run.id)
                 self._keep_config(self.run, num_rounds)
             self.run.rewind(0)
             self.unfinished.restore(UnfinishedRounds().state())
@@ -122,7 +131,11 @@ class RunRecorder:
             return
         self._keep_config(self.run, num_rounds)
         self.run.rewind(checkpoint.round)
-        self.unfinished.resume(self.run.begun)
+        if self.unfinished.resume(self.run.begun) and _has_epsilon(self.run):
+            log.warning(
+                "%s has lost lines; without them epsilon lacks what interrupted rounds have sent",
+                self.run.path / "begun.jsonl",
+            )
         self.metrics.rows, self._ends = [dict(row) for row in self.run.rows], []
         self._began = time.monotonic()
         self._seconds_before = float(checkpoint.meta.get("wall_s", 0.0))
@@ -285,6 +298,10 @@ class RunRecorder:
             "model": None if self.run is None else self.run.config.get("model"),
             "wall_s": round(self.wall_seconds, 3),
         }
+
+
+def _has_epsilon(run: Run) -> bool:
+    return any(row.get("epsilon") is not None for row in run.rows)
 
 
 def _json_number(value: float | None) -> float | str | None:
