@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
+from flwr_splitmix.files import write_all
 from flwr_splitmix.runs.errors import RunError
 
 log = logging.getLogger("flwr.splitmix")
@@ -54,11 +55,18 @@ class Hold:
         Raises
         ------
         RunError
-            If another process, or another object of this process, holds the lock.
+            If another process, or another object of this process, holds the lock, or the lock
+            cannot be written.
         """
         with contextlib.ExitStack() as stack:
             if self._depth == 0:
-                self._lock(stack.enter_context(self._file.open("a+", encoding="utf-8")))
+                try:
+                    self._lock(stack.enter_context(self._file.open("a+", encoding="utf-8")))
+                except OSError as error:
+                    raise RunError(
+                        f"{self._name} cannot be written to {self._file.parent}: "
+                        f"{error.strerror or error}; it must be writable, with free space"
+                    ) from error
             self._depth += 1
             try:
                 yield
@@ -104,10 +112,11 @@ class Hold:
                 "%s: nothing keeps two processes apart, its file system has no locks", self._name
             )
         else:
-            file.truncate(0)
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": now}, file)
-            file.flush()
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
+            os.ftruncate(file.fileno(), 0)
+            # Without a buffer, which would be written again when the file is closed.
+            write_all(file.fileno(), json.dumps(holder).encode())
 
 
 def _lock_soon(file: TextIO) -> None:

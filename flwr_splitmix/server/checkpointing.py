@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.links.ticket import to_arrays, to_tensors
 from flwr_splitmix.observers import Audience, Observer
-from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.storage import StorageError, under

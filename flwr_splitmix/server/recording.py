@@ -162,17 +162,22 @@ class RunRecorder:
 
         Raises
         ------
-        OSError
+        RunError
             If it cannot be recorded, but is `required`: unrecorded uploads would be free when they
             are repeated.
         """
         if self.run is None:
             return
-        if required:
+        try:
             self.run.begin(server_round, clients, evaluates=evaluates)
-        elif not self._try(
-            "round's beginning", lambda run: run.begin(server_round, clients, evaluates=evaluates)
-        ):
+        except OSError as error:
+            if required:
+                raise RunError(
+                    f"the beginning of round {server_round} cannot be written to {self.run.path}: "
+                    f"{error.strerror or error}; epsilon would lack what is sent again after an "
+                    "interruption: free space there and resume the run"
+                ) from error
+            self._warn("round's beginning", error)
             return
         self.unfinished.recorded()
 
@@ -238,14 +243,18 @@ class RunRecorder:
         try:
             write(self.run)
         except OSError as error:
-            log.warning(
-                "the %s could not be written to %s: %s; what was written before is intact",
-                what,
-                self.run.path,
-                error.strerror or error,
-            )
+            self._warn(what, error)
             return False
         return True
+
+    def _warn(self, what: str, error: OSError) -> None:
+        assert self.run is not None
+        log.warning(
+            "the %s could not be written to %s: %s; what was written before is intact",
+            what,
+            self.run.path,
+            error.strerror or error,
+        )
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Write the summary, and the newest checkpoint if it could not be written before.
@@ -264,9 +273,10 @@ class RunRecorder:
                 self.run.checkpoints.save(kept.round, kept.tensors, kept.meta)
             self.run.write_summary(summary)
         except OSError as error:
+            go_on = "resume the run" if self.run.checkpoints.rounds() else "start a new run"
             raise RunError(
                 f"the end of the run cannot be written to {self.run.path}: "
-                f"{error.strerror or error}; free space there and resume the run"
+                f"{error.strerror or error}; free space there and {go_on}"
             ) from error
         log.info("run %s: %s", self.run.id, self.run.path)
 

@@ -6,6 +6,7 @@ written, and the metrics were those of both.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -16,11 +17,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flwr_splitmix.apps.vision.config import VisionConfig
-from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs import Run, RunError, hold
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
 from tests.apps.vision_app import run_config
@@ -140,3 +142,25 @@ def test_a_file_that_does_not_say_who_is_no_obstacle(tmp_path: Path, content: st
         (run.path / "lock").write_text(content)
         with pytest.raises(RunError, match="is in progress: another process has it"):
             Run.open(run.id, home=tmp_path).check_free()
+
+
+def test_a_lock_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk was an OSError that named no file."""
+    run = Run.create({}, name="x", home=tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(hold, "write_all", _full)
+        said = f"{run.id} cannot be written to {run.path}: No space left on device; it must be"
+        with pytest.raises(RunError, match=said), run.held():
+            raise AssertionError
+    with run.held():
+        pass
+    (run.path / "lock").unlink()
+    (run.path / "lock").mkdir()
+    with pytest.raises(RunError, match=f"{run.path}: Is a directory; it must be"):
+        run.check_free()
+
+
+def _full(*arguments: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

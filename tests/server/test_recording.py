@@ -65,14 +65,19 @@ def test_a_run_stopped_before_its_first_checkpoint_keeps_its_configuration(tmp_p
     assert fresh.told == {""}
 
 
+@pytest.mark.parametrize(("kept", "remedy"), [(True, "resume the run"), (False, "start a new run")])
 def test_a_disk_that_is_full_at_the_end_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: bool, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy, run = Toy(tests=0), Run.create({}, name="full", home=tmp_path)
     monkeypatch.setattr(Run, "write_summary", _full)
+    if not kept:
+        monkeypatch.setattr(CheckpointStore, "save", _full)
     with pytest.raises(RunError, match="the end of the run cannot be written to") as refused:
         PSL(toy.upper(), device="cpu", run=run).fit(toy.make_clients(), 1)
-    assert f"{run.path}: No space left on device; free space there" in str(refused.value)
+    assert f"{run.path}: No space left on device; free space there and {remedy}" in str(
+        refused.value
+    )
     assert "No space left on device" in (Run(run.path).failure or "")
 
 

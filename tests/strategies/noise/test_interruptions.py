@@ -15,7 +15,7 @@ import pytest
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import Noisy, NoMixing
-from flwr_splitmix.runs import Run
+from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.strategies import (
     DPSL,
     SplitStrategy,
@@ -235,7 +235,7 @@ def test_a_round_whose_beginning_cannot_be_recorded_does_not_begin(
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "begin", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(RunError, match="the beginning of round 3 cannot be written"):
             run(noised(DPSL), TOY, 4, run=home, sent=sent)
     again = Run.open(home.id, home=tmp_path)
     check_order(run(noised(DPSL), TOY, 4, run=again, sent=sent), range(4))
