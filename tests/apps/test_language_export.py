@@ -256,3 +256,24 @@ def test_keys_that_an_old_run_lacks_are_those_of_the_app(tmp_path: Path) -> None
     said = export(fitted, tmp_path / "model", "--app", str(APP))
     assert "load it with transformers' from_pretrained" in said.stdout
     AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+
+
+def test_a_damaged_model_is_said_and_answers_nothing(tmp_path: Path) -> None:
+    """Errors of transformers' libraries went through, and missing weights were made up."""
+    model, damaged = tmp_path / "model", tmp_path / "damaged"
+    assert export(fit(tmp_path, strategy="USplitFL", task="generation"), model).exit_code == 0
+    weights = (model / "model.safetensors").read_bytes()
+    config = (model / "config.json").read_text()
+    for file, content, reason in (
+        ("model.safetensors", weights[: len(weights) // 2], "SafetensorError: "),
+        ("tokenizer.json", b"[]", "Error: "),
+        ("config.json", config.replace('"hidden_size": 16', '"hidden_size": 32').encode(), "Error"),
+        ("config.json", config.replace('"qwen3"', '"bert"').encode(), "they lack bert."),
+    ):
+        shutil.copytree(model, damaged, dirs_exist_ok=True)
+        (damaged / file).write_bytes(content)
+        said = splitmix("predict", damaged, "--text", "Who sees?")
+        assert (said.exit_code, said.stdout) == (1, ""), file
+        assert str(damaged) in said.stderr
+        assert reason in said.stderr
+        assert said.stderr.endswith("; export the run again\n")

@@ -191,13 +191,20 @@ def _pretrained(folder: Path, auto: str) -> tuple[Any, Any]:
 
     try:
         with no_progress_bar():
-            model = getattr(transformers, auto).from_pretrained(folder, local_files_only=True)
+            model, loaded = getattr(transformers, auto).from_pretrained(
+                folder, local_files_only=True, output_loading_info=True
+            )
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
+    except Exception as error:  # of a damaged file its libraries raise whatever they meet
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ExportError(
-            f"cannot read the model in {folder}: {reason}; export the run again"
+            f"cannot read the model in {folder} ({reason}); export the run again"
         ) from error
+    if missing := sorted(loaded["missing_keys"]):
+        raise ExportError(
+            f"the weights in {folder} are not those of its config.json: they lack {missing[0]} "
+            f"({counted(len(missing), 'array')} in all); export the run again"
+        )
     return model.eval(), tokenizer
 
 
