@@ -28,6 +28,8 @@ _REMEDIES = {
 
 def unreadable(path: Path, reason: object) -> RunError:
     """Return the error of a file of a run that cannot be read, with the remedy."""
+    if isinstance(reason, PermissionError):  # it is whole, and somebody else's
+        return RunError(f"cannot read {path}: {reason.strerror}; its owner may read it")
     remedy = _REMEDIES.get(path.name)
     return RunError(f"cannot read {path}: {reason}" + (f"; {remedy}" if remedy else ""))
 

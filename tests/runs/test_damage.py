@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,25 @@ def test_a_damaged_file_is_named_with_its_remedy(file: str, damage: bytes, tmp_p
         read(run)
     assert str(raised.value).startswith(f"cannot read {run.path / file}: ")
     assert f"; {remedy}" in str(raised.value) or f", or {remedy}" in str(raised.value)
+
+
+@pytest.mark.parametrize("file", [*READS, "config.json"])
+def test_a_file_of_somebody_else_is_not_said_to_be_damaged(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looked at a service's runs was told to remove them."""
+    run = Run.create({}, name="x", home=tmp_path)
+    (run.path / file).write_text("{}\n")
+    monkeypatch.setattr(Path, "read_text", denied)
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    read, _ = READS.get(file, (lambda run: Run(run.path), ""))
+    with pytest.raises(RunError) as raised:
+        read(run)
+    assert str(raised.value).endswith(f"{file}: Permission denied; its owner may read it")
+
+
+def denied(path: Path, *arguments: Any, **options: Any) -> str:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
 CLIENT = {"rounds": 1, "seconds": 0.5, "slowest": 1, "failed": 1, "failures": [[1, "gone"]]}

@@ -200,9 +200,17 @@ def _read_folder(
 
 
 def _kind_of(folder: Path) -> Literal["idx", "saved", "pictures"]:
-    """Return what a folder holds."""
+    """Return what a folder holds; raise DataError if it is unknown or cannot be looked into."""
     if not folder.is_dir():
         raise DataError(f"{folder} is a file, not a folder: {_ALLOWED}")
+    try:
+        next(folder.iterdir(), None)
+        (folder / "train").exists()
+    except OSError as error:
+        raise DataError(
+            f"the folder {folder} cannot be read ({error.strerror}): the user of the app's "
+            "processes needs the right to"
+        ) from error
     if _has_idx(folder):
         return "idx"
     # Checked before image folders, as a saved data set also has a folder `train`.

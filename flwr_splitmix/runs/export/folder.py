@@ -153,6 +153,8 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _unreadable(file: Path, reason: object) -> ExportError:
+    if isinstance(reason, PermissionError):
+        return ExportError(f"cannot read {file}: {reason.strerror}; its owner may read it")
     return ExportError(f"cannot read {file}: {reason}; export the run again")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,19 @@ def test_an_empty_folder_and_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     with pytest.raises(DataError, match="is a file, not a folder"):
         load_images(str(tmp_path / "a.png"))
+
+
+def test_a_folder_of_somebody_else_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message was that of the first file that was looked for, without the key."""
+
+    def denied(path: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(DataError, match=f"{tmp_path} cannot be read .Permission denied.: the user"):
+        load_images(str(tmp_path))
 
 
 def test_sizes_and_channels_out_of_range_are_refused() -> None:
