@@ -56,8 +56,13 @@ def pack(
     }
 
 
-def newest_checkpoint(run: Run) -> Checkpoint | None:
+def newest_checkpoint(run: Run, every: int) -> Checkpoint | None:
     """Return a run's newest readable checkpoint; None if it was interrupted before its first.
+
+    Parameters
+    ----------
+    every
+        Rounds from one checkpoint to the next.
 
     Raises
     ------
@@ -71,8 +76,8 @@ def newest_checkpoint(run: Run) -> Checkpoint | None:
         except StorageError as error:
             raise RunError(f"{error}; restore one of them, or start a new run") from error
     rounds = len(run.rows)
-    # A crash may come between the metrics of the first round and its checkpoint.
-    if run.status == "finished" or rounds > 1:
+    # A crash may come between the metrics of a round and its checkpoint.
+    if run.status == "finished" or rounds > every:
         raise RunError(
             f"run {run.id} has finished {counted(rounds, 'round')}, but no checkpoint is left in "
             f"{run.path / 'checkpoints'} to go on from: restore one, or start a new run"

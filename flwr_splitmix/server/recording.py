@@ -103,7 +103,7 @@ class RunRecorder:
         RunError
             If no checkpoint can be read, or none is left of a run that had some.
         """
-        checkpoint = None if self.run is None else newest_checkpoint(self.run)
+        checkpoint = None if self.run is None else newest_checkpoint(self.run, self.every)
         if checkpoint is not None:
             return checkpoint
         # A strategy may be run for the second time.

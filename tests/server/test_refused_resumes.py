@@ -112,6 +112,16 @@ def test_a_run_interrupted_before_its_first_checkpoint_says_that_it_begins_anew(
     assert [row["round"] for row in run.rows] == [1, 2]
 
 
+def test_a_run_killed_before_a_late_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    run = finished(tmp_path, psl)
+    shutil.rmtree(run.path / "checkpoints")
+    (run.path / "summary.json").unlink()
+    again = Run.open(run.id, home=tmp_path)
+    late = PSL(TOY.upper(), device="cpu", steps_per_round=1, run=again, checkpoint_every=2)
+    late.fit(TOY.make_clients(), 3)
+    assert [row["round"] for row in again.rows] == [1, 2, 3]
+
+
 @pytest.mark.parametrize(("make", "told"), [(noisy, True), (psl, False)])
 def test_lost_beginnings_are_missed_where_there_is_an_epsilon(
     make: Make, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
