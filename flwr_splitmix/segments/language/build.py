@@ -11,7 +11,7 @@ from torch import nn
 from transformers import initialization
 
 from flwr_splitmix.segments.language.cut import LanguageCut
-from flwr_splitmix.segments.language.cutting import PARTS, cut_language_model
+from flwr_splitmix.segments.language.cutting import PARTS, cut_sharing_tables, freeze_tables
 from flwr_splitmix.segments.language.layouts.families import cannot_make, model_class
 from flwr_splitmix.segments.language.layouts.layout import Layout, Task
 from flwr_splitmix.segments.language.parts import LanguageParts
@@ -87,7 +87,12 @@ def build_language_parts(
     model = skeleton(model_class(config, task), config, dtype, attn_implementation)
     if gradient_checkpointing:
         checkpoint_layers(model)
-    built = cut_language_model(model, cut, parts=parts)
+    built = cut_sharing_tables(model, cut, parts=parts)
+    if dtype in ("bfloat16", "float16") and not _layout(built).half:
+        raise ValueError(
+            f"dtype is {dtype!r}; transformers computes a model of type {config.model_type!r} in "
+            "float32 and float64 only"
+        )
     everywhere, trunk_devices = _devices(built, device_map)
     modules = list(_modules(model, built))
     if checkpoint is not None:
@@ -95,6 +100,7 @@ def build_language_parts(
         load(model, checkpoint, wanted, _layout(built).new)
     initialise(model, modules, seed)
     model.tie_weights()
+    freeze_tables(built)
     for part in (built.head, built.trunk, built.tail):
         if part is not None and (part is not built.trunk or trunk_devices is None):
             part.to(everywhere)

@@ -19,15 +19,17 @@ def cut_language_model(
 
     The parts hold the model's own modules and weights, with its attention implementation,
     gradient checkpointing and training mode: their outputs equal the model's bit for bit (in
-    training mode those of a model that fills no cache, `use_cache=False`).
+    training mode those of a model that fills no cache, `use_cache=False`). Of weights that all
+    layers read, such as DeBERTa's embeddings of distances, each part has a copy that is not
+    trained.
 
     Parameters
     ----------
     model
         A `PreTrainedModel` for causal language modelling or sequence classification: Llama,
         Mistral, Qwen2, Qwen3, Qwen3-MoE and decoders that compute as they do, GPT-2, GPT-Neo,
-        GPT-NeoX, OPT, Phi; for classification only, BERT, RoBERTa, ELECTRA,
-        DistilBERT and ModernBERT.
+        GPT-NeoX, GPT-J, OPT, Phi, BLOOM, MPT; for classification only, BERT, RoBERTa, ELECTRA,
+        DistilBERT, DeBERTa, MPNet and ModernBERT.
     cut
         Numbers of layers in head and tail.
     parts
@@ -37,6 +39,25 @@ def cut_language_model(
     ------
     ValueError
         If the model cannot be cut, the cut leaves no layer for the trunk, or a part is unknown.
+    """
+    built = cut_sharing_tables(model, cut, parts=parts)
+    freeze_tables(built)
+    return built
+
+
+def freeze_tables(built: LanguageParts) -> None:
+    """Give each part its own copy of weights that all layers read; it is not trained."""
+    for part in (built.head, built.trunk, built.tail):
+        if part is not None:
+            part.stack.freeze_tables()
+
+
+def cut_sharing_tables(
+    model: Any, cut: LanguageCut, *, parts: Collection[str] = PARTS
+) -> LanguageParts:
+    """Cut a model as `cut_language_model` does, into parts that share what all layers read.
+
+    For a model whose weights are still to be loaded; then, `freeze_tables`.
     """
     if not parts or not set(parts) <= set(PARTS):
         raise ValueError(f"parts are {tuple(parts)}; allowed are some of {', '.join(PARTS)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.segments.language.build import skeleton
-from flwr_splitmix.segments.language.cutting import cut_language_model
+from flwr_splitmix.segments.language.cutting import cut_sharing_tables
 from flwr_splitmix.segments.language.lora import has_lora, merge_lora
 from flwr_splitmix.segments.language.parts import LanguageParts
 from flwr_splitmix.segments.language.quiet import no_progress_bar
@@ -59,7 +59,7 @@ def export(
     head, trunk, tail = parts.all_here()
     dtype = str(next(head.parameters()).dtype).removeprefix("torch.")
     whole = skeleton(parts.model_class, config, dtype, config._attn_implementation)
-    blank = cut_language_model(whole, parts.cut)
+    blank = cut_sharing_tables(whole, parts.cut)
     for part, empty in zip((head, trunk, tail), blank.all_here(), strict=True):
         if any(weight.is_meta for weight in part.parameters()):
             raise ValueError(

@@ -11,19 +11,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.segments.language.shared import frozen
+
 
 class Layers(nn.Module):
     """Layers `span` of a model; an empty span returns its input.
 
     A subclass defines in `inputs` the arguments that all layers share, and in `run` the call of
     one layer.
+
+    Parameters
+    ----------
+    tables
+        Module whose weights the layers of all parts read, if there is one. It is the model's until
+        `freeze_tables`.
     """
 
-    def __init__(self, layers: Iterable[nn.Module], span: range, config: Any) -> None:
+    def __init__(
+        self,
+        layers: Iterable[nn.Module],
+        span: range,
+        config: Any,
+        *,
+        tables: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.span = span
         self.config = config
+        self.tables: Any = tables
+
+    def freeze_tables(self) -> None:
+        """Give these layers a copy of `tables` of their own, which is not trained."""
+        if self.tables is not None:
+            self.tables = frozen(self.tables).train(self.tables.training)
 
     @abstractmethod
     def inputs(

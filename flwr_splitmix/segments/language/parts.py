@@ -58,7 +58,7 @@ class Head(Part):
     def _check_length(self, length: int, cache: Any) -> None:
         most = self.layout.max_length(self.stack.config)
         past = 0 if cache is None else int(cache.get_seq_length(0))
-        if self.layout.learned_positions and max(length, past + 1) > most:
+        if self.layout.bounded and max(length, past + 1) > most:
             raise ValueError(f"texts of {max(length, past + 1)} tokens; the model takes {most}")
 
 

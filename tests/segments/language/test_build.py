@@ -66,10 +66,12 @@ def test_a_part_built_alone_equals_that_of_the_whole(name: str, task: str) -> No
         for key, tensor in expected.items():
             assert torch.equal(built[key], tensor), key
     other = tensors(build(config_of(name), task, seed=6).trunk)
+    assert whole.trunk is not None
+    kept = whole.trunk.state_dict().keys()
     assert all(
-        not torch.equal(other[key], tensor) or tensor.dtype == torch.bool or tensor.std() == 0
+        not torch.equal(other[key], tensor) or tensor.std() == 0
         for key, tensor in tensors(whole.trunk).items()
-        if tensor.ndim > 1
+        if tensor.ndim > 1 and key in kept
     )
 
 
@@ -136,7 +138,11 @@ def test_parts_from_a_folder_equal_the_saved_model(name: str, task: str, tmp_pat
         part.eval()
     for padded in (False, True):
         batch = texts(padded)
-        assert torch.equal(joined(parts, *batch), logits_of(model, *batch))
+        # The saved GPT-J was made with positions in float64; a loaded one has them in float32.
+        close = 1e-6 if name == "gptj" else 0
+        torch.testing.assert_close(
+            joined(parts, *batch), logits_of(model, *batch), rtol=close, atol=close
+        )
 
 
 def test_parts_in_bfloat16_equal_the_model_loaded_so(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import (
     BertConfig,
     BertForMaskedLM,
-    BloomConfig,
     CohereConfig,
     Gemma2Config,
     Gemma3TextConfig,
@@ -35,6 +34,7 @@ from tests.segments.language.tiny_models import (
     GROUPED,
     LAYERS,
     SIZES,
+    TABLES,
     config_of,
     gradients,
     joined,
@@ -49,7 +49,8 @@ CUTS = [LanguageCut(0, 0), LanguageCut(1, 1), LanguageCut(3, 0), LanguageCut(0, 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("name", "task"), CASES)
 def test_the_parts_equal_the_whole_at_every_cut(name: str, task: str, padded: bool) -> None:
-    for dtype in ("float64", "float32", "bfloat16"):
+    # A DeBERTa of transformers drawn in bfloat16 has biases in float32, and does not run.
+    for dtype in ("float64", "float32", *(["bfloat16"] if name != "deberta" else [])):
         model, batch = whole_model(config_of(name, task), task, dtype), texts(padded)
         expected = logits_of(model, *batch)
         for cut in CUTS:
@@ -79,6 +80,10 @@ def test_gradients_through_detached_cuts_equal_the_wholes(
     """In training mode: dropout is drawn alike, and checkpointing recomputes it."""
     for padded in (False, True):
         model, batch = whole_model(config_of(name, task), task).train(), texts(padded)
+        if checkpointing and name == "mpnet":
+            with pytest.raises(ValueError, match=r"MPNet.* does not support .*checkpointing"):
+                checkpoint_layers(model)
+            return
         if checkpointing:
             checkpoint_layers(model)
         torch.manual_seed(1)
@@ -87,9 +92,10 @@ def test_gradients_through_detached_cuts_equal_the_wholes(
         model.zero_grad()
         torch.manual_seed(1)
         split = split_gradients(model, *batch)
-        assert split.keys() == expected.keys() == dict(model.named_parameters()).keys()
-        for key, gradient in expected.items():
-            torch.testing.assert_close(split[key], gradient, rtol=1e-10, atol=1e-12)
+        assert expected.keys() == dict(model.named_parameters()).keys()
+        assert expected.keys() - split.keys() == TABLES.get(name, set())
+        for key, gradient in split.items():
+            torch.testing.assert_close(gradient, expected[key], rtol=1e-10, atol=1e-12)
 
 
 def test_training_leaves_out_the_layers_that_opt_would() -> None:
@@ -210,18 +216,12 @@ def test_decoders_that_compute_as_llama_does_need_not_be_listed(config: object) 
     )
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        BloomConfig(vocab_size=50, hidden_size=16, n_layer=4, n_head=2, pad_token_id=0),
-        # Texts are seen in both directions.
-        Gemma3TextConfig(**GROUPED, head_dim=8, use_bidirectional_attention=True),
-    ],
-    ids=lambda config: config.model_type,
-)  # fmt: skip
-def test_models_that_compute_otherwise_are_refused(config: object) -> None:
-    model = whole_model(config)
-    with pytest.raises(ValueError, match=f"{model.config.model_type}.*cannot be cut.*llama"):
+def test_a_model_that_computes_otherwise_is_refused() -> None:
+    """Gemma 3 may see texts in both directions."""
+    model = whole_model(Gemma3TextConfig(**GROUPED, head_dim=8, use_bidirectional_attention=True))
+    with pytest.raises(
+        ValueError, match=r"'gemma3_text' cannot be cut .*has Llama's modules, but.*are llama"
+    ):
         cut_language_model(model, LanguageCut(1, 1))
 
 
@@ -308,8 +308,11 @@ def test_inputs_of_another_shape_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "task"),
-    [("gpt2", "generation"), ("opt", "generation")]
-    + [(name, "classification") for name in ("bert", "roberta", "electra", "distilbert")],
+    [(name, "generation") for name in ("gpt2", "opt", "gptj", "mpt")]
+    + [
+        (name, "classification")
+        for name in ("bert", "roberta", "electra", "distilbert", "deberta", "mpnet")
+    ],
 )
 def test_texts_longer_than_the_positions_are_refused(name: str, task: str) -> None:
     parts = cut_language_model(whole_model(config_of(name, task), task), LanguageCut(1, 1))

@@ -56,21 +56,28 @@ def test_a_dropout_that_no_part_has_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "task"),
+    ("name", "task", "why"),
     [
-        # They have no "sdpa".
-        ("bloom", "generation"), ("gptj", "generation"), ("mamba", "generation"),
-        ("deberta-v2", "classification"),
+        ("albert", "classification", "all its layers are one set of weights"),
+        ("t5", "classification", "each layer of its decoder reads what its encoder returns"),
+        ("mbart", "generation", "each layer of its decoder reads what its encoder returns"),
+        ("deberta-v2", "generation", "it is an encoder"),
+        ("mamba", "generation", "carry a state from token to token"),
+        ("granite", "classification", "transformers has no such model"),
+        ("xlnet", "generation", "no layout of this package has its modules"),
         # Their configuration cannot be made small.
-        ("gemma4_text", "generation"), ("cwm", "generation"),
+        ("gemma4_text", "generation", ""), ("cwm", "generation", ""),
         # Of their configuration transformers makes no model for texts alone.
-        ("qwen3_5", "generation"), ("llama4", "generation"), ("emu3", "generation"),
-        ("dbrx", "generation"),
+        ("qwen3_5", "generation", ""), ("llama4", "generation", ""), ("emu3", "generation", ""),
+        ("dbrx", "generation", ""),
     ],
 )  # fmt: skip
-def test_another_model_is_refused_with_those_that_are_not(name: str, task: Any) -> None:
+def test_another_model_is_refused_with_the_reason_and_those_that_are_not(
+    name: str, task: Any, why: str
+) -> None:
     config = AutoConfig.for_model(name)
-    with pytest.raises(ValueError, match=f"type '{name}' cannot be cut for {task}; allowed are ll"):
+    said = f"type '{name}' cannot be cut for {task}: .*{why}.*; allowed are ll"
+    with pytest.raises(ValueError, match=said):
         open_skeleton(config, ONE_EACH, task=task, num_labels=2, dtype="float32")
 
 

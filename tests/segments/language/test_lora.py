@@ -30,8 +30,13 @@ from tests.segments.language.tiny_models import (
 TARGETS = {
     "gpt2": {"c_attn"},
     "gpt_neox": {"query_key_value"},
+    "bloom": {"query_key_value"},
+    "mpt": {"Wqkv"},
     **{name: {"query", "value"} for name in ("bert", "roberta", "electra")},
     "distilbert": {"q_lin", "v_lin"},
+    "deberta": {"in_proj"},
+    "deberta-v2": {"query_proj", "value_proj"},
+    "mpnet": {"q", "v"},
     "modernbert": {"Wqkv"},
 }
 

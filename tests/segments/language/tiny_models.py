@@ -11,14 +11,20 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     BertConfig,
+    BloomConfig,
+    DebertaConfig,
+    DebertaV2Config,
     DistilBertConfig,
     ElectraConfig,
     GPT2Config,
+    GPTJConfig,
     GPTNeoConfig,
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
     ModernBertConfig,
+    MPNetConfig,
+    MptConfig,
     OPTConfig,
     PhiConfig,
     Qwen2Config,
@@ -71,6 +77,18 @@ CONFIGS: dict[str, Any] = {
         num_attention_heads=2, word_embed_proj_dim=8, do_layer_norm_before=False,
         max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=1,
     ),
+    "gptj": GPTJConfig(
+        vocab_size=VOCABULARY, n_embd=16, n_layer=LAYERS, n_head=2, n_positions=64, rotary_dim=4,
+        pad_token_id=0, bos_token_id=1, eos_token_id=1, embd_pdrop=0.1, attn_pdrop=0.2,
+    ),
+    "bloom": BloomConfig(
+        vocab_size=VOCABULARY, hidden_size=16, n_layer=LAYERS, n_head=2, pad_token_id=0,
+        bos_token_id=1, eos_token_id=1, hidden_dropout=0.1, attention_dropout=0.2,
+    ),
+    "mpt": MptConfig(
+        vocab_size=VOCABULARY, d_model=16, n_layers=LAYERS, n_heads=2, max_seq_len=64,
+        pad_token_id=0, bos_token_id=1, eos_token_id=1, attn_config={"clip_qkv": 2.0},
+    ),
     "phi": PhiConfig(**SIZES, embd_pdrop=0.1, resid_pdrop=0.1),
     "bert": BertConfig(**SIZES),
     "roberta": RobertaConfig(**{**SIZES, "max_position_embeddings": 66, "pad_token_id": 1}),
@@ -79,17 +97,39 @@ CONFIGS: dict[str, Any] = {
         vocab_size=VOCABULARY, dim=16, hidden_dim=24, n_layers=LAYERS, n_heads=2,
         max_position_embeddings=64, pad_token_id=0,
     ),
+    "deberta": DebertaConfig(**{
+        **SIZES, "relative_attention": True, "pos_att_type": "c2p|p2c", "type_vocab_size": 0,
+        "max_relative_positions": 6,
+    }),
+    # Version 3, with the convolution of version 2.
+    "deberta-v2": DebertaV2Config(**{
+        **SIZES, "relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 4,
+        "share_att_key": True, "norm_rel_ebd": "layer_norm", "position_biased_input": False,
+        "conv_kernel_size": 3, "embedding_size": 8, "pooler_dropout": 0.1,
+    }),
+    "mpnet": MPNetConfig(**{**SIZES, "max_position_embeddings": 66, "pad_token_id": 1}),
     "modernbert": ModernBertConfig(
         **SIZES, local_attention=4, layer_types=[*["sliding_attention", "full_attention"] * 2],
         classifier_pooling="mean", cls_token_id=1, sep_token_id=1, embedding_dropout=0.1,
     ),
 }  # fmt: skip
-ENCODERS = ("bert", "roberta", "electra", "distilbert", "modernbert")
+ENCODERS = (
+    "bert", "roberta", "electra", "distilbert", "deberta", "deberta-v2", "mpnet", "modernbert",
+)  # fmt: skip
 DECODERS = [name for name in CONFIGS if name not in ENCODERS]
 CASES = [(name, "generation") for name in DECODERS] + [
-    (name, "classification") for name in ("llama", "qwen3", "gpt2", "opt", *ENCODERS)
+    (name, "classification") for name in ("llama", "qwen3", "gpt2", "opt", "mpt", *ENCODERS)
 ]
 """(family, task)."""
+TABLES = {
+    "deberta": {"deberta.encoder.rel_embeddings.weight"},
+    "deberta-v2": {
+        f"deberta.encoder.{name}"
+        for name in ("rel_embeddings.weight", "LayerNorm.weight", "LayerNorm.bias")
+    },
+    "mpnet": {"mpnet.encoder.relative_attention_bias.weight"},
+}
+"""Weights that all layers read: parts do not train them."""
 
 AUTO: dict[str, Any] = {
     "generation": AutoModelForCausalLM,

@@ -179,7 +179,7 @@ LLAMA = Layout(
     embedding=TokenEmbedding,
     span=DecoderLayers,
     output=llama_output,
-    learned_positions=False,
+    bounded=False,
     new=("score.",),
     lora_targets=("q_proj", "v_proj"),
 )

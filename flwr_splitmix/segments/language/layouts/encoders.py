@@ -50,9 +50,9 @@ class ElectraEmbedding(EncoderEmbedding):
 class EncoderLayers(Layers):
     """Layers that attend in both directions."""
 
-    def __init__(self, model: Any, span: range) -> None:
+    def __init__(self, model: Any, span: range, *, tables: nn.Module | None = None) -> None:
         layers = encoder_layers(model)
-        super().__init__((layers[i] for i in span), span, model.config)
+        super().__init__((layers[i] for i in span), span, model.config, tables=tables)
 
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
@@ -73,9 +73,9 @@ class EncoderLayers(Layers):
 class PooledToken(nn.Module):
     """Map from hidden states (b, T, d) to class logits (b, L), read at the first token."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, pooler: nn.Module | None = None) -> None:
         super().__init__()
-        self.pooler = model.bert.pooler
+        self.pooler = model.bert.pooler if pooler is None else pooler
         self.dropout = model.dropout
         self.classifier = model.classifier
 
@@ -139,7 +139,7 @@ BERT = Layout(
     embedding=EncoderEmbedding,
     span=EncoderLayers,
     output=PooledToken,
-    learned_positions=True,
+    bounded=True,
     new=("classifier.", "bert.pooler."),
     lora_targets=("query", "value"),
 )

@@ -9,6 +9,8 @@ from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
 )
 
+from flwr_splitmix.segments.language.layouts.alibi import BLOOM, MPT
+from flwr_splitmix.segments.language.layouts.deberta import DEBERTA, DEBERTA_V2
 from flwr_splitmix.segments.language.layouts.decoders import (
     LLAMA,
     NEOX,
@@ -18,18 +20,38 @@ from flwr_splitmix.segments.language.layouts.decoders import (
 )
 from flwr_splitmix.segments.language.layouts.encoders import BERT, DISTILBERT, ELECTRA, ROBERTA
 from flwr_splitmix.segments.language.layouts.gpt2 import GPT2, GPT_NEO
+from flwr_splitmix.segments.language.layouts.gptj import GPTJ
 from flwr_splitmix.segments.language.layouts.layout import Layout, Task
 from flwr_splitmix.segments.language.layouts.modernbert import MODERNBERT
+from flwr_splitmix.segments.language.layouts.mpnet import MPNET
 from flwr_splitmix.segments.language.layouts.opt import OPT
 from flwr_splitmix.segments.language.layouts.trial import agrees
 
 LAYOUTS: tuple[Layout, ...] = (
-    LLAMA, GPT2, GPT_NEO, NEOX, OPT, PHI, BERT, ROBERTA, ELECTRA, DISTILBERT, MODERNBERT,
+    LLAMA, GPT2, GPT_NEO, NEOX, GPTJ, OPT, PHI, BLOOM, MPT,
+    BERT, ROBERTA, ELECTRA, DISTILBERT, DEBERTA, DEBERTA_V2, MPNET, MODERNBERT,
 )  # fmt: skip
 """The layouts of models that are listed by their type."""
 
 TRIED: tuple[Layout, ...] = (LLAMA, SCALED)
 """The layouts that a model of an unlisted type may have, in the order in which they are tried."""
+
+OTHER_MODULES = "no layout of this package has its modules"
+OTHER_RESULTS = "it has Llama's modules, but a small copy in parts does not compute what it does"
+STATE = "its layers, or some, carry a state from token to token, which the parts do not keep"
+WHY_NOT: dict[str, str] = {
+    "albert": "all its layers are one set of weights, and parts that each train a copy would no "
+    "longer be one",
+    **dict.fromkeys(
+        (
+            "mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "jamba", "bamba", "zamba",
+            "zamba2", "falcon_h1", "nemotron_h", "recurrent_gemma", "granitemoehybrid",
+            "qwen3_next",
+        ),
+        STATE,
+    ),
+}  # fmt: skip
+"""Why models of some types cannot be cut."""
 
 CLASSES: dict[Task, Any] = {
     "generation": MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -48,9 +70,11 @@ def model_class(config: Any, task: Task) -> type[Any]:
     """
     if task not in CLASSES:
         raise ValueError(f"task is {task!r}; allowed are 'generation' and 'classification'")
-    known = _known(config.model_type)
-    if type(config) not in CLASSES[task] or (known is not None and task not in known.tasks):
-        raise ValueError(_cannot_cut(config.model_type, task))
+    why = _why_not(config, task)
+    if why is None and type(config) not in CLASSES[task]:
+        why = "transformers has no such model for that"
+    if why is not None:
+        raise ValueError(_cannot_cut(config.model_type, task, why))
     transformers_class: type[Any] = CLASSES[task][type(config)]
     return transformers_class
 
@@ -66,21 +90,18 @@ def layout_of(model: Any) -> Layout:
     ValueError
         If the model cannot be cut; the message names its type and the types that can.
     """
-    config = model.config
-    error = ValueError(_cannot_cut(config.model_type, task_of(model)))
-    crossing = getattr(config, "add_cross_attention", False)
-    known = _known(config.model_type)
-    if known is not None:
-        turned = known.kind == "encoder" and getattr(config, "is_decoder", False)
-        if crossing or turned or task_of(model) not in known.tasks:
-            raise error
-        return known
-    if crossing or not looks_like_llama(model):
-        raise error
-    layout = next((layout for layout in TRIED if agrees(model, layout)), None)
-    if layout is None:
-        raise error
-    return layout
+    config, task = model.config, task_of(model)
+    why = _why_not(config, task)
+    if why is None:
+        known = _known(config.model_type)
+        if known is not None:
+            return known
+        if looks_like_llama(model):
+            why = OTHER_RESULTS
+            layout = next((layout for layout in TRIED if agrees(model, layout)), None)
+            if layout is not None:
+                return layout
+    raise ValueError(_cannot_cut(config.model_type, task, why or OTHER_MODULES))
 
 
 def task_of(model: Any) -> Task:
@@ -109,7 +130,7 @@ def cannot_make(made: type[Any], config: Any, error: Exception) -> ValueError:
     """Return the error of a model that transformers cannot make, because of `error`."""
     task = task_of_class(made, type(config))
     if _known(config.model_type) is None:
-        return ValueError(_cannot_cut(config.model_type, task))
+        return ValueError(_cannot_cut(config.model_type, task, OTHER_MODULES))
     said = " ".join(str(error).split())[:200]
     return ValueError(
         f"no model of type {config.model_type!r} can be made with this configuration "
@@ -121,9 +142,23 @@ def _known(model_type: str) -> Layout | None:
     return next((layout for layout in LAYOUTS if model_type in layout.types), None)
 
 
-def _cannot_cut(model_type: str, task: str) -> str:
+def _why_not(config: Any, task: Task) -> str | None:
+    """Return why no model of a configuration can be cut, as far as that says; else None."""
+    known = _known(config.model_type)
+    if getattr(config, "is_encoder_decoder", False):
+        return "each layer of its decoder reads what its encoder returns, so no cut has two sides"
+    if getattr(config, "add_cross_attention", False):
+        return "its layers also read what another model returns"
+    if known is not None and task not in known.tasks:
+        return "it is an encoder, which reads a text in both directions"
+    if known is not None and known.kind == "encoder" and getattr(config, "is_decoder", False):
+        return "its configuration turns an encoder into a decoder"
+    return WHY_NOT.get(config.model_type)
+
+
+def _cannot_cut(model_type: str, task: str, why: str) -> str:
     able = [t for layout in LAYOUTS if task in layout.tasks for t in layout.types]
     return (
-        f"a model of type {model_type!r} cannot be cut for {task}; allowed are "
+        f"a model of type {model_type!r} cannot be cut for {task}: {why}; allowed are "
         f"{', '.join(able)}, and decoders that compute as Llama does"
     )

@@ -33,8 +33,9 @@ class Layout:
         Makes the module of a range of a model's layers.
     output
         Makes the module (hidden (b, T, d), mask) -> logits of a model.
-    learned_positions
-        Whether positions are learned; those beyond the configuration's maximum do not exist.
+    bounded
+        Whether positions beyond the configuration's maximum do not exist, as where they are
+        learned.
     new
         Prefixes of the names of weights that a checkpoint of another task may lack.
     lora_targets
@@ -43,6 +44,8 @@ class Layout:
         Whether these layers store their weights as (in, out).
     max_length
         Returns the most tokens of a text by a model's configuration.
+    half
+        Whether transformers computes these models in bfloat16 and float16, too.
     """
 
     types: tuple[str, ...]
@@ -52,8 +55,9 @@ class Layout:
     embedding: Callable[[Any], nn.Module]
     span: Callable[[Any, range], Layers]
     output: Callable[[Any], nn.Module]
-    learned_positions: bool
+    bounded: bool
     new: tuple[str, ...]
     lora_targets: tuple[str, ...]
     transposed: bool = False
     max_length: Callable[[Any], int] = attrgetter("max_position_embeddings")
+    half: bool = True

@@ -97,7 +97,7 @@ MODERNBERT = Layout(
     embedding=ModernBertEmbedding,
     span=ModernBertLayers,
     output=PooledStates,
-    learned_positions=False,
+    bounded=False,
     new=("classifier.", "head."),
     lora_targets=("Wqkv",),
 )
