@@ -27,9 +27,9 @@ def cut_language_model(
     ----------
     model
         A `PreTrainedModel` for causal language modelling or sequence classification: Llama,
-        Mistral, Qwen2, Qwen3, Qwen3-MoE and decoders that compute as they do, GPT-2, GPT-Neo,
-        GPT-NeoX, GPT-J, OPT, Phi, BLOOM, MPT; for classification only, BERT, RoBERTa, ELECTRA,
-        DistilBERT, DeBERTa, MPNet and ModernBERT.
+        Mistral, Qwen2, Qwen3, Qwen3-MoE and decoders that compute as they do, GPT-2, GPT-BigCode,
+        GPT-Neo, GPT-NeoX, GPT-J, OPT, Phi, BLOOM, MPT, Falcon; for classification only, BERT,
+        RoBERTa, ELECTRA, DistilBERT, DeBERTa, MPNet, ModernBERT and NomicBERT.
     cut
         Numbers of layers in head and tail.
     parts

@@ -13,6 +13,7 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     CohereConfig,
+    DeepseekV3Config,
     Gemma2Config,
     Gemma3TextConfig,
     GraniteConfig,
@@ -53,7 +54,7 @@ def test_the_parts_equal_the_whole_at_every_cut(name: str, task: str, padded: bo
     for dtype in ("float64", "float32", *(["bfloat16"] if name != "deberta" else [])):
         model, batch = whole_model(config_of(name, task), task, dtype), texts(padded)
         expected = logits_of(model, *batch)
-        for cut in CUTS:
+        for cut in CUTS if dtype == "float64" else CUTS[1:2]:
             assert torch.equal(joined(cut_language_model(model, cut), *batch), expected), (
                 cut, dtype,
             )  # fmt: skip
@@ -78,7 +79,7 @@ def test_gradients_through_detached_cuts_equal_the_wholes(
     name: str, task: str, checkpointing: bool
 ) -> None:
     """In training mode: dropout is drawn alike, and checkpointing recomputes it."""
-    for padded in (False, True):
+    for padded in (True,) if checkpointing else (False, True):
         model, batch = whole_model(config_of(name, task), task).train(), texts(padded)
         if checkpointing and name == "mpnet":
             with pytest.raises(ValueError, match=r"MPNet.* does not support .*checkpointing"):
@@ -203,6 +204,11 @@ def test_sliding_layers_do_not_see_beyond_their_window(name: str) -> None:
         GraniteConfig(**GROUPED, embedding_multiplier=2.0, logits_scaling=3.0),
         CohereConfig(**GROUPED, logit_scale=0.5),
         Gemma2Config(**GROUPED, head_dim=8, sliding_window=3, final_logit_softcapping=0.5),
+        DeepseekV3Config(
+            **SIZES, num_key_value_heads=2, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4,
+            qk_nope_head_dim=4, v_head_dim=4, n_routed_experts=4, num_experts_per_tok=2,
+            n_group=1, topk_group=1, moe_intermediate_size=8, first_k_dense_replace=1,
+        ),
         # Two kinds of rotations.
         Gemma3TextConfig(**GROUPED, head_dim=8, sliding_window=3),
     ],

@@ -30,7 +30,8 @@ from tests.segments.language.tiny_models import (
 TARGETS = {
     "gpt2": {"c_attn"},
     "gpt_neox": {"query_key_value"},
-    "bloom": {"query_key_value"},
+    "gpt_bigcode": {"c_attn"},
+    **{name: {"query_key_value"} for name in ("bloom", "falcon", "falcon_alibi")},
     "mpt": {"Wqkv"},
     **{name: {"query", "value"} for name in ("bert", "roberta", "electra")},
     "distilbert": {"q_lin", "v_lin"},

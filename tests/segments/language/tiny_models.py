@@ -16,7 +16,9 @@ from transformers import (
     DebertaV2Config,
     DistilBertConfig,
     ElectraConfig,
+    FalconConfig,
     GPT2Config,
+    GPTBigCodeConfig,
     GPTJConfig,
     GPTNeoConfig,
     GPTNeoXConfig,
@@ -25,6 +27,7 @@ from transformers import (
     ModernBertConfig,
     MPNetConfig,
     MptConfig,
+    NomicBertConfig,
     OPTConfig,
     PhiConfig,
     Qwen2Config,
@@ -62,6 +65,10 @@ CONFIGS: dict[str, Any] = {
         vocab_size=VOCABULARY, n_embd=16, n_layer=LAYERS, n_head=2, n_positions=64,
         pad_token_id=0, bos_token_id=1, eos_token_id=1,
     ),
+    "gpt_bigcode": GPTBigCodeConfig(
+        vocab_size=VOCABULARY, n_embd=16, n_layer=LAYERS, n_head=2, n_positions=64,
+        pad_token_id=0, bos_token_id=1, eos_token_id=1,
+    ),
     "gpt_neo": GPTNeoConfig(
         vocab_size=VOCABULARY, hidden_size=16, num_layers=LAYERS, num_heads=2,
         attention_types=[[["global", "local"], 2]], window_size=3, max_position_embeddings=64,
@@ -89,6 +96,14 @@ CONFIGS: dict[str, Any] = {
         vocab_size=VOCABULARY, d_model=16, n_layers=LAYERS, n_heads=2, max_seq_len=64,
         pad_token_id=0, bos_token_id=1, eos_token_id=1, attn_config={"clip_qkv": 2.0},
     ),
+    "falcon": FalconConfig(
+        **SIZES, num_kv_heads=1, new_decoder_architecture=True, hidden_dropout=0.1,
+    ),
+    # The form of Falcon-RW.
+    "falcon_alibi": FalconConfig(
+        **SIZES, alibi=True, multi_query=False, parallel_attn=False, bias=True,
+        attention_dropout=0.1,
+    ),
     "phi": PhiConfig(**SIZES, embd_pdrop=0.1, resid_pdrop=0.1),
     "bert": BertConfig(**SIZES),
     "roberta": RobertaConfig(**{**SIZES, "max_position_embeddings": 66, "pad_token_id": 1}),
@@ -108,13 +123,15 @@ CONFIGS: dict[str, Any] = {
         "conv_kernel_size": 3, "embedding_size": 8, "pooler_dropout": 0.1,
     }),
     "mpnet": MPNetConfig(**{**SIZES, "max_position_embeddings": 66, "pad_token_id": 1}),
+    "nomic_bert": NomicBertConfig(**SIZES),
     "modernbert": ModernBertConfig(
         **SIZES, local_attention=4, layer_types=[*["sliding_attention", "full_attention"] * 2],
         classifier_pooling="mean", cls_token_id=1, sep_token_id=1, embedding_dropout=0.1,
     ),
 }  # fmt: skip
 ENCODERS = (
-    "bert", "roberta", "electra", "distilbert", "deberta", "deberta-v2", "mpnet", "modernbert",
+    "bert", "roberta", "electra", "distilbert", "deberta", "deberta-v2", "mpnet", "nomic_bert",
+    "modernbert",
 )  # fmt: skip
 DECODERS = [name for name in CONFIGS if name not in ENCODERS]
 CASES = [(name, "generation") for name in DECODERS] + [

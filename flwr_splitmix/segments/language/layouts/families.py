@@ -19,17 +19,19 @@ from flwr_splitmix.segments.language.layouts.decoders import (
     looks_like_llama,
 )
 from flwr_splitmix.segments.language.layouts.encoders import BERT, DISTILBERT, ELECTRA, ROBERTA
-from flwr_splitmix.segments.language.layouts.gpt2 import GPT2, GPT_NEO
+from flwr_splitmix.segments.language.layouts.falcon import FALCON
+from flwr_splitmix.segments.language.layouts.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO
 from flwr_splitmix.segments.language.layouts.gptj import GPTJ
 from flwr_splitmix.segments.language.layouts.layout import Layout, Task
 from flwr_splitmix.segments.language.layouts.modernbert import MODERNBERT
 from flwr_splitmix.segments.language.layouts.mpnet import MPNET
+from flwr_splitmix.segments.language.layouts.nomic import NOMIC_BERT
 from flwr_splitmix.segments.language.layouts.opt import OPT
 from flwr_splitmix.segments.language.layouts.trial import agrees
 
 LAYOUTS: tuple[Layout, ...] = (
-    LLAMA, GPT2, GPT_NEO, NEOX, GPTJ, OPT, PHI, BLOOM, MPT,
-    BERT, ROBERTA, ELECTRA, DISTILBERT, DEBERTA, DEBERTA_V2, MPNET, MODERNBERT,
+    LLAMA, GPT2, GPT_BIGCODE, GPT_NEO, NEOX, GPTJ, OPT, PHI, BLOOM, MPT, FALCON,
+    BERT, ROBERTA, ELECTRA, DISTILBERT, DEBERTA, DEBERTA_V2, MPNET, MODERNBERT, NOMIC_BERT,
 )  # fmt: skip
 """The layouts of models that are listed by their type."""
 

@@ -1,4 +1,4 @@
-"""GPT-2 and GPT-Neo: learned positions, layers without rotations."""
+"""GPT-2, GPT-BigCode (StarCoder) and GPT-Neo: learned positions, layers without rotations."""
 
 from __future__ import annotations
 
@@ -78,5 +78,7 @@ GPT2 = Layout(
     lora_targets=("c_attn",),
     transposed=True,
 )
+
+GPT_BIGCODE = replace(GPT2, types=("gpt_bigcode",), transposed=False)
 
 GPT_NEO = replace(GPT2, types=("gpt_neo",), lora_targets=("q_proj", "v_proj"), transposed=False)

@@ -19,7 +19,9 @@ SMALL = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 64, "sliding_window": 3,
     "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 4,
-    "num_local_experts": 4, "num_experts_per_tok": 2,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "n_routed_experts": 4, "n_group": 1,
+    "topk_group": 1, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8, "qk_head_dim": 16, "v_head_dim": 8,
 }  # fmt: skip
 """Values of the copy's configuration for keys where the model's has an integer."""
 
@@ -65,6 +67,8 @@ def _shrunk(config: Any) -> Any:
     for name, value in SMALL.items():
         if isinstance(getattr(small, name, None), int):
             setattr(small, name, value)
+    if getattr(config, "kv_lora_rank", None) is not None:  # compressed keys are of all heads
+        small.num_key_value_heads = small.num_attention_heads
     for name, value in vars(config).items():
         if "drop" in name and isinstance(value, float) and value > 0:
             setattr(small, name, DROPOUT)
