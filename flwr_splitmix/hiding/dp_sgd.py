@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise
 from flwr_splitmix.privacy.statement import Statement
 from flwr_splitmix.scoring.texts import text_loss
+from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from flwr_splitmix.hiding.text_gradients import TextGradients
@@ -110,15 +111,38 @@ class DPSGD(Hiding):
                     f"DP-SGD needs a gradient for each text, which Opacus does not compute for "
                     f"{layer}; take another model, or adapters (lora-rank)"
                 )
-            for part in both.modules():
+            for name, part in both.named_modules():
                 if isinstance(part, nn.Embedding):
                     part.register_forward_pre_hook(self._for_each_text)
+                elif next(part.parameters(recurse=False), None) is not None:
+                    part.register_forward_pre_hook(partial(self._check_texts, name))
             self._watched = TextGradients(both, strict=False)
 
     def _for_each_text(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
         """Look up positions for each text, if the model does it once per batch."""
         shared = module.training and torch.is_grad_enabled() and len(inputs[0]) == 1 < self._texts
         return inputs[0].expand(self._texts, -1) if shared else None
+
+    def _check_texts(self, name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Refuse a trained layer that is called once for all texts.
+
+        Opacus would take its gradient for the first text's, and clip it with that one's.
+
+        Raises
+        ------
+        ValueError
+            If its first input has not as many rows as there are texts; the message names the layer.
+        """
+        if not (self._texts and module.training and torch.is_grad_enabled()):
+            return
+        seen = inputs[0] if inputs else None
+        learns = any(p.requires_grad for p in module.parameters(recurse=False))
+        if learns and isinstance(seen, Tensor) and len(seen) != self._texts:
+            raise ValueError(
+                f"DP-SGD needs a gradient for each text, but {name} ({type(module).__name__}) is "
+                f"called with {counted(len(seen), 'row')} for {counted(self._texts, 'text')}; take "
+                "another model"
+            )
 
     def charge(self, kind: str, records: np.ndarray) -> None:
         """Record the texts of the next step, which is charged when it is taken."""
