@@ -47,7 +47,9 @@ def test_the_cache_gives_what_the_texts_as_a_whole_give(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_greedy_tokens_are_the_wholes(name: str) -> None:
     """Texts of one length, and of several: padded to the right here, to the left there."""
-    model = whole_model(config_of(name), scale=0.6)
+    # In float64 the attention of these makes NaN of padding on the left, as Gemma 2's does.
+    dtype = "float32" if name in ("bloom", "mpt") else "float64"
+    model = whole_model(config_of(name), dtype=dtype, scale=0.6)
     parts = cut_language_model(model, LanguageCut(1, 2))
     model.generation_config.eos_token_id = None
     for padded in (False, True):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import Phi3Config
 
 from flwr_splitmix.segments.language import (
     LanguageCut,
@@ -20,6 +21,7 @@ from tests.segments.language.tiny_models import (
     CASES,
     CONFIGS,
     ENCODERS,
+    GROUPED,
     config_of,
     joined,
     logits_of,
@@ -97,6 +99,13 @@ def test_only_the_adapters_of_one_part_are_trained(name: str) -> None:
         assert trainable_state(part).keys() == dict(part.named_parameters()).keys()
     frozen = {key.replace("base_layer.", ""): value for key, value in trunk.state_dict().items()}
     assert all(torch.equal(frozen[key], value) for key, value in before.items())
+
+
+def test_a_model_whose_queries_and_values_are_one_layer_is_adapted_there() -> None:
+    trunk = cut_language_model(whole_model(Phi3Config(**GROUPED)), LanguageCut(1, 1)).trunk
+    assert trunk is not None
+    add_lora(trunk, rank=2)
+    assert {key.split(".lora_")[0].split(".")[-1] for key in trainable_state(trunk)} == {"qkv_proj"}
 
 
 def test_what_one_part_learnt_can_be_put_into_another() -> None:

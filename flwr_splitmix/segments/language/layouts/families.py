@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import (
@@ -37,6 +38,11 @@ LAYOUTS: tuple[Layout, ...] = (
 
 TRIED: tuple[Layout, ...] = (LLAMA, SCALED)
 """The layouts that a model of an unlisted type may have, in the order in which they are tried."""
+
+ADAPTED: tuple[tuple[str, ...], ...] = (
+    ("q_proj", "v_proj"), ("qkv_proj",), ("q_b_proj", "kv_b_proj"),
+)  # fmt: skip
+"""Names of queries and values in models that are tried: of Llama, of Phi-3, of DeepSeek."""
 
 OTHER_MODULES = "no layout of this package has its modules"
 OTHER_RESULTS = "it has Llama's modules, but a small copy in parts does not compute what it does"
@@ -102,7 +108,7 @@ def layout_of(model: Any) -> Layout:
             why = OTHER_RESULTS
             layout = next((layout for layout in TRIED if agrees(model, layout)), None)
             if layout is not None:
-                return layout
+                return replace(layout, lora_targets=_adapted(model))
     raise ValueError(_cannot_cut(config.model_type, task, why or OTHER_MODULES))
 
 
@@ -138,6 +144,12 @@ def cannot_make(made: type[Any], config: Any, error: Exception) -> ValueError:
         f"no model of type {config.model_type!r} can be made with this configuration "
         f"({type(error).__name__}: {said})"
     )
+
+
+def _adapted(model: Any) -> tuple[str, ...]:
+    """Return the names of the layers of queries and values, as far as a model has them."""
+    own = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    return next((names for names in ADAPTED if own & set(names)), LLAMA.lora_targets)
 
 
 def _known(model_type: str) -> Layout | None:
