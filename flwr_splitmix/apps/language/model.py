@@ -84,7 +84,7 @@ def check_adapted(config: LanguageConfig, built: LanguageParts) -> None:
 
 def unusable(config: LanguageConfig, error: Exception) -> ConfigError:
     """Return a ConfigError with the reason why the run's model cannot be used."""
-    said = " ".join(str(error).split())[:400]
+    said = " ".join(str(error).split())[:500]
     return ConfigError(f"run-config: the model {config.model!r} cannot be used: {said}")
 
 
