@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.vision.class_attention import class_attention, open_class_attention
 from flwr_splitmix.segments.vision.layouts import layout_of
 from flwr_splitmix.segments.vision.lenet import open_lenet5
 from flwr_splitmix.segments.vision.pit import open_pit
@@ -142,6 +143,8 @@ def _family(name: str) -> Callable[[Request], Cuttable]:
 
     if plain_transformer(family) is not None:
         return open_vit
+    if class_attention(family) is not None:
+        return partial(open_class_attention, family=family)
     for known, split in (
         (PoolingVisionTransformer, open_pit),
         (VGG, open_vgg),
@@ -150,4 +153,8 @@ def _family(name: str) -> Callable[[Request], Cuttable]:
             return split
     if (layout := layout_of(family)) is not None:
         return partial(open_staged, family=family, layout=layout)
-    raise ValueError(cannot_cut(name))
+    raise ValueError(
+        cannot_cut(
+            name, f"the parts of timm's {family.__name__} are not known here, or not in a row"
+        )
+    )

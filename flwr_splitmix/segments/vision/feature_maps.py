@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -40,6 +41,13 @@ class MapToCells(nn.Module):
         return cells.permute(0, 2, 4, 1, 3, 5).reshape(b, -1, channels * side**2)
 
 
+class MapToTokens(nn.Module):
+    """Map from (b, C, H, W) to tokens (b, N, C), row by row; N = H W."""
+
+    def forward(self, maps: Tensor) -> Tensor:  # noqa: D102
+        return maps.flatten(2).transpose(1, 2)
+
+
 class CellsToMap(nn.Module):
     """The inverse of `MapToCells`; `memory` is the layout of its maps in memory."""
 
@@ -72,7 +80,7 @@ def split_at_map(
 ) -> SplitModel:
     """Cut a CNN after `at` stages and treat the feature map there as cells.
 
-    With `channels_last`, the map is (b, H, W, C).
+    With `channels_last`, the map is (b, H, W, C). Tokens (b, N, C) stay as they are.
 
     Raises
     ------
@@ -81,6 +89,8 @@ def split_at_map(
         images of this size.
     """
     maps = _computed(request, stages, at)
+    if maps.dim() == 3:
+        return _split_at_tokens(request, stages, at, maps)
     sides = tuple(maps.shape[1:])
     channels, height, width = (sides[-1], *sides[:-1]) if channels_last else sides
     cell = request.cell
@@ -104,6 +114,25 @@ def split_at_map(
             geometry,
             request.num_classes,
         ),
+    )
+
+
+def _split_at_tokens(
+    request: Request, stages: Sequence[Stage], at: int, tokens: Tensor
+) -> SplitModel:
+    """Cut a model without prefix tokens after `at` stages, where it returns `tokens` (1, N, d)."""
+    _, patches, width = tokens.shape
+    side = math.isqrt(patches)
+    geometry = Geometry(
+        patches,
+        width,
+        grid=(side, side) if side**2 == patches else None,
+        # Attention biases and mixing layers know the slots; a stem does not.
+        positions="none" if at == 1 else "lower",
+    )
+    return SplitModel(
+        LowerSegment(stages[:at], request.input_shape, geometry),
+        UpperSegment(_not_in_place(stages[at:]), geometry, request.num_classes),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -12,6 +12,12 @@ DROPOUT = "drop"
 
 OWN_HEAD = "own_head"
 """Place in a top of timm's own `forward_head`, where it computes more than its modules do."""
+
+OWN_REST = "own_rest"
+"""Top of a model whose parts above the stages do not run in sequence: timm's own forward pass."""
+
+TOKENS = "tokens"
+"""Place in a stem where timm turns a map into tokens (b, N, d), unless the model keeps maps."""
 
 
 @dataclass(frozen=True)
@@ -24,22 +30,24 @@ class Layout:
         Modules before and after the stages.
     stages
         Pattern of the stages' names: `layer1`, ... or `blocks.0`, ...
-    windows
-        Whether it is a transformer with windows of patches: it is built for one size of images and
-        patches, and its maps are (b, H, W, C).
+    patched
+        Whether it is built for one size of images and of patches, as transformers are.
     sized
         Whether it is built for one size of images.
+    channels_last
+        Whether its maps are (b, H, W, C).
     """
 
     stem: tuple[str, ...]
     stages: str
     top: tuple[str, ...]
-    windows: bool = False
+    patched: bool = False
     sized: bool = False
+    channels_last: bool = False
 
     def sizes(self, image_size: int, patch_size: int) -> dict[str, int]:
         """Return the sizes that timm's model is built for, by timm's names."""
-        if self.windows:
+        if self.patched:
             return {"img_size": image_size, "patch_size": patch_size}
         return {"img_size": image_size} if self.sized else {}
 
@@ -54,7 +62,7 @@ class Layout:
             index, _, own = rest.partition(".")
             several = len(self.stem) > 1
             return f"{self.stem[int(index)]}.{own}" if several else f"{self.stem[0]}.{rest}"
-        if part == OWN_HEAD:
+        if part in (OWN_HEAD, OWN_REST):
             return rest.removeprefix("model.")
         names = (part, *(part[: m.start()] + "." + part[m.end() :] for m in re.finditer("_", part)))
         known = (name for name in names if name in self.top or re.fullmatch(self.stages, name))
@@ -63,6 +71,11 @@ class Layout:
 
 def _of_stages(*top: str) -> Layout:
     return Layout(("stem",), r"stages\.\d+", top)
+
+
+def _cut_early(*stem: str, stages: str = "(?!)", **options: bool) -> Layout:
+    """Return the layout of a family that is cut after its stem, or after a few stages."""
+    return Layout(stem, stages, (OWN_REST,), **options)
 
 
 LAYOUTS = {
@@ -83,9 +96,22 @@ LAYOUTS = {
     ),
     "ByobNet": _of_stages("final_conv", "head"),
     "ConvNeXt": _of_stages("norm_pre", "head"),
-    **dict.fromkeys(("CspNet", "VovNet", "HighPerfGpuNet", "MetaNeXt"), _of_stages("head")),
+    **dict.fromkeys(
+        ("CspNet", "CspNext", "VovNet", "HighPerfGpuNet", "MetaNeXt"), _of_stages("head")
+    ),
+    **dict.fromkeys(("EfficientVit", "EfficientVitLarge"), _of_stages("head")),
     **dict.fromkeys(("EdgeNeXt", "DaVit"), _of_stages("norm_pre", "head")),
-    **dict.fromkeys(("MetaFormer", "RepVit"), _of_stages(OWN_HEAD)),
+    **dict.fromkeys(("MetaFormer", "RepVit", "IFormer"), _of_stages(OWN_HEAD)),
+    **dict.fromkeys(("EfficientFormer", "SwiftFormer"), _of_stages("norm", OWN_HEAD)),
+    "EfficientFormerV2": replace(_of_stages("norm", OWN_HEAD), sized=True),
+    "NextViT": _of_stages("norm", "head"),
+    "MambaOut": replace(_of_stages("head"), channels_last=True),
+    "Sequencer2d": replace(_of_stages("norm", "head"), channels_last=True),
+    "GlobalContextVit": replace(_of_stages("head"), sized=True),
+    "LCNetV2": _of_stages("global_pool", "conv_head", "act2", "flatten", DROPOUT, "classifier"),
+    "LowFormer": _of_stages(
+        "in_conv", "global_pool", "flatten", "pre_classifier", DROPOUT, "classifier"
+    ),
     **dict.fromkeys(
         ("GhostNet", "RepGhostNet"),
         Layout(
@@ -105,6 +131,26 @@ LAYOUTS = {
     "RDNet": Layout(("stem",), r"dense_stages\.\d+", ("norm_pre", "head")),
     "RexNet": Layout(("stem",), r"features\.\d+", ("head",)),
     "FocalNet": Layout(("stem",), r"layers\.\d+", ("norm", "head")),
+    "Xception": Layout(
+        ("conv1", "bn1", "act1", "conv2", "bn2", "act2"),
+        r"block\d+",
+        ("conv3", "bn3", "act3", "conv4", "bn4", "act4", "global_pool", DROPOUT, "fc"),
+    ),
+    "InceptionV3": Layout(
+        ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3", "Pool1"),
+        r"Conv2d_3b_1x1|Conv2d_4a_3x3|Pool2|Mixed_\w+",
+        ("global_pool", "head_drop", "fc"),
+    ),
+    "InceptionV4": Layout(
+        ("features.0", "features.1", "features.2"),
+        r"features\.([3-9]|\d\d)",
+        ("global_pool", "head_drop", "last_linear"),
+    ),
+    "InceptionResnetV2": Layout(
+        ("conv2d_1a", "conv2d_2a", "conv2d_2b", "maxpool_3a"),
+        r"conv2d_3b|conv2d_4a|maxpool_5a|mixed_\w+|repeat(_\d)?|block8",
+        ("conv2d_7b", "global_pool", "head_drop", "classif"),
+    ),
     "XceptionAligned": Layout(("stem",), r"blocks\.\d+", ("act", "head")),
     "ConvMixer": Layout(("stem",), r"blocks\.\d+", ("global_pool", "head_drop", "head")),
     "SENet": Layout(("layer0", "pool0"), r"layer[1-4]", ("global_pool", DROPOUT, "last_linear")),
@@ -118,8 +164,33 @@ LAYOUTS = {
     "TinyVit": Layout(("patch_embed",), r"stages\.\d+", ("head",)),
     "PyramidVisionTransformerV2": Layout(("patch_embed",), r"stages\.\d+", (OWN_HEAD,)),
     "TResNet": Layout(("body.s2d", "body.conv1"), r"body\.layer\d", ("head",)),
-    "SwinTransformer": Layout(("patch_embed",), r"layers\.\d+", ("norm", "head"), windows=True),
-    "SwinTransformerV2": Layout(("patch_embed",), r"layers\.\d+", ("norm", "head"), windows=True),
+    "EfficientVitMsra": Layout(
+        ("patch_embed",), r"stages\.\d+", ("global_pool", "head"), sized=True
+    ),
+    "SHViT": Layout(("patch_embed",), r"stages\.\d+", ("global_pool", "flatten", DROPOUT, "head")),
+    **dict.fromkeys(
+        ("Levit", "LevitDistilled"),
+        Layout(("stem", TOKENS), r"stages\.\d+", (OWN_HEAD,), sized=True),
+    ),
+    "MlpMixer": Layout(("stem",), r"blocks\.\d+", ("norm", OWN_HEAD), sized=True),
+    **dict.fromkeys(
+        ("SwinTransformer", "SwinTransformerV2"),
+        Layout(
+            ("patch_embed",), r"layers\.\d+", ("norm", "head"), patched=True, channels_last=True
+        ),
+    ),
+    "HighResolutionNet": _cut_early(
+        "conv1", "bn1", "act1", "conv2", "bn2", "act2", stages="layer1"
+    ),
+    "DPN": _cut_early("features.conv1_1"),
+    "SelecSls": _cut_early("stem"),
+    "NASNetALarge": _cut_early("conv0"),
+    "PNASNet5Large": _cut_early("conv_0"),
+    "Visformer": _cut_early("stem", sized=True),
+    "Nest": _cut_early("patch_embed", stages=r"levels\.\d+", sized=True),
+    "VOLO": _cut_early("patch_embed", sized=True),
+    "VisionTransformerRelPos": _cut_early("patch_embed", patched=True),
+    "SwinTransformerV2Cr": Layout(("patch_embed",), r"stages\.\d+", ("head",), patched=True),
 }
 """Layouts by the names of timm's classes."""
 

@@ -82,6 +82,23 @@ class Request:
                 f"patch_size {self.patch_size} does not divide image_size {self.image_size}"
             )
 
+    def depth_option(self) -> dict[str, int]:
+        """Return timm's option for the number of blocks, if it is not the model's own.
+
+        Raises
+        ------
+        ValueError
+            If pretrained weights are asked for, which are those of all blocks.
+        """
+        if self.depth is None:
+            return {}
+        if self.options.get("pretrained"):
+            raise ValueError(
+                f"depth is {self.depth}, but pretrained weights are those of the model's own "
+                "depth: pass depth=None"
+            )
+        return {"depth": self.depth}
+
     def check_positions(self, at_embedding: bool) -> None:
         """Raise ValueError if the upper segment would add positions after blocks that need them."""
         if self.positions == "upper" and not at_embedding:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from flwr_splitmix.segments.vision.feature_maps import open_cnn
-from flwr_splitmix.segments.vision.layouts import DROPOUT, OWN_HEAD, Layout
+from flwr_splitmix.segments.vision.feature_maps import MapToTokens, open_cnn
+from flwr_splitmix.segments.vision.layouts import DROPOUT, OWN_HEAD, OWN_REST, TOKENS, Layout
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
 from flwr_splitmix.segments.vision.tokens import ClassifierHead
 from flwr_splitmix.segments.vision.zoo import cannot_cut, create
@@ -24,7 +24,7 @@ def open_staged(request: Request, family: type[nn.Module], layout: Layout) -> Cu
     ValueError
         If timm cannot build the model, or it computes otherwise than its family.
     """
-    if layout.windows:
+    if layout.patched:
         request.check_patches()
     model = create(request, family, **layout.sizes(request.image_size, request.patch_size))
     names = layout.stages_of(model)
@@ -35,11 +35,16 @@ def open_staged(request: Request, family: type[nn.Module], layout: Layout) -> Cu
     cuts = {name: i + 1 for i, name in enumerate(["stem", *names])}
     default = _default(model, names)
     weights = {*model.parameters(), *model.buffers()}
-    stages += [(name.replace(".", "_"), _part(model, name)) for name in layout.top]
+    if layout.top == (OWN_REST,):
+        stages.append((OWN_REST, _rest(model, [*layout.stem, *names])))
+    else:
+        stages += [(name.replace(".", "_"), _part(model, name)) for name in layout.top]
     taken = nn.ModuleList(module for _, module in stages)
     if {*taken.parameters(), *taken.buffers()} != weights:
-        raise ValueError(cannot_cut(request.name))  # it has a part that its family lacks
-    return open_cnn(request, stages, cuts, default, channels_last=layout.windows)
+        raise ValueError(
+            cannot_cut(request.name, f"it has a part that others of timm's {family.__name__} lack")
+        )
+    return open_cnn(request, stages, cuts, default, channels_last=layout.channels_last)
 
 
 def _own_head(model: Any) -> nn.Module:
@@ -51,9 +56,32 @@ def _own_head(model: Any) -> nn.Module:
     return ClassifierHead(model)
 
 
+class RestOfModel(nn.Module):
+    """timm's own forward pass of a model without the parts below it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, maps: Tensor) -> Tensor:  # noqa: D102
+        logits: Tensor = self.model(maps)
+        return logits
+
+
+def _rest(model: Any, below: list[str]) -> nn.Module:
+    """Return a model that computes what follows the parts `below`, which are taken from it."""
+    for name in below:
+        parent, _, own = name.rpartition(".")
+        # An nn.Identity would do, but for models that stop at one.
+        setattr(model.get_submodule(parent), own, nn.Sequential())
+    return RestOfModel(model)
+
+
 def _part(model: Any, name: str) -> nn.Module:
     if name == DROPOUT:
         return nn.Dropout(float(getattr(model, "drop_rate", 0.0)))
+    if name == TOKENS:
+        return nn.Identity() if getattr(model, "use_conv", False) else MapToTokens()
     part: nn.Module = _own_head(model) if name == OWN_HEAD else model.get_submodule(name)
     return part
 
@@ -64,4 +92,5 @@ def _in_sequence(modules: list[nn.Module]) -> nn.Module:
 
 def _default(model: Any, names: list[str]) -> str:
     at = {described["module"]: described["reduction"] for described in model.feature_info}
-    return next((name for name in names if at.get(name) == _DEFAULT_REDUCTION), names[0])
+    first = names[0] if names else "stem"
+    return next((name for name in names if at.get(name) == _DEFAULT_REDUCTION), first)

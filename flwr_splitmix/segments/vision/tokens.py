@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -80,6 +81,29 @@ class RotaryBlock(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:  # noqa: D102
         moved: Tensor = self.block(tokens, rope=self.angles)
+        return moved
+
+
+class OwnRotaryBlock(nn.Module):
+    """A block that learns its own frequencies of rotation, a part of timm's mixed rotary positions.
+
+    Parameters
+    ----------
+    rotary
+        timm's `RotaryEmbeddingMixed`, whose frequencies are (2, depth, heads, width).
+    index
+        Number of the block.
+    """
+
+    def __init__(self, block: nn.Module, rotary: Any, index: int) -> None:
+        super().__init__()
+        self.block = block
+        self.rope = copy.deepcopy(rotary)
+        self.rope.freqs = nn.Parameter(rotary.freqs.detach()[:, index : index + 1].clone())
+        self.rope.depth = 1
+
+    def forward(self, tokens: Tensor) -> Tensor:  # noqa: D102
+        moved: Tensor = self.block(tokens, rope=self.rope.get_embed()[0])
         return moved
 
 

@@ -17,6 +17,7 @@ from flwr_splitmix.segments.vision.split_model import (
 )
 from flwr_splitmix.segments.vision.tokens import (
     ClassifierHead,
+    OwnRotaryBlock,
     PatchEmbedding,
     Positions,
     PrefixTokens,
@@ -50,18 +51,12 @@ def build_vit(request: Request) -> Any:
     """
     family = plain_transformer(family_of(request.name))
     if family is None:
-        raise ValueError(cannot_cut(request.name))
+        raise ValueError(cannot_cut(request.name, "it is no plain transformer"))
     request.check_patches()
-    depth = {} if request.depth is None else {"depth": request.depth}
-    if depth and request.options.get("pretrained"):
-        raise ValueError(
-            f"depth is {request.depth}, but pretrained weights are those of the model's own depth: "
-            "pass depth=None"
-        )
     model = create(
         request, family,
         img_size=request.image_size, patch_size=request.patch_size,
-        **depth, **_of_one_size(family, request),
+        **request.depth_option(), **_of_one_size(family, request),
     )  # fmt: skip
     _check_apart(request, model)
     return model
@@ -87,8 +82,8 @@ def _check_apart(request: Request, model: Any) -> None:
             f"{request.name} moves its patches' positions at random, and two segments cannot draw "
             f"alike: leave out {', '.join(f'rope_{name}' for name in moved)}"
         )
-    parts = (getattr(model, name, None) for name in ("rope", "rel_pos_bias"))
-    if any(any(True for _ in part.parameters()) for part in parts if part is not None):
+    biases = getattr(model, "rel_pos_bias", None)
+    if biases is not None and any(True for _ in biases.parameters()):
         raise ValueError(
             f"{request.name} cannot be cut: its blocks share trainable positions, which would be "
             "in both segments"
@@ -99,6 +94,8 @@ def _blocks(model: Any) -> list[nn.Module]:
     rotary = getattr(model, "rope", None)
     if rotary is None:
         return list(model.blocks)
+    if getattr(model, "rope_mixed", False):
+        return [OwnRotaryBlock(block, rotary, i) for i, block in enumerate(model.blocks)]
     own = {} if hasattr(rotary, "feat_shape") else {"shape": model.patch_embed.grid_size}
     angles = rotary.get_embed(**own)
     return [RotaryBlock(block, angles) for block in model.blocks]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.vision.class_attention import class_attention
 from flwr_splitmix.segments.vision.layouts import layout_of
 from flwr_splitmix.segments.vision.split_model import SplitModel
 from flwr_splitmix.segments.vision.vgg import FULL_SIZE
@@ -35,6 +36,16 @@ _RENAMED: dict[str, tuple[tuple[str, str], ...]] = {
         (r"^transformer_(\d+)\.", r"transformers.\1."),
         (r"^prefix\.tokens$", "cls_token"),
         *_TRANSFORMER,
+    ),
+    **dict.fromkeys(
+        ("Cait", "Xcit"),
+        (
+            (r"^block_(\d+)\.(block\.)?", r"blocks.\1."),
+            (r"^embedding\.embed\.(embed\.)?", "patch_embed."),
+            (r"^(embedding\.)?positions\.(encoding\.)?", "pos_embed."),
+            (r"^pos_embed\.pos_embed$", "pos_embed"),
+            *_TRANSFORMER,
+        ),
     ),
     "VGG": ((r"^features_(\d+)\.", r"features.\1."),),
 }
@@ -118,7 +129,7 @@ def _timm_arguments(
     from timm.models.pit import PoolingVisionTransformer
 
     family = family_of(name)
-    plain = plain_transformer(family) is not None
+    plain = plain_transformer(family) is not None or class_attention(family) is not None
     options: dict[str, Any] = {"num_classes": num_classes, "in_chans": channels, **timm_options}
     layout = layout_of(family)
     if layout is not None:
@@ -134,17 +145,23 @@ def _timm_arguments(
 
 def _named_as_in(module: Any, segments: SplitModel) -> dict[str, Tensor]:
     """Return the weights of both segments by timm's names."""
+    from timm.models.pit import PoolingVisionTransformer
+
     timm_name = _naming_of(type(module))
+    pit = isinstance(module, PoolingVisionTransformer)
     kept = {**segments.lower.state_dict(), **segments.upper.state_dict()}
     tokens, prefix = kept.pop("prefix.tokens", None), kept.pop("prefix.pos_embed", None)
-    if "pos_embed" in module.state_dict() and module.pos_embed.ndim == 4:  # PiT: a map
+    if pit:
         kept["prefix.tokens"], tokens = tokens, None
     weights = {timm_name(name): weight for name, weight in kept.items()}
+    frequencies = [weights.pop(name) for name in list(weights) if name.endswith(".rope.freqs")]
+    if frequencies:  # in the order of the blocks
+        weights["rope.freqs"] = torch.cat(frequencies, dim=1)
     if tokens is not None:
         weights |= _prefix_tokens(module, tokens)
     if "pos_embed" in weights and module.pos_embed is not None:
         patches = weights["pos_embed"]
-        if module.pos_embed.ndim == 4:
+        if pit:  # a map
             patches = patches.transpose(1, 2).reshape(module.pos_embed.shape)
         elif prefix is not None:
             patches = torch.cat([prefix, patches], dim=1)

@@ -6,6 +6,7 @@ import difflib
 import sys
 from typing import Any
 
+import torch
 from torch import nn
 
 from flwr_splitmix.extras import needed_for
@@ -45,7 +46,8 @@ def import_timm() -> Any:
 def family_of(name: str) -> type[nn.Module]:
     """Return the class of a timm model, from the annotation of its entry point.
 
-    Without one, it is the only class of the entry point's module that has `forward_features`.
+    Without one, it is the only class of the entry point's module that has `forward_features`; with
+    several, the class of the model, built without weights.
 
     Raises
     ------
@@ -74,7 +76,10 @@ def family_of(name: str) -> type[nn.Module]:
         and kind.__module__ == entry.__module__
         and hasattr(kind, "forward_features")
     ]
-    return defined[0] if len(defined) == 1 else nn.Module
+    if len(defined) == 1:
+        return defined[0]
+    with torch.device("meta"):
+        return type(timm.create_model(name))
 
 
 def pretrained_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -115,10 +120,15 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
         ) from error
     expected: Any = family
     if getattr(type(model), "forward_features", None) is not expected.forward_features:
-        raise ValueError(cannot_cut(request.name))
+        raise ValueError(
+            cannot_cut(request.name, f"it computes otherwise than timm's {family.__name__}")
+        )
     return model
 
 
-def cannot_cut(name: str) -> str:
-    """Return the error message for a model that cannot be cut, with examples that can."""
-    return f"{name} cannot be cut; allowed are models such as {EXAMPLES}"
+def cannot_cut(name: str, why: str) -> str:
+    """Return the error message for a model that cannot be cut, with the remedies."""
+    return (
+        f"{name} cannot be cut: {why}; allowed are models such as {EXAMPLES}; any two modules of "
+        "your own will do, too (SplitClient and a strategy take them)"
+    )

@@ -26,6 +26,7 @@ MODELS = {
     "eva02_tiny_patch14_224": 1,  # rotary positions and embeddings
     "vit_pe_core_tiny_patch16_384": 1,  # pooling by attention
     "vit_small_patch16_lingbot": 5,
+    "vit_small_patch16_rope_mixed_224": 1,  # each block learns its own rotary positions
     "beit_base_patch16_224": 1,  # relative positions in each block
 }
 
@@ -101,7 +102,6 @@ def test_a_model_without_position_embeddings_says_so() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("vit_small_patch16_rope_mixed_224", {}, "its blocks share trainable positions"),
         ("beit_base_patch16_224", {"use_shared_rel_pos_bias": True}, "share trainable positions"),
         ("vit_small_patch16_dinov3", {"rope_shift_coords": 0.1}, "positions at random, .* leave"),
         ("eva02_tiny_patch14_224", {"patch_drop_rate": 0.1}, "drops or resizes patches itself"),
@@ -199,7 +199,11 @@ def test_the_default_is_the_papers_model() -> None:
     ("name", "options", "sentence"),
     [
         ("vit_tinny_patch16_224", {}, "did you mean vit_tiny_patch16_224"),
-        ("xcit_nano_12_p16_224", {}, "cannot be cut; allowed are models such as vit_tiny"),
+        (
+            "twins_svt_small",
+            {},
+            "cut: the parts of timm's Twins are .*; allowed are .* such as vit",
+        ),
         ("lenet", {}, "did you mean lenet5"),
         ("nothing", {}, r"Allowed are timm's vit_\*, .*, maxvit\*, and lenet5"),
         ("vit_tiny_patch16_224", {"positions": "above"}, "allowed are 'lower' and 'upper'"),

@@ -21,6 +21,9 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("vit_small_patch16_dinov3", {**TINY, "cut_at": "blocks.0"}),
     ("eva02_tiny_patch14_224", TINY),
     ("beit_base_patch16_224", {**TINY, "cut_at": "blocks.0"}),
+    ("vit_small_patch16_rope_mixed_224", {**TINY, "cut_at": "blocks.0"}),
+    ("cait_xxs24_224", {**TINY, "cut_at": "blocks.0"}),
+    ("xcit_nano_12_p16_224", {"image_size": 32, "patch_size": 8, "depth": 2}),
     ("pit_ti_224", {"image_size": 32, "patch_size": 4}),
     ("pit_ti_distilled_224", {"image_size": 32, "patch_size": 4, "cut_at": "transformers.0"}),
     ("resnet18", {"image_size": 32}),
@@ -35,6 +38,8 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("rexnet_100", {"image_size": 32}),
     ("pvt_v2_b0", {"image_size": 32}),
     ("coatnet_nano_rw_224", {"image_size": 32}),
+    ("levit_128s", {"image_size": 32}),
+    ("volo_d1_224", {"image_size": 32}),
     ("swin_tiny_patch4_window7_224", {"image_size": 32, "embed_dim": 24}),
     ("vgg11_bn", {"image_size": 224, "mlp_ratio": 1 / 512}),
 ]
