@@ -30,6 +30,12 @@ UNKNOWN_WEIGHTS = (
 )
 """What is said of a module for which `ScheduledOptimizer.knows` is false."""
 
+HALF_WEIGHTS = (
+    "weights of float16 are trained: small gradients and Adam's eps are 0 in it, so that steps may "
+    "be NaN; keep the weights in float32 and compute under torch.autocast, or take bfloat16"
+)
+"""What is said when an optimizer gets such weights."""
+
 
 def adamw(
     lr: float = 1e-3, weight_decay: float = 0.05, betas: tuple[float, float] = (0.9, 0.999)
@@ -117,6 +123,8 @@ class ScheduledOptimizer:
             )
         parameters = [p for p in module.parameters() if p.requires_grad]
         self.optimizer = _optimizer(factory(parameters), parameters) if parameters else None
+        if any(p.dtype == torch.float16 for p in parameters):
+            log.warning(HALF_WEIGHTS)
         self.schedule = schedule
         self._module = module
         self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []

@@ -4,7 +4,11 @@ from collections.abc import Callable
 
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.vision.cut import split_vision_model
-from flwr_splitmix.segments.vision.patch_shuffle import log10_orders_with_target, log10_search_space
+from flwr_splitmix.segments.vision.patch_shuffle import (
+    PatchShuffle,
+    log10_orders_with_target,
+    log10_search_space,
+)
 from flwr_splitmix.segments.vision.shuffled_edge import split_shuffled_edge
 from flwr_splitmix.segments.vision.split_model import LowerSegment, SplitModel, UpperSegment
 
@@ -18,6 +22,7 @@ __all__ = [
     "SPLITS",
     "Geometry",
     "LowerSegment",
+    "PatchShuffle",
     "SplitModel",
     "UpperSegment",
     "log10_orders_with_target",

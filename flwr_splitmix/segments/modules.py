@@ -8,7 +8,7 @@ from flwr_splitmix.words import with_article
 
 
 def check_module(name: str, segment: object) -> None:
-    """Refuse what is no torch module, or has weights without values.
+    """Refuse what is no torch module, has weights without values, or ones that cannot be trained.
 
     Parameters
     ----------
@@ -19,6 +19,8 @@ def check_module(name: str, segment: object) -> None:
     ------
     TypeError
         For a function, a class, or a module on the device "meta".
+    ValueError
+        If weights are results of a computation, as those of a scripted module's copy are.
     """
     needed = "needed is a torch.nn.Module with its weights"
     if isinstance(segment, type):
@@ -30,4 +32,10 @@ def check_module(name: str, segment: object) -> None:
     if any(p.is_meta for p in segment.parameters()):
         raise TypeError(
             f"{name} is on the device 'meta', without values; {needed}, on a real device"
+        )
+    if computed := [weight for weight, p in segment.named_parameters() if not p.is_leaf]:
+        raise ValueError(
+            f"{name} has weights that are results of a computation, which no optimizer can train, "
+            f"such as {computed[0]}: copy.deepcopy makes them so in a scripted or traced module; "
+            "make each copy anew, with torch.jit.script, trace or load"
         )

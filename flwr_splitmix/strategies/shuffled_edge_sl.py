@@ -73,8 +73,9 @@ class _ShuffledEdgeSL(SplitStrategy):
             if described.get("edge") != wanted:
                 clients.fail(
                     client,
-                    f"its lower segment does not shuffle as {type(self).__name__} asks: it says "
-                    f"{described.get('edge')}, not {wanted}",
+                    f"its lower segment does not shuffle as {type(self).__name__} asks: its edge "
+                    f"is {described.get('edge')}, not {wanted}; split_shuffled_edge makes such "
+                    "segments, and one of your own says in its attribute edge how it shuffles",
                 )
             elif described.get("trainable"):
                 clients.fail(

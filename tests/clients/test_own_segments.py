@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,26 @@ def test_weights_without_a_shape_are_refused_at_once() -> None:
         SplitClient(segment, DATA)
     segment(INPUTS)
     smashed_of(segment)
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, INPUTS[:2])])
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_segment_is_taken_and_its_copy_refused_with_the_remedy(make: Any) -> None:
+    """Torch makes weights of the copy that no optimizer takes, and says so of a non-leaf Tensor."""
+    segment = make(nn.Sequential(nn.Linear(5, 6), nn.Unflatten(1, (2, 3))))
+    described, smashed = smashed_of(segment)
+    assert (described["patches"], described["width"]) == (2, 3)
+    assert smashed.shape == (4, 2, 3)
+    with pytest.raises(ValueError, match=r"segment has weights .* such as 0\.weight: .* each copy"):
+        SplitClient(copy.deepcopy(segment), DATA)
+
+
+def test_weights_of_float16_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    SplitClient(Lower().to(torch.bfloat16), DATA, device="cpu")
+    SplitClient(Lower().half().requires_grad_(False), DATA, device="cpu")
+    assert "float16" not in caplog.text
+    SplitClient(Lower().half(), DATA, device="cpu")
+    assert "weights of float16 are trained: " in caplog.text
 
 
 def test_state_that_is_no_tensor_is_refused_at_once() -> None:

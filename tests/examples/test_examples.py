@@ -19,18 +19,20 @@ import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_splitmix.clients import SplitClient, UShapeClient
+from flwr_splitmix.clients import Order, SplitClient, UShapeClient
 from flwr_splitmix.data import client_split, load_images
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments import split_vision_model
-from flwr_splitmix.strategies import SFL, CutMixSFL, CutMixSL, SplitStrategy
+from flwr_splitmix.strategies import SFL, CutMixSFL, CutMixSL, PatchShuffleSL, SplitStrategy
 from flwr_splitmix.testing import laws
 from tests.examples.programs import ROOT, program, readme_files
 
 MIXER = ROOT / "examples" / "block_cutmix.py"
 APP = ROOT / "examples" / "other_project"
+FIRST = Order(client=0, seed=0, server_round=1, num_rounds=1)
 APP_FILES = ("pyproject.toml", "client_app.py", "server_app.py")
 
 
@@ -109,6 +111,52 @@ def test_the_weights_of_a_run_are_loaded_into_ones_own_modules(
         assert torch.equal(names["upper"].state_dict()[name], weight)
     for name, weight in names["lower"].state_dict().items():
         assert np.array_equal(result.arrays[name].numpy(), weight.numpy())
+
+
+def rows_of_images(channels: int) -> Any:
+    images = torch.rand(4, channels, 32, 32, generator=torch.Generator().manual_seed(0))
+    return [(image, label) for label, image in enumerate(images)]
+
+
+def test_the_two_halves_of_torchvisions_resnet_are_the_whole() -> None:
+    names: dict[str, Any] = {"nn": torch.nn}
+    exec(program("docs/own-app.md", "import torchvision"), names)
+    lower, upper = names["Lower"](), names["Upper"]()
+    whole, images = deepcopy(names["resnet"]).eval(), torch.rand(2, 3, 32, 32)
+    assert torch.equal(upper.eval()(lower.eval()(images)), whole(images))
+    SplitClient(lower, rows_of_images(3), device="cpu").attach(FIRST, None)
+
+
+def test_the_class_token_of_a_vit_of_transformers_is_no_patch() -> None:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        image_size=32, patch_size=8,
+    )  # fmt: skip
+    names: dict[str, Any] = {"nn": torch.nn}
+    exec(program("docs/own-app.md", "LowerOfViT"), names)
+    lower = names["LowerOfViT"](ViTForImageClassification(config))
+    client = SplitClient(lower, rows_of_images(3), batch_size=4, device="cpu")
+    described = client.attach(FIRST, None)
+    assert [described[key] for key in ("prefix", "patches", "width")] == [1, 16, 8]
+    assert tuple(lower(torch.rand(2, 3, 32, 32)).shape) == lower.geometry.shape(2)
+
+
+def test_an_edge_of_ones_own_shuffles_as_the_strategy_asks() -> None:
+    names: dict[str, Any] = {"nn": torch.nn}
+    exec(program("docs/own-app.md", "class Edge"), names)
+    inner = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 8, 8), torch.nn.Flatten(2))
+    client = SplitClient(names["Edge"](inner), rows_of_images(1), batch_size=4, device="cpu")
+    upper = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8 * 16, 4))
+    labels = [torch.arange(4)]
+    strategy = PatchShuffleSL(upper, labels=labels, num_classes=4, device="cpu", steps_per_round=1)
+    strategy.fit([client], 1)
+    (row,) = strategy.recorder.metrics.rows
+    assert np.isfinite(row["loss"])
+    plain = SplitClient(inner, rows_of_images(1), batch_size=4, device="cpu")
+    with pytest.raises(LinkError, match=r"its edge is None, not .*; split_shuffled_edge makes"):
+        strategy.fit([plain], 1)
 
 
 def test_an_observer_of_ones_own_counts_what_the_metrics_count(

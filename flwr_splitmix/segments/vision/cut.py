@@ -41,28 +41,30 @@ def split_vision_model(
     ----------
     name
         A timm model of the classes `VisionTransformer` (vit_*, deit*), `Eva` (eva*, vit_*_dinov3,
-        ...), `Beit`, `PoolingVisionTransformer` (pit_*), `VGG`, or one of `LAYOUTS`: `ResNet`,
-        `EfficientNet` (also mobilenetv2_*), `ConvNeXt`, `DenseNet`, `ByobNet` (mobilevit_*,
-        repvgg_*, ...), `SwinTransformer` and many others; or "lenet5".
+        ...), `Beit`, `Cait`, `Xcit`, `PoolingVisionTransformer` (pit_*), `VGG`, or of `LAYOUTS`:
+        `ResNet`, `EfficientNet` (also mobilenetv2_*), `ConvNeXt`, `DenseNet`, `ByobNet`
+        (mobilevit_*, repvgg_*, ...), `MlpMixer`, `SwinTransformer` and many others; or "lenet5".
     cut_at
         The last part of the lower segment; None or "" for the family's default:
 
         - ViT, EVA, BEiT: "embedding" (default), the patch projection with the patches' position
           embeddings; the class token belongs to the upper segment. "blocks.i": also the class
           token and blocks 0 to i.
+        - CaiT, XCiT: likewise, but the class token belongs to the upper segment at every cut.
         - PiT: "embedding" (default); "transformers.i": also the class token and stages 0 to i.
         - VGG: "features.i", layers 0 to i; by default two convolutions and one pooling.
-        - Other CNNs and Swin: "stem", or a stage: "layer1" to "layer4" of a ResNet, "s1" to "s4"
+        - Other CNNs, Swin and the like: "stem", or a stage: "layer1" to "layer4" of a ResNet, "s1" to "s4"
           of a RegNet, "blocks.i" of an EfficientNet or MobileNet, "layers.i" of a Swin,
-          "features.denseblock1" of a DenseNet, "stages.i" of most others. The default is the first
-          stage whose map has a quarter of the image's side.
+          "features.denseblock1" of a DenseNet, "blocks.i" of an MLP-Mixer, "stages.i" of most
+          others. The default is the first stage whose map has a quarter of the image's side, or
+          else the first; a model without such stages (DPN, VOLO, ...) has the cut "stem" only.
         - LeNet-5: "conv1", "pool1", "conv2" (default), "pool2".
     num_classes, channels
         Numbers of classes and of image channels.
     image_size, patch_size
         Side in pixels. Only transformers have patches; their size must divide the image size.
     depth
-        Number of blocks of a plain transformer (ViT, EVA, BEiT), ignored for other models; None
+        Number of blocks of a ViT, EVA, BEiT, CaiT or XCiT, ignored for other models; None
         keeps the model's own, which pretrained weights need. The default model is CutMixSL's
         ViT-Tiny.
     seed
@@ -73,7 +75,7 @@ def split_vision_model(
         "embedding". A CNN has none.
     cell
         A feature map (b, C, H, W), of a CNN or a Swin, is treated as patches of `cell` x `cell`
-        pixels of the map: N = (H / cell) (W / cell), width C cell².
+        pixels of the map: N = (H / cell) (W / cell), width C cell². Tokens stay as they are.
     **timm_options
         Passed to `timm.create_model` (drop_rate=0.1, pretrained=True, ...).
 

@@ -14,7 +14,8 @@ from flwr_splitmix.segments.vision.split_model import Request
 
 CUTTABLE = (
     "vit_*", "deit*", "eva*", "beit*", "pit_*", "swin*", "vgg*", "resnet*", "regnet*", "convnext*",
-    "efficientnet*", "mobilenet*", "mobilevit*", "densenet*", "ghostnet*", "fastvit*", "maxvit*",
+    "efficientnet*", "mobilenet*", "mobilevit*", "densenet*", "ghostnet*", "fastvit*", "hrnet*",
+    "inception*", "mixer_*", "cait_*", "xcit_*", "levit*", "efficientvit*", "maxvit*",
 )  # fmt: skip
 """Patterns of names of models that can be cut; others of the same classes can, too."""
 
