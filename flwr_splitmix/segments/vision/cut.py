@@ -53,8 +53,8 @@ def split_vision_model(
         - CaiT, XCiT: likewise, but the class token belongs to the upper segment at every cut.
         - PiT: "embedding" (default); "transformers.i": also the class token and stages 0 to i.
         - VGG: "features.i", layers 0 to i; by default two convolutions and one pooling.
-        - Other CNNs, Swin and the like: "stem", or a stage: "layer1" to "layer4" of a ResNet, "s1" to "s4"
-          of a RegNet, "blocks.i" of an EfficientNet or MobileNet, "layers.i" of a Swin,
+        - Other CNNs, Swin and the like: "stem", or a stage: "layer1" to "layer4" of a ResNet, "s1"
+          to "s4" of a RegNet, "blocks.i" of an EfficientNet or MobileNet, "layers.i" of a Swin,
           "features.denseblock1" of a DenseNet, "blocks.i" of an MLP-Mixer, "stages.i" of most
           others. The default is the first stage whose map has a quarter of the image's side, or
           else the first; a model without such stages (DPN, VOLO, ...) has the cut "stem" only.
