@@ -94,6 +94,11 @@ class WarmupCosine:
 class ScheduledOptimizer:
     """An optimizer whose learning rates follow a schedule of the global round.
 
+    Parameters
+    ----------
+    factory, schedule
+        None for `adamw()` and `WarmupCosine()`.
+
     Raises
     ------
     TypeError
@@ -103,7 +108,11 @@ class ScheduledOptimizer:
         If the optimizer has none of the module's parameters, or no learning rate.
     """
 
-    def __init__(self, module: nn.Module, factory: OptimizerFactory, schedule: Schedule) -> None:
+    def __init__(
+        self, module: nn.Module, factory: OptimizerFactory | None, schedule: Schedule | None
+    ) -> None:
+        factory = adamw() if factory is None else factory
+        schedule = WarmupCosine() if schedule is None else schedule
         if isinstance(factory, torch.optim.Optimizer):
             kind = type(factory).__name__
             raise TypeError(

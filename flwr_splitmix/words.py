@@ -46,6 +46,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
 
 
+def allowed_range(least: int, most: int) -> str:
+    """Return which whole numbers are allowed: "allowed are 2 to 5", or "allowed is only 2"."""
+    return f"allowed is only {least}" if least == most else f"allowed are {least} to {most}"
+
+
 def gib(nbytes: float) -> str:
     """Return a number of bytes in GiB, such as "1.5 GiB"."""
     return f"{nbytes / 2**30:,.1f} GiB"

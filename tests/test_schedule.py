@@ -98,6 +98,8 @@ def test_frozen_weights_have_no_optimizer() -> None:
             constant,
             r"is a torch.optim.Adam; .*: lambda parameters: torch.optim.Adam\(parameters, lr=...\)",
         ),
+        ([], constant, r"optimizer is \[\]; needed is a function that makes one"),
+        (adamw(), 0, "schedule is int; needed is a function"),
         ("adam", constant, "optimizer is 'adam'; needed is a function that makes one"),
         (torch.optim.LBFGS, constant, "LBFGS, which runs the model several times in a step"),
         (lambda parameters: None, constant, "optimizer makes a NoneType; needed is a torch.optim"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypedDict
 
@@ -298,6 +299,12 @@ def _only_over_a_stream(wire_dtype: str) -> str:
     )
 
 
+def _in_keys(text: str, keys: Iterable[str]) -> str:
+    """Return a message of the library with the names of keys, where it has those of arguments."""
+    arguments = {key.replace("-", "_"): key for key in keys}
+    return re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), text)
+
+
 def _message(error: Any, known: Iterable[str]) -> str:
     """Return an error of pydantic as one sentence; `known` are the allowed keys."""
     key = ".".join(map(str, error["loc"]))
@@ -305,7 +312,7 @@ def _message(error: Any, known: Iterable[str]) -> str:
         return unknown_key(key, known)
     if error["type"] == "missing":
         return f"run-config lacks {key!r}"
-    message = error["msg"].removeprefix("Value error, ")
+    message = _in_keys(error["msg"].removeprefix("Value error, "), known)
     if not key:
         return f"run-config: {message}"
     return f"run-config: {key} is {error['input']!r}; {message[:1].lower()}{message[1:]}"

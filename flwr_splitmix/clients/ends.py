@@ -15,8 +15,6 @@ from flwr_splitmix.schedule import (
     OptimizerFactory,
     Schedule,
     ScheduledOptimizer,
-    WarmupCosine,
-    adamw,
 )
 from flwr_splitmix.storage import under
 
@@ -45,9 +43,7 @@ class Ends:
         schedule: Schedule | None = None,
     ) -> None:
         self.segments = nn.ModuleDict({"head": head, "tail": tail})
-        self.optimizer = ScheduledOptimizer(
-            self.segments, optimizer or adamw(), schedule or WarmupCosine()
-        )
+        self.optimizer = ScheduledOptimizer(self.segments, optimizer, schedule)
 
     def width(self, batch: TextBatch) -> int:
         """Return the width d of the head's hidden states for these texts.

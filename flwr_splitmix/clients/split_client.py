@@ -41,8 +41,6 @@ from flwr_splitmix.schedule import (
     OptimizerFactory,
     Schedule,
     ScheduledOptimizer,
-    WarmupCosine,
-    adamw,
 )
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.storage import under
@@ -121,9 +119,7 @@ class SplitClient(GuardedClient):
         self.shares = known_shares(shares)
         self.repeatable_secrets = repeatable_secrets
         self._begin_guard(privacy)
-        self.optimizer = ScheduledOptimizer(
-            self.segment, optimizer or adamw(), schedule or WarmupCosine()
-        )
+        self.optimizer = ScheduledOptimizer(self.segment, optimizer, schedule)
         self.steps = 0
         self._told_unknown = self._looked = False
         self._numbers = 0  # of one example's smashed data

@@ -35,6 +35,7 @@ from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores
 from flwr_splitmix.segments.across_batch import needs_whole_batch
+from flwr_splitmix.values import check_kind
 
 Learns = Literal["all", "tail"]
 
@@ -108,7 +109,8 @@ class UShapeClient(GraphlessExchanges):
         if learns not in get_args(Learns):
             raise ValueError(f"learns is {learns!r}; allowed are 'all' and 'tail'")
         self.device = pick_device(device)
-        self.hiding = hiding or Hiding()
+        self.hiding = Hiding() if hiding is None else hiding
+        check_kind("hiding", self.hiding, Hiding, "an object of a subclass of Hiding")
         check_vocabulary(
             head,
             data=data,

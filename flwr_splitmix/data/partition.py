@@ -12,7 +12,7 @@ import numpy as np
 from flwr_splitmix.data.errors import DataError, import_extra
 from flwr_splitmix.data.images.packed import ImageDataset
 from flwr_splitmix.data.images.sets import ImageSets
-from flwr_splitmix.words import are, counted
+from flwr_splitmix.words import allowed_range, are, counted
 
 Scheme = Literal["iid", "dirichlet"]
 _SCHEMES = ("iid", "dirichlet")
@@ -73,7 +73,7 @@ def partition_indices(
     if not 1 <= num_partitions <= len(labels):
         raise DataError(
             f"{counted(len(labels), 'sample')} cannot be divided among "
-            f"{counted(num_partitions, 'client')}; 1 to {len(labels)} are allowed "
+            f"{counted(num_partitions, 'client')}; {allowed_range(1, len(labels))} "
             "(--nodes, or num-partitions of deployed nodes)"
         )
     if seed < 0 or min_size < 0:

@@ -26,6 +26,13 @@ KINDS: dict[str, type[Mixer]] = {kind.__name__: kind for kind in (PatchCutMix, M
 """The mixers that a third party can run."""
 
 
+VIA = "a third party mixes (link-via)"
+"""Beginning of a message that something does not go with a third-party mixer."""
+
+HERE = "mix in the ServerApp (link-via '')"
+"""Its other remedy."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _GroupShare(FullShare):
     """A mixing group's part of a step: a mixture that was made elsewhere, with soft labels."""
@@ -114,9 +121,8 @@ def describe(mixer: Mixer) -> dict[str, Any]:
     name = type(mixer).__name__
     if KINDS.get(name) is not type(mixer):
         raise ValueError(
-            f"link-via is set, but a mixer elsewhere cannot be {mixer}; allowed with it are "
-            f"{', '.join(KINDS)} (strategies CutMixSL and MixupSL, with or without noise), or "
-            "link-via ''"
+            f"{VIA}, but a mixer elsewhere cannot be {mixer}; allowed are {', '.join(KINDS)} "
+            f"(strategies CutMixSL and MixupSL, with or without noise), or {HERE}"
         )
     options = {
         name: getattr(mixer, name)
@@ -133,13 +139,13 @@ def check_hides(mixer: Mixer) -> None:
         return
     if not mixer.min_patches:
         raise ValueError(
-            "link-via is set, but min-patches is 0: a member of a group may then keep all patches, "
-            "and its upload would be the mixture; set min-patches to at least 1"
+            f"{VIA}, but min_patches is 0: a member of a group may then keep all patches, and its "
+            "upload would be the mixture; set min_patches to at least 1"
         )
     if mixer.k_times:
         raise ValueError(
-            "link-via is set, but k-times is true: a group's k mixtures together hold every patch "
-            "of each member; set k-times to false, or link-via to ''"
+            f"{VIA}, but with k_times a group's k mixtures together hold every patch of each "
+            f"member; leave k_times out, or {HERE}"
         )
 
 

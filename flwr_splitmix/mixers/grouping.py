@@ -12,7 +12,7 @@ from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import FullShare
 from flwr_splitmix.values import check_choice, whole_number
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import allowed_range, counted
 
 Regroup = Literal["step", "epoch"]
 
@@ -55,7 +55,7 @@ class GroupMixer(Mixer):
         """Raise ValueError if a group is larger than the number of clients."""
         if self.k > n:
             takes = "takes" if n == 1 else "take"
-            remedy = f"allowed are 2 to {n}" if n > 1 else "a group needs at least 2"
+            remedy = allowed_range(2, n) if n > 1 else "a group needs at least 2"
             raise ValueError(
                 f"k is {self.k}, but only {counted(n, 'client')} {takes} part in a round; {remedy}"
             )

@@ -8,7 +8,7 @@ import numpy as np
 
 from flwr_splitmix.seeding import brief_generator
 from flwr_splitmix.values import check_choice, real_number, whole_number
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import allowed_range, counted
 
 Rounding = Literal["multinomial", "largest-remainder"]
 
@@ -54,7 +54,7 @@ def sample_counts(
     if free < 0:
         raise ValueError(
             f"min_patches (min-patches) is {min_patches}, but a group's {k} members share "
-            f"{counted(n_patches, 'patch')}; allowed are 0 to {n_patches // k}"
+            f"{counted(n_patches, 'patch')}; {allowed_range(0, n_patches // k)}"
         )
     if alpha is None:
         counts = np.full(k, free // k)

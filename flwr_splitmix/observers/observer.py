@@ -81,8 +81,16 @@ class Audience:
 
     @property
     def stop(self) -> str:
-        """The first reason that an observer gives to end the run; "" if none does."""
-        return next((observer.stop for observer in self.observers if observer.stop), "")
+        """The first reason that an observer gives to end the run; "" if none does.
+
+        Of an observer that gives another true value than text, the reason is who asked.
+        """
+        for observer in self.observers:
+            reason: object = observer.stop
+            if reason:
+                asked = f"{type(observer).__name__} asked to stop"
+                return reason if isinstance(reason, str) else asked
+        return ""
 
     def forget_stops(self) -> None:
         """Drop the reasons to stop that were given in an earlier run."""

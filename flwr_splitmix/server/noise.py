@@ -10,8 +10,10 @@ from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.observers import LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
+from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.privacy.events import check_relation
 from flwr_splitmix.server.remarks import name_clients
-from flwr_splitmix.values import check_kind
+from flwr_splitmix.values import check_kind, check_truth
 from flwr_splitmix.words import counted
 
 
@@ -50,6 +52,13 @@ def check_noise(
         raise ValueError(f"{strategy.__name__} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)")
     if multi_label and noise is not None and noise.sigma_y:
         raise ValueError(NO_LABEL_NOISE)
+
+
+def check_ledger_options(delta: float, relation: str, *, trusted: bool) -> None:
+    """Raise ValueError for options of a ledger that none would take, also if there is no noise."""
+    check_delta(delta)
+    check_relation(relation)
+    check_truth("trusted_mixer", trusted)
 
 
 def ledger_of(

@@ -63,7 +63,8 @@ class RunRecorder:
         self.messages = MessageKinds()
         self.unfinished = UnfinishedRounds()
         self._unsaved: Checkpoint | None = None
-        self._ends: list[float] = []
+        self._moments: list[float] = []
+        """When the clients of the first round had attached, and when each round ended."""
         self._began = time.monotonic()
         self._seconds_before = 0.0
         self.resumed_config = ""
@@ -107,7 +108,7 @@ class RunRecorder:
         if checkpoint is not None:
             return checkpoint
         # A strategy may be run for the second time.
-        self.metrics.rows, self._ends = [], []
+        self.metrics.rows, self._moments = [], []
         self._began = time.monotonic()
         if self.run is not None:
             if not self.run.new:
@@ -136,7 +137,7 @@ class RunRecorder:
                 "%s has lost lines; without them epsilon lacks what interrupted rounds have sent",
                 self.run.path / "begun.jsonl",
             )
-        self.metrics.rows, self._ends = [dict(row) for row in self.run.rows], []
+        self.metrics.rows, self._moments = [dict(row) for row in self.run.rows], []
         self._began = time.monotonic()
         self._seconds_before = float(checkpoint.meta.get("wall_s", 0.0))
 
@@ -166,6 +167,8 @@ class RunRecorder:
             If it cannot be recorded, but is `required`: unrecorded uploads would be free when they
             are repeated.
         """
+        if len(self._moments) < 2 and not evaluates:  # start-up is no part of a round's pace
+            self._moments = [time.monotonic()]
         if self.run is None:
             return
         try:
@@ -207,9 +210,9 @@ class RunRecorder:
             record = {"clients": self.clients.state(), "messages": self.messages.state()}
             self._try("record of the clients", lambda run: run.write_record(record))
             self._save(event, *snapshot())
-        self._ends.append(time.monotonic())
-        recent = self._ends[-11:]
-        pace = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else event.seconds
+        self._moments.append(time.monotonic())
+        recent = self._moments[-11:]
+        pace = (recent[-1] - recent[0]) / (len(recent) - 1)
         left = pace * (event.num_rounds - event.server_round)
         log.info("%s", progress_line(row, event.num_rounds, left))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, SmashedShape
@@ -106,6 +106,14 @@ class Remarks:
                 if noisy
                 else " with hard labels: nothing protected them",
             )
+
+    def on_left_out(self, clients: Iterable[int], mixer: Mixer) -> None:
+        """Warn about clients that took part in a round, but were in none of its plans."""
+        self._say(
+            sorted(clients),
+            f"was in none of the plans that {mixer} made for a round, so nothing was learned from "
+            "its data; `plan` must give every member a share, at least in some steps of a round",
+        )
 
     def _say(self, clients: Sequence[int], what: str) -> None:
         new = [c for c in clients if (what, c) not in self._said]

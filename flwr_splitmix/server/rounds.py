@@ -206,8 +206,10 @@ class RoundLoop(RoundMessages):
             If fewer than `min_nodes` clients are given, or are left in a round.
         """
         check_live_clients(clients)
-        if not clients:
-            raise LinkError(f"there are 0 clients, min_nodes is {self.min_nodes}")
+        if (n := len(clients)) < self.min_nodes:
+            raise LinkError(
+                f"there {are(n)} {counted(n, 'client')}, {self.said_least('min_nodes')}"
+            )
         self.aggregator.check_works_without_grid(len(clients))
         self.prepare(clients)
         last, self._last_fit = self._last_fit, None
@@ -378,8 +380,12 @@ class RoundLoop(RoundMessages):
             key = "min_nodes" if isinstance(self._open_link, LocalLink) else "min-nodes"
             raise LinkError(
                 f"round {clients.server_round}: {counted(left, 'client')} {are(left)} left, "
-                f"{key} is {self.min_nodes}: {reasons(clients) or 'no others were asked'}"
+                f"{self.said_least(key)}: {reasons(clients) or 'no others were asked'}"
             )
+
+    def said_least(self, key: str) -> str:
+        """Return, for a message, why a round needs `min_nodes` clients; `key` is its name there."""
+        return f"{key} is {self.min_nodes}"
 
     @property
     def trained(self) -> Mapping[int, int]:

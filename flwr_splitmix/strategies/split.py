@@ -24,7 +24,13 @@ from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
 from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
-from flwr_splitmix.server.noise import check_noise, ledger_of, noise_of, why_spent
+from flwr_splitmix.server.noise import (
+    check_ledger_options,
+    check_noise,
+    ledger_of,
+    noise_of,
+    why_spent,
+)
 from flwr_splitmix.server.options import (
     RoundOptions,
     check_counts,
@@ -160,6 +166,7 @@ class SplitStrategy(RoundLoop):
         if pace is not None:
             check_kind("pace", pace, Pace, 'a Pace, such as Pace(straggler="skip")')
         mixer, noise = noise_of(mixer, noise)
+        check_ledger_options(delta, relation, trusted=trusted_mixer)
         check_noise(type(self), noise, needed=self.needs_noise, multi_label=multi_label)
         mixer = NoMixing() if mixer is None else mixer
         check_mixer(mixer)
@@ -179,6 +186,7 @@ class SplitStrategy(RoundLoop):
         check_counts(
             steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
         )
+        self._least_chosen = min_nodes is not None
         min_nodes = min_nodes or mixer.min_members
         if aggregator is None and self.averages:
             aggregator = fedavg()
@@ -272,6 +280,12 @@ class SplitStrategy(RoundLoop):
         """Return the largest epsilon of any client, which a mixer reports too."""
         return super().epsilon() if (there := self.ledger_elsewhere) is None else there.epsilon
 
+    def said_least(self, key: str) -> str:
+        """Return, for a message, why a round needs `min_nodes` clients: an option, or the mixer."""
+        if self._least_chosen or self.min_nodes == 1:
+            return super().said_least(key)
+        return f"{self.mixer} needs at least {self.min_nodes} (its min_members)"
+
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.
 
@@ -293,6 +307,8 @@ class SplitStrategy(RoundLoop):
         least = max(self.min_nodes, self.mixer.min_members)
         taken = self._steps(clients, shape.batch)
         unmixed: Counter[int] = Counter()
+        given: set[int] = set()
+        planned: set[int] = set()
         empty = 0
         for number in range(steps):
             members = [client for client in clients.alive if client not in spent]
@@ -301,6 +317,8 @@ class SplitStrategy(RoundLoop):
                 break
             members = self.pace.members(clients, members, least)
             plan = planner.plan(members, number)
+            given.update(members)
+            planned |= plan.clients
             if self.mixer.min_members > 1:
                 unmixed.update(plan.unmixed)
             progress = server_round - 1 + number / steps
@@ -315,6 +333,7 @@ class SplitStrategy(RoundLoop):
         self._uploads.end_round(clients)
         self._seconds |= {c: clients.seconds[c] / max(steps, 1) for c in clients.alive}
         self._remarks.on_unmixed(server_round, unmixed, noisy=self.keeps_ledger)
+        self._remarks.on_left_out(given.intersection(clients.alive) - planned, self.mixer)
         if steps and empty == steps:
             log.warning(
                 "round %d: nothing was learned, as no step had a patch of a client in its mixtures",

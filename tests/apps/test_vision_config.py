@@ -78,7 +78,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"strategy": "CutMixSL", "group_order": "arrival", "k_times": True},
-        ["group-order is 'arrival', but k-times is true", "group-order 'random'"],
+        ["group-order is 'arrival', but with k-times a client", "group-order 'random'"],
     ),
     (
         {"strategy": "PSL", "grouping": "speed"},
@@ -223,8 +223,8 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["micro-batches is 2", "set micro-batches to 1"],
     ),
     ({**VIA, "min_patches": 0}, ["min-patches is 0", "set min-patches to at least 1"]),
-    ({**VIA, "k_times": True}, ["k-times is true", "set k-times to false"]),
-    ({**VIA, "strategy": "PSL"}, ["cannot be NoMixing", "allowed with it are PatchCutMix, Mixup"]),
+    ({**VIA, "k_times": True}, ["with k-times a group's", "leave k-times out"]),
+    ({**VIA, "strategy": "PSL"}, ["cannot be NoMixing", "allowed are PatchCutMix, Mixup"]),
     ({**VIA, "strategy": "ShuffledCutMixSL"}, ["cannot be Shuffled(PatchCutMix)", "link-via ''"]),
     ({**VIA, "strategy": "PatchShuffleSL"}, ["a mixer elsewhere cannot be FrozenEdge"]),
     # What the model and the data say.
@@ -279,11 +279,11 @@ def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"link_via": "mixer"}, "link-via is 'mixer'; it must be host:port"),
-        ({}, "link-via-token: /no/token cannot be read: No such file"),
+        ({"link_via": "mixer"}, r"via \(link-via\) is 'mixer'; it must be host:port"),
+        ({}, r"token_file \(link-via-token\): /no/token cannot be read: No such file"),
         # Noise goes with a mixer, whatever is said of trust in it.
-        ({**NOISE, "strategy": "DPCutMixSL"}, "link-via-token: /no/token cannot be read"),
-        ({**NOISE, "strategy": "DPMixSL", "trusted_mixer": True}, "link-via-token: /no/token"),
+        ({**NOISE, "strategy": "DPCutMixSL"}, r"link-via-token\): /no/token cannot be read"),
+        ({**NOISE, "strategy": "DPMixSL", "trusted_mixer": True}, r"link-via-token\): /no/token"),
     ],
 )
 def test_a_mixer_that_cannot_be_dialled_is_named(wrong: dict[str, Any], said: str) -> None:

@@ -118,7 +118,7 @@ def test_cached_parts_cannot_be_spoilt() -> None:
     [
         (
             {"num_partitions": 0},
-            "cannot be divided among 0 clients; 1 to 2000 are allowed .--nodes, ",
+            "cannot be divided among 0 clients; allowed are 1 to 2000 .--nodes, ",
         ),
         ({"num_partitions": 2001}, "2000 samples cannot be divided among 2001 clients"),
         (

@@ -220,6 +220,33 @@ def test_a_round_that_mixes_nobody_is_told(caplog: pytest.LogCaptureFixture) -> 
     assert "round 1: nothing was learned, as no step had a patch of a client" in caplog.text
 
 
+def test_a_client_that_no_plan_of_a_round_has_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Picky(NoMixing):
+        """Leaves out client 2 always, and client 1 in the first step of a round."""
+
+        steps = 0
+
+        def plan(
+            self,
+            members: Sequence[int],
+            shape: SmashedShape,
+            rng: np.random.Generator,
+            order_rng: np.random.Generator | None = None,
+        ) -> Plan:
+            self.steps += 1
+            chosen = [0] if self.steps % 2 else [0, 1]
+            return super().plan(chosen, shape, rng, order_rng)
+
+    toy = Toy(clients=3)
+    strategy = SplitStrategy(toy.upper(), mixer=Picky(), device="cpu", steps_per_round=2)
+    strategy.fit(toy.make_clients(sgd(0.1)), 2)
+    said = [line for line in caplog.messages if "none of the plans" in line]
+    assert len(said) == 1
+    assert said[0].startswith("client 2 was in none of the plans that Picky made for a round, so")
+
+
 def renamed(name: str | None) -> type[Share]:
     own = {} if name is None else {"name": name}
     return dataclass(frozen=True, kw_only=True)(type("Mine", (Share,), own))

@@ -245,6 +245,16 @@ def test_a_reason_to_stop_does_not_outlast_its_run() -> None:
     assert [row["round"] for row in strategy.recorder.metrics.rows] == [1, 2, 3]
 
 
+def test_a_stop_without_a_reason_says_who_asked() -> None:
+    class Impatient(Observer):
+        def on_round(self, event: RoundDone) -> None:
+            self.stop = True  # type: ignore[assignment]
+
+    strategy = SFL(TOY.server(), device="cpu", observers=[Impatient()])
+    strategy.fit(TOY.make_clients(), 3)
+    assert strategy.over == "Impatient asked to stop"
+
+
 def test_events_are_found_beside_the_observers_and_by_themselves() -> None:
     for name in events.__all__:
         assert name in observers.__all__

@@ -13,9 +13,10 @@ from torch.utils.data import TensorDataset
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.strategies import PSL, SFL, CutMixSL
+from flwr_splitmix.strategies import PSL, SFL, CutMixSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
 from tests.laws.makers import NAMES, maker, toy_for
 
@@ -121,9 +122,21 @@ def test_below_min_nodes_the_round_ends_with_the_reasons() -> None:
         LinkError,
         match=r"round 2: 1 client is left, min_nodes is 2: client 0: RuntimeError: the battery",
     ):
-        run(CutMixSL, Toy(clients=2), 3, {0: (2, 1)})
+        run(PSL, Toy(clients=2), 3, {0: (2, 1)}, min_nodes=2)
     with pytest.raises(LinkError, match="there are 2 clients, min_nodes is 3"):
         run(PSL, Toy(clients=2), min_nodes=3)
+
+
+def test_a_round_too_small_for_its_mixer_names_the_mixer_not_an_option() -> None:
+    class Crowd(PatchCutMix):
+        min_members = 5
+
+    with pytest.raises(LinkError, match=r"2 clients, Crowd needs at least 5 \(its min_members\)"):
+        run(SplitStrategy, Toy(clients=2), mixer=Crowd())
+    with pytest.raises(
+        LinkError, match=r"1 client is left, PatchCutMix needs at least 2 .*: client"
+    ):
+        run(CutMixSL, Toy(clients=2), 3, {0: (2, 1)})
 
 
 def test_clients_that_make_other_shapes_are_left_out() -> None:
@@ -292,7 +305,7 @@ def test_a_lower_segment_that_detaches_is_an_error_not_untrained() -> None:
 
 
 def test_fit_without_clients_says_so() -> None:
-    with pytest.raises(LinkError, match="there are 0 clients, min_nodes is 2"):
+    with pytest.raises(LinkError, match="there are 0 clients, PatchCutMix needs at least 2"):
         CutMixSL(Toy().upper(), device="cpu").fit([], 1)
 
 

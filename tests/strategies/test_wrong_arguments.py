@@ -113,6 +113,14 @@ def test_a_client_that_shares_weights_with_the_server_is_refused() -> None:
         USplitSL(trunk, width=texts.width, device="cpu").fit([reader], 1)
 
 
+@pytest.mark.parametrize("hiding", [DPForward, [], "mixguard"])
+def test_a_hiding_is_an_object(hiding: Any) -> None:
+    """An empty list was none at all."""
+    texts = TextToy(clients=1)
+    with pytest.raises(TypeError, match=r"hiding is .*; needed is an object"):
+        UShapeClient(texts.head(), texts.tail(), texts.texts(0, 4), hiding=hiding, device="cpu")
+
+
 def test_observers_are_checked_before_a_ledger_joins_them() -> None:
     wrong: Any = Own()
     with pytest.raises(TypeError, match="observers is an Own; needed is a list"):

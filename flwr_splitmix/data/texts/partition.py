@@ -12,7 +12,7 @@ import numpy as np
 from flwr_splitmix.data.errors import DataError, import_extra
 from flwr_splitmix.data.partition import Scheme, check_index, partition_indices
 from flwr_splitmix.data.texts.rows import TextRows, TextSets
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import allowed_range, counted
 
 TextScheme = Literal["iid", "dirichlet", "column"]
 SCHEMES = ("iid", "dirichlet", "column")
@@ -111,8 +111,9 @@ def _by_group(sets: TextSets, index: int, num_clients: int) -> tuple[np.ndarray,
     parts = _natural(sets.train.groups)
     if num_clients > len(parts):
         raise DataError(
-            f"{sets.name!r} has {len(parts)} groups, which cannot be divided among {num_clients} "
-            f"clients; 1 to {len(parts)} are allowed (--nodes, or num-partitions of deployed nodes)"
+            f"{sets.name!r} has {counted(len(parts), 'group')}, which cannot be divided among "
+            f"{num_clients} clients; {allowed_range(1, len(parts))} (--nodes, or num-partitions of "
+            "deployed nodes)"
         )
     own = list(parts)[index::num_clients]
     tests = _natural(sets.test.groups)

@@ -90,21 +90,23 @@ class MixerLink(RunLink):
         reattach_timeout: float = 20.0,
     ) -> None:
         super().__init__(attach_timeout)
-        host, port = split_address(via, "link-via")
+        host, port = split_address(via, "via (link-via)")
         if not port:
-            raise LinkError(f"link-via is {via!r}; it must be host:port, e.g. mixer.example:9444")
+            raise LinkError(
+                f"via (link-via) is {via!r}; it must be host:port, e.g. mixer.example:9444"
+            )
         if (certificate is None) != (key is None):
             raise LinkError(
-                "ssl-certfile and ssl-keyfile must be given together: with link-via they are this "
-                "run's own, for a mixer that asks for a certificate"
+                "certificate and key (ssl-certfile, ssl-keyfile) must be given together: with a "
+                "mixer they are this run's own, for one that asks for a certificate"
             )
         tls = not insecure and (ca is not None or not is_loopback(host))
         self._dialled = Dialled(
             join_address(host, port),
             tls,
-            b"" if ca is None else read_authority(ca, "ssl-ca-certfile"),
+            b"" if ca is None else read_authority(ca, "ca (ssl-ca-certfile)"),
             None if certificate is None or key is None else read_pair(certificate, key),
-            read_token(token_file, "link-via-token"),
+            read_token(token_file, "token_file (link-via-token)"),
         )
         self.wire_dtype = check_wire_dtype(wire_dtype)
         self.wire_dtype_down = check_wire_dtype(wire_dtype_down or wire_dtype)
@@ -129,7 +131,9 @@ class MixerLink(RunLink):
             If no strategy has set the request to the mixer.
         """
         if self.mixing is None:
-            raise LinkError("link-via is set, and this strategy has nothing that is mixed")
+            raise LinkError(
+                "a third party mixes (link-via), and this strategy has nothing that is mixed"
+            )
         tls = "with TLS" if self._dialled.tls else "in plaintext"
         log.info("mixer link: nodes dial %s, %s, and so does this run", self._dialled.address, tls)
 

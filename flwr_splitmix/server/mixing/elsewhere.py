@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.mixers.elsewhere import MixedElsewhere
+from flwr_splitmix.mixers.elsewhere import HERE, VIA, MixedElsewhere
 from flwr_splitmix.observers import LedgerElsewhere
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.segments.upper import ServerSegment
@@ -76,34 +76,33 @@ def check_goes_elsewhere(
         (
             averages,
             "the strategy averages lower segments, which would come to the server one by one; take "
-            "the strategy that does not average (CutMixSL for CutMixSFL), or link-via ''",
+            "the strategy that does not average (CutMixSL for CutMixSFL)",
         ),
         (
             evaluation != "none",
             f"evaluation is {evaluation!r}, for which each client's test data come to the server "
-            "unmixed; set evaluation to 'none', or link-via to ''",
+            "unmixed; set evaluation to 'none'",
         ),
         (
             pace.skips,
             "straggler is 'skip', and which client is late only the mixer knows; set straggler to "
-            "'wait', or link-via to ''",
+            "'wait'",
         ),
         (
             pace.on_arrival,
-            "group-order is 'arrival', and a mixer hands on all groups of a step at once; set "
-            "group-order to 'random', or link-via to ''",
+            "group_order is 'arrival', and a mixer hands on all groups of a step at once; set "
+            "group_order to 'random'",
         ),
         (
             pace.grouping != "random",
             f"grouping is {pace.grouping!r}, and how fast a client is only the mixer knows; set "
-            "grouping to 'random', or link-via to ''",
+            "grouping to 'random'",
         ),
         (
             parts != 1,
-            f"micro-batches is {parts!r}, and a mixer takes whole batches; set micro-batches to 1, "
-            "or link-via to ''",
+            f"micro_batches is {parts!r}, and a mixer takes whole batches; set micro_batches to 1",
         ),
     ]
     for wrong, sentence in because:
         if wrong:
-            raise ValueError(f"link-via is set, but {sentence}")
+            raise ValueError(f"{VIA}, but {sentence}, or {HERE}")

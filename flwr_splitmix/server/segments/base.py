@@ -16,8 +16,6 @@ from flwr_splitmix.schedule import (
     OptimizerFactory,
     Schedule,
     ScheduledOptimizer,
-    WarmupCosine,
-    adamw,
 )
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.server.intake.finite import squares_finite
@@ -65,9 +63,7 @@ class TrainedSegment:
         self.device = _device_of(module) if placed else pick_device(device)
         self.dtype = pick_precision(precision, self.device)
         self.module = module if placed else module.to(self.device)
-        self.optimizer = ScheduledOptimizer(
-            self.module, optimizer or adamw(), schedule or WarmupCosine()
-        )
+        self.optimizer = ScheduledOptimizer(self.module, optimizer, schedule)
         self._untaken = 0
 
     @property

@@ -54,7 +54,7 @@ class Pace:
     def __post_init__(self) -> None:
         for name, value, allowed in (
             ("straggler", self.straggler, get_args(Straggler)),
-            ("group-order", self.group_order, get_args(GroupOrder)),
+            ("group_order", self.group_order, get_args(GroupOrder)),
             ("grouping", self.grouping, get_args(Grouping)),
         ):
             if value not in allowed:
@@ -69,15 +69,15 @@ class Pace:
         """Raise ValueError if the mixer or the server update does not allow this pace."""
         if self.group_order == "arrival" and server_update != "sequential":
             raise ValueError(
-                f"group-order is 'arrival', but server-update is {server_update!r}, one joint step "
-                "on all groups; allowed with it is group-order 'random', or server-update "
+                f"group_order is 'arrival', but server_update is {server_update!r}, one joint step "
+                "on all groups; allowed with it is group_order 'random', or server_update "
                 "'sequential'"
             )
         inner = innermost(mixer)
         if self.group_order == "arrival" and getattr(inner, "k_times", False):
             raise ValueError(
-                "group-order is 'arrival', but k-times is true, with which a client is in several "
-                "groups of a step; allowed with it is group-order 'random'"
+                "group_order is 'arrival', but with k_times a client is in several groups of a "
+                "step; allowed with it is group_order 'random'"
             )
         if self.grouping == "speed" and not isinstance(inner, GroupMixer):
             raise ValueError(

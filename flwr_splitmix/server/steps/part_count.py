@@ -116,7 +116,7 @@ class PartCount:
 
     def __init__(self, asked: PartsAsked = 1) -> None:
         if not is_parts(asked):
-            raise ValueError(f"micro-batches is {asked!r}; {PARTS_ALLOWED}")
+            raise ValueError(f"micro_batches is {asked!r}; {PARTS_ALLOWED}")
         self.asked = asked
         self.parts = 1
         self._batch = 1
@@ -130,23 +130,23 @@ class PartCount:
         why = ""
         if server_update == "sequential":
             why = (
-                "server-update is 'sequential', one step for each group; allowed with it is "
-                "micro-batches 1, or server-update 'sum' or 'mean'"
+                "server_update is 'sequential', one step for each group; allowed with it is "
+                "micro_batches 1, or server_update 'sum' or 'mean'"
             )
         elif layer := needs_whole_batch(upper):
             why = (
                 f"the upper segment has {layer}, which needs a whole batch; allowed with it is "
-                "micro-batches 1"
+                "micro_batches 1"
             )
         elif mixer.needs_whole_batch:
-            why = f"{mixer} needs a whole batch; allowed with it is micro-batches 1"
+            why = f"{mixer} needs a whole batch; allowed with it is micro_batches 1"
         elif pace.skips:
             why = (
                 "straggler is 'skip', which leaves out whole uploads; allowed with it is "
-                "micro-batches 1, or straggler 'wait'"
+                "micro_batches 1, or straggler 'wait'"
             )
         if why:
-            raise ValueError(f"micro-batches is {self.asked!r}, but {why}")
+            raise ValueError(f"micro_batches is {self.asked!r}, but {why}")
 
     def begin_round(self, batch: int, *, overlaps: bool) -> None:
         """Fix the number of parts for a round's batches.

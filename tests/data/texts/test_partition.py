@@ -69,7 +69,7 @@ def test_samples_are_the_first_of_a_part() -> None:
         (
             sources("a", "b"),
             {"scheme": "column"},
-            "2 groups, .* 3 clients; 1 to 2 are allowed .--nodes, ",
+            "2 groups, .* 3 clients; allowed are 1 to 2 .--nodes, ",
         ),
         (sources(), {"scheme": "column"}, "needs a column that says where each row"),
         (sources("a", "b"), {}, "training rows of 'made up': 2 samples cannot be divided among 3"),

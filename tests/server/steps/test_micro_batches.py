@@ -37,15 +37,18 @@ TOY = Toy(clients=3, batch_norm=False, dropout=0.0)
 
 @pytest.mark.parametrize("asked", [0, -1, 65, 1.5, True, "many", None])
 def test_what_is_no_number_of_parts_is_named(asked: Any) -> None:
-    with pytest.raises(ValueError, match=r"micro-batches is .*; allowed are integers from 1 to 64"):
+    with pytest.raises(ValueError, match=r"micro_batches is .*; allowed are integers from 1 to 64"):
         PartCount(asked)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"server_update": "sequential"}, "server-update is 'sequential', .* 'sum' or 'mean'"),
-        ({"upper": nn.Sequential(nn.BatchNorm1d(3))}, "upper segment has BatchNorm, .*batches 1"),
+        ({"server_update": "sequential"}, "server_update is 'sequential', .* 'sum' or 'mean'"),
+        (
+            {"upper": nn.Sequential(nn.BatchNorm1d(3))},
+            "upper segment has BatchNorm, .*micro_batches 1",
+        ),
         ({"pace": Pace("skip")}, "straggler is 'skip', .* straggler 'wait'"),
     ],
 )
@@ -54,7 +57,7 @@ def test_what_needs_whole_batches_is_refused(
     options: dict[str, Any], sentence: str, asked: Any
 ) -> None:
     own = {"upper": nn.Identity(), "server_update": "sum", **options}
-    with pytest.raises(ValueError, match=f"micro-batches is {asked!r}, but .*{sentence}"):
+    with pytest.raises(ValueError, match=f"micro_batches is {asked!r}, but .*{sentence}"):
         PSL(own.pop("upper"), num_classes=2, micro_batches=asked, **own)
 
 
@@ -65,7 +68,7 @@ def test_edges_that_exchange_patches_within_a_batch_need_it_whole() -> None:
             micro_batches=2,
         )  # fmt: skip
 
-    with pytest.raises(ValueError, match="micro-batches is 2, but FrozenEdge needs a whole batch"):
+    with pytest.raises(ValueError, match="micro_batches is 2, but FrozenEdge needs a whole batch"):
         make(0.4)
     make(1.0)
 

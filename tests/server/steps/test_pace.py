@@ -18,7 +18,7 @@ from flwr_splitmix.strategies import PSL, CutMixSL, MixupSL
     ("options", "sentence"),
     [
         ({"straggler": "hurry"}, "straggler is 'hurry'; allowed are wait, skip"),
-        ({"group_order": "size"}, "group-order is 'size'; allowed are random, arrival"),
+        ({"group_order": "size"}, "group_order is 'size'; allowed are random, arrival"),
         ({"grouping": "age"}, "grouping is 'age'; allowed are random, speed"),
         ({"straggler_factor": 1.0}, "straggler_factor is 1.0; it must be above 1"),
         ({"straggler_factor": float("nan")}, "straggler_factor is nan; it must be above 1"),
@@ -32,8 +32,8 @@ def test_what_is_not_allowed_is_named(options: dict[str, Any], sentence: str) ->
 @pytest.mark.parametrize(
     ("kind", "pace", "options", "sentence"),
     [
-        (PSL, {"group_order": "arrival"}, {"server_update": "sum"}, "server-update is 'sum'"),
-        (CutMixSL, {"group_order": "arrival"}, {"k_times": True}, "k-times is true"),
+        (PSL, {"group_order": "arrival"}, {"server_update": "sum"}, "server_update is 'sum'"),
+        (CutMixSL, {"group_order": "arrival"}, {"k_times": True}, "but with k_times a client"),
         (PSL, {"grouping": "speed"}, {}, "NoMixing forms no groups of clients"),
     ],
 )

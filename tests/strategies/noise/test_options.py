@@ -47,6 +47,22 @@ def test_a_strategy_that_promises_noise_needs_it(kind: Any) -> None:
         kind(TOY.upper(), noise=None)
 
 
+@pytest.mark.parametrize("noise", [None, NOISE])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"delta": 2.0}, "delta is 2.0; it must lie strictly between 0 and 1"),
+        ({"relation": "remove"}, "relation is 'remove'; allowed are replace, add-remove"),
+        ({"trusted_mixer": "no"}, "trusted_mixer is 'no'; it must be True or False"),
+    ],
+)
+def test_the_options_of_the_ledger_are_checked_with_and_without_noise(
+    noise: GaussianNoise | None, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        PSL(TOY.upper(), noise=noise, **options)
+
+
 NOISABLE = [
     name for name in STRATEGIES if not name.startswith(("DP", "Input")) and name not in EDGES
 ]
