@@ -15,6 +15,9 @@ either shape:
 A broken law raises AssertionError; the message states the law, the place and the difference. Law 4
 (links agree) compares runs: pass the results of two of them to `check_same_results`. The other
 checks run without Flower's runtime.
+
+Toys have five clients of random numbers, of which groups of two leave one over, so that this case is
+checked, too. The log then warns that nothing protected that client: this is no fault of a mixer.
 """
 
 from flwr_splitmix.testing.agreement import (
