@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "flwr_splitmix"
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)")
 
+HREF = re.compile(r'(?<=href=")(?![a-z]+:|#|/)([^"#]+\.md)(?=["#])')
+
 ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "strategies": ("Strategies", ("strategies/*.py",)),
     "clients": (
@@ -55,6 +57,21 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     if page.file.src_uri == "index.md" or page.file.src_uri.endswith(".ipynb"):
         return markdown
     return LINK.sub(lambda match: _from_docs(match[1], page.file.src_uri, config), markdown)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Have links of notebooks lead to the site's pages: mkdocs sees those of Markdown only."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    return HREF.sub(lambda match: _from_notebook(match[1], page, files), html)
+
+
+def _from_notebook(target: str, page: Any, files: Files) -> str:
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), target))
+    file = files.get_file_from_path(path)
+    if file is None:
+        raise FileNotFoundError(f"{page.file.src_uri} links to {target}, which is not there")
+    return str(file.url_relative_to(page.file))
 
 
 def _from_top(target: str, config: Any) -> str:

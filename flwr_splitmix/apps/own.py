@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from flwr.clientapp import ClientApp
@@ -16,7 +17,10 @@ from flwr_splitmix.apps.findings import FAULTS, said
 from flwr_splitmix.apps.own_client import look_at_client
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.vision.trial import trial_strategy
 from flwr_splitmix.client_app import SplitClientApp
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.strategies import STRATEGIES
 
 KINDS = {"serverapp": ServerApp, "clientapp": ClientApp}
 
@@ -32,12 +36,13 @@ def check(
     There is no table of cuts, as the server's part of such an app is unknown until it runs.
     """
     with _on_path(project.folder):
-        components = {}
+        components, modules = {}, {}
         for kind, expected in KINDS.items():
             place = project.components[kind]
             try:
                 module, _, attribute = place.partition(":")
-                components[kind] = getattr(importlib.import_module(module), attribute)
+                modules[kind] = importlib.import_module(module)
+                components[kind] = getattr(modules[kind], attribute)
             except FAULTS as error:  # a user's module may raise anything on import
                 report.problems.append(f"{kind} {place!r} cannot be imported: {said(error)}")
                 return
@@ -55,6 +60,26 @@ def check(
             look_at_client(client_app, values, report)
         except FAULTS as error:  # a user's subclass of a client may lack anything
             report.problems.append(f"client_fn's client cannot be checked: {said(error)}")
+    if report.nodes_known and report.nodes == 1:
+        _remark_one_client(modules["serverapp"], report)
+
+
+def _remark_one_client(module: ModuleType, report: Report) -> None:
+    """Remark if the module of the ServerApp has a strategy that cannot train a single client.
+
+    Which strategy a run uses, and how it is made, is unknown until it runs.
+    """
+    there = [kind.__name__ for kind in vars(module).values() if isinstance(kind, type)]
+    for name in sorted(set(there).intersection(STRATEGIES)):
+        noise = {"noise": GaussianNoise(sigma_s=1.0, sigma_y=1.0)}
+        needed = STRATEGIES[name].needs_noise
+        least = trial_strategy(name, noise if needed else {}).min_nodes
+        if least > 1:
+            report.remarks.append(
+                f"{name} needs at least {least} clients in a round, and the federation has 1 "
+                f"SuperNode: a run with {name} would end at once; {least} are enough (--nodes "
+                f"{least})"
+            )
 
 
 @contextmanager

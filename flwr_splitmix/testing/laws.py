@@ -16,8 +16,8 @@ A broken law raises AssertionError; the message states the law, the place and th
 (links agree) compares runs: pass the results of two of them to `check_same_results`. The other
 checks run without Flower's runtime.
 
-Toys have five clients of random numbers, of which groups of two leave one over, so that this case is
-checked, too. The log then warns that nothing protected that client: this is no fault of a mixer.
+Toys have five clients of random numbers, of which groups of two leave one over, so that this case
+is checked, too. The log then warns that nothing protected that client: this is no fault of a mixer.
 """
 
 from flwr_splitmix.testing.agreement import (

@@ -62,6 +62,33 @@ def checked(
     return check_app(folder, here=folder)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "nodes", "any_nodes", "said"),
+    [
+        (
+            "CutMixSFL",
+            1,
+            False,
+            "CutMixSFL needs at least 2 clients in a round, and the federation",
+        ),
+        ("DPCutMixSL", 1, False, "DPCutMixSL needs at least 2 clients"),
+        ("CutMixSFL", 2, False, ""),
+        ("CutMixSFL", 1, True, ""),
+        ("PSL", 1, False, ""),
+    ],
+)
+def test_a_strategy_that_mixes_clients_is_remarked_if_there_is_one(
+    strategy: str, nodes: int, any_nodes: bool, said: str, tmp_path: Path
+) -> None:
+    """The check passed, and the run then failed."""
+    checked(tmp_path)
+    imported = f"from flwr_splitmix.strategies import {strategy}\n"
+    (tmp_path / "server_app.py").write_text(imported + SERVER, encoding="utf-8")
+    report = check_app(tmp_path, here=tmp_path, nodes=nodes, any_nodes=any_nodes)
+    assert report.ok
+    assert [remark[: len(said)] for remark in report.remarks] == ([said] if said else [])
+
+
 def only(findings: list[str]) -> str:
     (found,) = findings
     return found

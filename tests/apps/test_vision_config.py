@@ -153,7 +153,9 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     # Noise, and what of it can be promised.
     ({"sigma_s": -1.0}, ["sigma-s is -1.0", "greater than or equal to 0"]),
-    ({"sigma_s": float("inf")}, ["sigma-s is inf", "finite"]),
+    ({"sigma_s": float("inf")}, ["sigma-s is inf", "less than or equal to 100000"]),
+    ({"sigma_y": 1e300}, ["sigma-y is 1e+300", "less than or equal to 100000"]),
+    ({**NOISE, "clip_norm": 1e300}, ["clip-norm is 1e+300", "less than or equal to 1000000"]),
     ({"sigma_y": -0.5}, ["sigma-y is -0.5", "greater than or equal to 0"]),
     ({"clip": "l2"}, ["clip is 'l2'", "'patch', 'range', 'sample' or 'none'"]),
     ({"clip_norm": 0.0}, ["clip-norm is 0.0", "greater than 0"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -38,6 +39,15 @@ def test_links_lead_to_what_there_is(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), path
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+@pytest.mark.parametrize("book", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda b: b.name)
+def test_notebooks_link_to_files_as_a_repository_has_them(book: Path) -> None:
+    """They led to where pages are on the built site only."""
+    for cell in json.loads(book.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "markdown":
+            for path in re.findall(r"\]\((?!https?://)([^)#]+)", "".join(cell["source"])):
+                assert (book.parent / path).is_file(), path
 
 
 def test_the_readme_links_to_every_page_but_those_of_results_which_lead_on() -> None:

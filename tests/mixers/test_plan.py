@@ -138,6 +138,8 @@ def test_a_group_larger_than_a_round_is_refused() -> None:
         ValueError, match=r"k is 4, but only 3 clients take part.*allowed are 2 to 3"
     ):
         PatchCutMix(4).check_clients(3)
-    with pytest.raises(ValueError, match="only 2 clients take part in a round; allowed is only 2$"):
+    with pytest.raises(
+        ValueError, match=r"only 2 clients take part in a round; allowed is only 2$"
+    ):
         PatchCutMix(4).check_clients(2)
     PatchCutMix(4).check_clients(4)

@@ -24,6 +24,7 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.vision.shuffled_edge import Embedding
 from flwr_splitmix.server.aggregation import AggregatorName
+from flwr_splitmix.server.intake.checks import LARGEST
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.server.steps.pace import Grouping, GroupOrder, Pace, Straggler
 from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartCount, PartsAsked, is_parts
@@ -34,6 +35,9 @@ MEANS_NONE = {"alpha": math.inf, "ratio": 0.0}
 
 GAPS = {"clip": "clip 'none'", "sigma_s": "sigma-s 0.0", "sigma_y": "sigma-y 0.0"}
 """Settings of the noise for which there is no epsilon, as keys and values."""
+
+Sigma = Annotated[float, Field(ge=0, le=LARGEST / 10)]
+"""A standard deviation of noise; with a larger one, many a number is beyond what servers accept."""
 
 
 class VisionConfig(AppConfig):
@@ -56,10 +60,10 @@ class VisionConfig(AppConfig):
     across: Literal["batch", "clients"]
     kappa: Annotated[float, Field(gt=0, le=1)]
     spectrum: Literal["embedding", "pixels"]
-    sigma_s: NotNegative
-    sigma_y: NotNegative
+    sigma_s: Sigma
+    sigma_y: Sigma
     clip: Clip
-    clip_norm: Positive
+    clip_norm: Annotated[float, Field(gt=0, le=LARGEST)]
     smashed_noise: SmashedNoise
     label_noise: LabelNoise
     clamp_labels: StrictBool
