@@ -27,7 +27,7 @@ def pick_device(name: str = "auto") -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.empty(0, device=device).cpu()  # "meta" holds no numbers
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(
             f"there is no device {name!r} here; allowed are 'auto', 'cpu', 'cuda', 'cuda:<i>' and "

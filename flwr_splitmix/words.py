@@ -43,7 +43,8 @@ def counted(number: int, noun: str) -> str:
     """Return a number with its noun, such as "1 client", "2 clients" and "2 patches"."""
     if number == 1:
         return f"{number} {noun}"
-    return f"{number} {noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
+    hissed = noun.endswith(("s", "ch")) and not noun.endswith("epoch")
+    return f"{number} {noun}{'es' if hissed else 's'}"
 
 
 def allowed_range(least: int, most: int) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from flwr_splitmix.apps.report import Report
-from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.run_config import AppConfig, ConfigError
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.links import LinkError
@@ -104,6 +104,17 @@ def remark_replacement(
         f"{name_clients(few)} has less than one batch of {key} {batch_size} and draws with "
         "replacement"
     )
+
+
+def remark_warmup(config: AppConfig, report: Report) -> None:
+    """Remark if the run ends before the learning rate has reached `lr`."""
+    epochs = config.num_server_rounds * config.epochs_per_round
+    if config.warmup_epochs > epochs:
+        report.remarks.append(
+            f"warmup-epochs is {config.warmup_epochs:g}, but the run has "
+            f"{counted(epochs, 'epoch')} (num-server-rounds times epochs-per-round), so its "
+            f"learning rate never reaches lr {config.lr:g}"
+        )
 
 
 def remark_memory(report: Report, numbers: int, remedy: str) -> None:

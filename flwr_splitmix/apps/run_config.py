@@ -20,6 +20,7 @@ from pydantic import (
 from flwr_splitmix.apps.config_error import ConfigError as ConfigError
 from flwr_splitmix.apps.config_error import unknown_key
 from flwr_splitmix.apps.continuing import ROUNDS, continued
+from flwr_splitmix.apps.link_keys import check_link_keys
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.feedback import check_feedback
@@ -36,6 +37,10 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 CountOrAuto = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=1000)]
+"""A learning rate of AdamW, whose steps have about its size."""
+
+MOST_THREADS = 1024
 
 
 class TrainingOptions(TypedDict):
@@ -71,8 +76,8 @@ class AppConfig(BaseModel):
     epochs_per_round: Count
     steps_per_round: CountOrAuto
     batch_size: Count
-    lr: Positive
-    weight_decay: NotNegative
+    lr: Rate
+    weight_decay: Annotated[float, Field(ge=0, le=1000)]
     warmup_epochs: NotNegative
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     fraction_train: Annotated[float, Field(gt=0, le=1)]
@@ -80,14 +85,14 @@ class AppConfig(BaseModel):
     evaluate_every: Count
     device: str
     precision: Precision
-    server_threads: CountOrAuto
+    server_threads: Annotated[int, Field(ge=0, le=MOST_THREADS)]
     client_device: str
     link: Literal["auto", "ray", "stream"]
     attach_timeout: Positive
     step_timeout: Positive
     num_hosts: CountOrAuto
     host_gpus: NotNegative
-    host_threads: Count
+    host_threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     link_address: str
     link_advertise: str
     link_insecure: StrictBool
@@ -234,11 +239,17 @@ class AppConfig(BaseModel):
         down = self.wire_dtype_down or self.wire_dtype
         if level_bits(down) == 4:
             raise ValueError(
-                f"{down} is for smashed data, and gradients would travel as it too; allowed with "
-                "wire-dtype 'int4' is another wire-dtype-down, e.g. 'int8'"
+                f"wire-dtype-down is {self.wire_dtype_down!r}, so that gradients would travel as "
+                f"{down!r}, which is for smashed data; allowed is another wire-dtype-down, e.g. "
+                "'int8'"
             )
         if self.wire_feedback:
             check_feedback(down)
+        return self
+
+    @model_validator(mode="after")
+    def _link_can_be_made(self) -> Self:
+        check_link_keys(self)
         return self
 
     @property

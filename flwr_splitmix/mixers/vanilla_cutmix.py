@@ -93,7 +93,8 @@ class VanillaCutMix(GroupMixer):
     def __init__(self, k: int = 2, beta: float = 1.0, *, regroup: Regroup = "step") -> None:
         if k != 2:
             raise ValueError(
-                f"k is {k}; VanillaCutMix mixes pairs: a box has one inside and one outside"
+                f"k is {k}; VanillaCutMix mixes pairs, one inside a box and one outside: allowed "
+                "is only 2"
             )
         if not 0 < real_number("beta", beta) < math.inf:
             raise ValueError(f"beta is {beta}; it must be greater than 0")

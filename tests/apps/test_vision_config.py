@@ -62,7 +62,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"fraction_train": 0.0}, ["fraction-train is 0.0", "greater than 0"]),
     ({"fraction_train": 1.5}, ["fraction-train is 1.5", "less than or equal to 1"]),
     ({"lr": 0.0}, ["lr is 0.0", "greater than 0"]),
-    ({"lr": float("inf")}, ["lr is inf", "finite"]),
+    ({"lr": float("inf")}, ["lr is inf", "less than or equal to 1000"]),
     ({"lr": "fast"}, ["lr is 'fast'", "number"]),
     ({"weight_decay": -0.1}, ["weight-decay is -0.1", "greater than or equal to 0"]),
     ({"seed": -1}, ["seed is -1", "greater than or equal to 0"]),
@@ -107,9 +107,12 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {"micro_batches": 2, "server_update": "sum", "model": "resnet18"},
         ["micro-batches is 2, but the lower segment of resnet18 has BatchNorm", "without BatchNo"],
     ),
-    ({"wire_dtype": "int4"}, ["int4 is for smashed data", "wire-dtype-down, e.g. 'int8'"]),
-    ({"wire_dtype_down": "int4"}, ["int4 is for smashed data", "wire-dtype-down"]),
-    ({"wire_dtype_down": "int4-stochastic"}, ["int4-stochastic is for smashed data"]),
+    (
+        {"wire_dtype": "int4"},
+        ["wire-dtype-down is '', so", "as 'int4', which is for smashed", "e.g. 'int8'"],
+    ),
+    ({"wire_dtype_down": "int4"}, ["wire-dtype-down is 'int4', so that", "is for smashed data"]),
+    ({"wire_dtype_down": "int4-stochastic"}, ["as 'int4-stochastic', which is for smashed data"]),
     (
         {"wire_dtype": "int8-stochastic", "wire_feedback": True},
         ["wire-feedback is for", "not as 'int8-stochastic'", "wire-dtype-down", "to false"],
@@ -152,6 +155,16 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["embedding is 'tokens-to-token'", "allowed with CutMixSL is 'patch'"],
     ),
     # Noise, and what of it can be promised.
+    ({"lr": 1e300}, ["lr is 1e+300", "less than or equal to 1000"]),
+    ({"weight_decay": 1e300}, ["weight-decay is 1e+300", "less than or equal to 1000"]),
+    ({"server_threads": 10**5}, ["server-threads is 100000", "less than or equal to 1024"]),
+    ({"host_threads": 10**5}, ["host-threads is 100000", "less than or equal to 1024"]),
+    # The link's keys, whichever link it will be.
+    ({"link_address": "nowhere"}, ["link-address is 'nowhere'; it must be host:port, e.g. 0.0"]),
+    ({"link_address": "a:99999"}, ["link-address is 'a:99999'; a port is a number in 0..65535"]),
+    ({"link_advertise": "a:b"}, ["link-advertise is 'a:b'; a port is a number in 0..65535"]),
+    ({"ssl_certfile": "/c"}, ["ssl-certfile is '/c', but ssl-keyfile is ''", "set both, or nei"]),
+    ({"ssl_keyfile": "/k"}, ["ssl-keyfile is '/k', but ssl-certfile is ''", "set both, or nei"]),
     ({"sigma_s": -1.0}, ["sigma-s is -1.0", "greater than or equal to 0"]),
     ({"sigma_s": float("inf")}, ["sigma-s is inf", "less than or equal to 100000"]),
     ({"sigma_y": 1e300}, ["sigma-y is 1e+300", "less than or equal to 100000"]),
@@ -250,6 +263,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"dataset": "minst"}, ["'minst'", "'fashion-mnist-small'"]),
     # What the strategy says, once it knows the model and the nodes.
     ({"device": "tpu"}, ["'tpu'", "'cpu'"]),
+    ({"device": "meta"}, ["'meta'", "'cpu'"]),
     ({"strategy": "InputMixupSL", "model": "lenet5"}, ["(1, 32, 32)", "5 x 5 square cells"]),
     (
         {"min_patches": 9},

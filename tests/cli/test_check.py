@@ -71,6 +71,16 @@ def test_what_would_end_a_run_is_named_by_its_key(app: str, keys: str, said: str
     assert (done.exit_code, said in done.stderr) == (1, True), done.output
 
 
+@pytest.mark.parametrize("app", ["vision", "language"])
+@pytest.mark.parametrize(("epochs", "remarked"), [(11, True), (10, False)])
+def test_a_warm_up_longer_than_the_run_is_remarked(app: str, epochs: int, remarked: bool) -> None:
+    keys = f"num-server-rounds=5 epochs-per-round=2 warmup-epochs={epochs}.0"
+    done = check(APPS / app, "--no-cuts", "--run-config", keys)
+    assert done.exit_code == 0, done.output
+    said = f"warmup-epochs is {epochs}, but the run has 10 epochs"
+    assert (said in " ".join(done.output.split())) is remarked
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

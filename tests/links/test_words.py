@@ -134,6 +134,7 @@ def test_a_server_is_told_no_folders_of_a_node(
         (2, "prefix token", "2 prefix tokens"),
         (2, "patch", "2 patches"),
         (3, "class", "3 classes"),
+        (5, "epoch", "5 epochs"),
     ],
 )
 def test_a_number_has_its_noun(number: int, noun: str, said: str) -> None:

@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flwr_splitmix.apps.findings import check_devices, check_enough, describe_clients, passes
+from flwr_splitmix.apps.findings import (
+    check_devices,
+    check_enough,
+    describe_clients,
+    passes,
+    remark_warmup,
+)
 from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import check_adapted, unusable
@@ -56,6 +62,7 @@ def check(
         return passes(lambda: part(config, report, checked), report)
 
     report.facts |= {"strategy": config.strategy, "model": config.model}
+    remark_warmup(config, report)
     usable = all([right(_check_devices), right(_check_model)])
     usable &= right(_check_data) and all([right(_check_clients), right(_check_tokens)])
     if usable and setting is not None and checked.model is not None:

@@ -6,7 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
-from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
+from flwr_splitmix.apps.run_config import (
+    AppConfig,
+    Count,
+    CountOrAuto,
+    NotNegative,
+    Positive,
+    Rate,
+)
 from flwr_splitmix.apps.suggestions import allowed
 from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns
@@ -22,6 +29,7 @@ from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.language import LanguageCut
 from flwr_splitmix.segments.language.cutting import PARTS
 from flwr_splitmix.server.aggregation import AggregatorName
+from flwr_splitmix.server.intake.checks import LARGEST
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 SMALL = "small"
@@ -43,9 +51,9 @@ class LanguageConfig(AppConfig):
     task: TextTask
     aggregator: Literal["auto", AggregatorName]
     model: Annotated[str, Field(min_length=1)]
-    small_width: Annotated[int, Field(ge=8, multiple_of=8)]
-    small_layers: Count
-    small_vocabulary: Annotated[int, Field(ge=258)]
+    small_width: Annotated[int, Field(ge=8, le=8192, multiple_of=8)]
+    small_layers: Annotated[int, Field(ge=1, le=1000)]
+    small_vocabulary: Annotated[int, Field(ge=258, le=2**20)]
     head_layers: CountOrAuto
     tail_layers: CountOrAuto
     lora_rank: CountOrAuto
@@ -61,7 +69,7 @@ class LanguageConfig(AppConfig):
     label_column: Annotated[str, Field(min_length=1)]
     question_column: Annotated[str, Field(min_length=1)]
     answer_column: Annotated[str, Field(min_length=1)]
-    num_labels: Annotated[int, Field(ge=2)]
+    num_labels: Annotated[int, Field(ge=2, le=2**16)]
     partition: Literal["iid", "dirichlet", "column"]
     partition_alpha: Annotated[float, Field(gt=0, le=1e9)]
     partition_column: str
@@ -83,11 +91,11 @@ class LanguageConfig(AppConfig):
     calibration_epochs: CountOrAuto
     calibration_rank: CountOrAuto
     calibration_blocks: Count
-    calibration_lr: Positive
+    calibration_lr: Rate
     refine_every: CountOrAuto
     refine_only: StrictBool
     perturbation: Literal["adaptive", "constant", "none"]
-    strength: NotNegative
+    strength: Annotated[float, Field(ge=0, le=LARGEST)]
     gradients: Gradients
     secret_per_sample: StrictBool
     sampler: Sampler
@@ -98,15 +106,15 @@ class LanguageConfig(AppConfig):
     decoding: Decoding
     mask: TrunkMask
     calibrated_inference: StrictBool
-    lam: Annotated[float, Field(gt=0, le=1)]
-    epsilon: Positive
+    lam: Annotated[float, Field(ge=0.001, le=1)]
+    epsilon: Annotated[float, Field(ge=1e-4, le=LARGEST)]
     delta: Annotated[float, Field(gt=0, lt=1)]
-    clip_norm: Positive
+    clip_norm: Annotated[float, Field(gt=0, le=LARGEST)]
     sensitivity: Sensitivity
     releases: Count
-    dcor_weight: NotNegative
-    eta: Positive
-    noise_multiplier: Positive
+    dcor_weight: Annotated[float, Field(ge=0, le=LARGEST)]
+    eta: Annotated[float, Field(ge=0.001, le=LARGEST)]
+    noise_multiplier: Annotated[float, Field(gt=0, le=LARGEST)]
     evaluation: Literal["auto", "federated", "benchmark", "none"]
     generation_scores: StrictBool
     max_new_tokens: Annotated[int, Field(ge=1, le=4000)]

@@ -16,6 +16,7 @@ from flwr_splitmix.apps.findings import (
     describe_clients,
     passes,
     remark_memory,
+    remark_warmup,
 )
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
@@ -46,6 +47,7 @@ def check(
         return
 
     report.facts |= {"strategy": config.strategy, "model": config.model}
+    remark_warmup(config, report)
     if not passes(lambda: _check_data(config, report), report):
         return
     right = passes(lambda: _check_clients(config, report), report)

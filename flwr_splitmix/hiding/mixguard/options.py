@@ -207,6 +207,11 @@ class MixGuardOptions:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}; it must be positive and finite")
+        if not MOST_SCALE**-1 <= self.support_scale <= MOST_SCALE:
+            raise ValueError(
+                f"support_scale is {self.support_scale}; allowed are 1e-06 to {MOST_SCALE:g}, "
+                "beyond which float32 cannot take supports and target apart"
+            )
         if self.max_leak is not None and self.max_leak >= 1:
             raise ValueError(
                 f"max_leak is {self.max_leak}; it bounds a cosine, so it must be below 1"
@@ -223,6 +228,9 @@ class MixGuardOptions:
                 "tokens at least one must be left for the text"
             )
 
+
+MOST_SCALE = 1e6
+"""Largest weight of the supports next to the target's; its inverse is the least."""
 
 _LEAST = {
     "k": 2,
