@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.seeding import torch_seed
+
 log = logging.getLogger("flwr.splitmix")
 
 MIXING_LAYERS = "a layer across the batch"
@@ -63,7 +65,7 @@ def mixes_examples(segment: nn.Module, inputs: Tensor) -> bool:
 
     Finds what `needs_whole_batch` cannot see, such as attention over the batch
     (`nn.TransformerEncoderLayer` without `batch_first`) or `F.batch_norm`. A copy of the segment
-    is run three times as it is, and three times with changed weights, since a branch whose weight
+    is run two or three times as it is, and with changed weights, since a branch whose weight
     is 0 may open in training; torch's random generators are left as they were.
 
     Parameters
@@ -103,10 +105,10 @@ def mixes_examples(segment: nn.Module, inputs: Tensor) -> bool:
 
 
 def _mixes(segment: nn.Module, inputs: Tensor, alone: Tensor) -> bool:
-    first, other, again = (_outputs(segment, batch) for batch in (inputs, alone, inputs))
-    if not isinstance(first, Tensor) or not first.dim():
+    first, other = (_outputs(segment, batch) for batch in (inputs, alone))
+    if not isinstance(first, Tensor) or not first.dim() or _agree(first[0], other[0]):
         return False
-    return not _agree(first[0], other[0]) and _agree(first[0], again[0])
+    return _agree(first[0], _outputs(segment, inputs)[0])
 
 
 @torch.no_grad()
@@ -121,9 +123,7 @@ def _shake(segment: nn.Module) -> None:
 
 
 def _outputs(segment: nn.Module, inputs: Tensor) -> Any:
-    devices = [inputs.device] if inputs.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), torch.no_grad():
-        torch.manual_seed(0)
+    with torch_seed(inputs.device, 0), torch.no_grad():
         return segment(inputs.clone())
 
 

@@ -39,7 +39,7 @@ RUNS: dict[str, dict[str, Any]] = {
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("texts")
     for strategy, options in RUNS.items():
-        language_app.fit(home, 2, strategy=strategy, **options)
+        language_app.fit(home, 2, strategy=strategy, max_length=64, **options)
     return home
 
 
@@ -54,6 +54,7 @@ def run_of(home: Path, strategy: str) -> Run:
 
 
 def attack(splitmix: Splitmix, run: Run, name: str, *options: str) -> Result:
+    """Attack two texts of each kind, unless `options` say otherwise."""
     return splitmix(
         "attack", "run", run.id, "--attack", name, "--victims", "2", "--format", "json", *options
     )
@@ -86,7 +87,10 @@ def test_what_is_hidden_is_read_less_and_a_search_needs_several_messages(
     splitmix: Splitmix, home: Path
 ) -> None:
     asked = ("USplitFL", "NaiveMixSL", "DPForwardSL")
-    read = {name: reads(attack(splitmix, run_of(home, name), "vocabulary")) for name in asked}
+    read = {
+        name: reads(attack(splitmix, run_of(home, name), "vocabulary", "--victims", "1"))
+        for name in asked
+    }
     assert read["DPForwardSL"] < 0.3
     assert read["NaiveMixSL"] < 0.9 < read["USplitFL"]
     assert reads(attack(splitmix, run_of(home, "MixGuard"), "key-search")) > 0
@@ -96,10 +100,10 @@ def test_what_is_hidden_is_read_less_and_a_search_needs_several_messages(
 
 
 def test_scores_repeat_and_another_seed_has_other_victims(splitmix: Splitmix, home: Path) -> None:
-    run = run_of(home, "MixGuard")
-    first = attack(splitmix, run, "vocabulary").stdout
-    assert attack(splitmix, run, "vocabulary").stdout == first
-    assert attack(splitmix, run, "vocabulary", "--seed", "1").stdout != first
+    run, one = run_of(home, "MixGuard"), ("--victims", "1")
+    first = attack(splitmix, run, "vocabulary", *one).stdout
+    assert attack(splitmix, run, "vocabulary", *one).stdout == first
+    assert attack(splitmix, run, "vocabulary", *one, "--seed", "1").stdout != first
 
 
 def test_each_client_is_attacked_with_its_own_head_and_state(home: Path) -> None:
@@ -118,7 +122,7 @@ def test_each_client_is_attacked_with_its_own_head_and_state(home: Path) -> None
 def test_an_attacker_knows_how_many_secret_tokens_a_task_has_by_default(home: Path) -> None:
     system = attacked_texts(run_of(home, "MixGuard"))
     assert system.case(1).view.knowledge.options["secret_tokens"] == 2
-    default = system.config.model_copy(update={"secret_tokens": -1})
+    default = system.config.model_copy(update={"secret_tokens": -1, "max_length": 128})
     view = replace(system, config=default).case(1).view
     assert view.knowledge.options["secret_tokens"] == SECRET_TOKENS["generation"]
     assert {release.texts for release in view.releases} == {2}
@@ -183,7 +187,7 @@ def test_an_attack_on_images_is_not_one_on_texts(splitmix: Splitmix, home: Path)
 
 def test_fewer_victims_than_asked_for_are_told(splitmix: Splitmix, home: Path) -> None:
     result = splitmix(
-        "attack", "run", run_of(home, "USplitFL").id, "--attack", "vocabulary", "--victims", "50"
+        "attack", "run", run_of(home, "USplitSL").id, "--attack", "vocabulary", "--victims", "50"
     )
     assert result.exit_code == 0
     assert "asks for 50 texts of each kind; there are only 8 training and 6 held-out" in (

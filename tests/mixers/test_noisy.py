@@ -55,12 +55,11 @@ def test_rounding_to_few_bits_follows_the_noise(dtype: torch.dtype) -> None:
     share = noisy(
         WeightedShare(lam=3.1e-8), sigma_s=1e-6, sigma_y=1e-6, clip_norm=0.5, clamp_labels=False
     )
-    made = torch.ones(1, 4, 64, dtype=dtype)
-    uploads = [share.upload(made)[0] for _ in range(2000)]
-    labels = [share.upload_labels(torch.tensor([1]), dtype) for _ in range(20_000)]
-    assert {one.dtype for one in (*uploads, *labels)} == {dtype}
-    assert float(torch.cat(uploads).double().mean()) == pytest.approx(0.5 / 8 * 3.1e-8, abs=6e-9)
-    assert float(torch.cat(labels).double()[:, 1].mean()) == pytest.approx(3.1e-8, abs=2.2e-8)
+    upload, _ = share.upload(torch.ones(2000, 4, 64, dtype=dtype))
+    labels = share.upload_labels(torch.ones(20_000, dtype=torch.int64), dtype)
+    assert upload.dtype == labels.dtype == dtype
+    assert float(upload.double().mean()) == pytest.approx(0.5 / 8 * 3.1e-8, abs=6e-9)
+    assert float(labels.double()[:, 1].mean()) == pytest.approx(3.1e-8, abs=2.2e-8)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 3.0])

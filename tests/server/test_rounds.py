@@ -173,7 +173,8 @@ def test_training_learns() -> None:
         if name.endswith("SFL"):  # learns as the one without averaging does
             continue
         toy = toy_for(name, clients=4, batch=4, dropout=0.0)
-        _, seen, _ = run(maker(name), toy, 40, server_update="sum")
+        rounds = 40 if name.startswith("Shuffled") else 24  # permuted patches are hard to learn
+        _, seen, _ = run(maker(name), toy, rounds, server_update="sum")
         losses = [float(step.result.loss) for step in seen.steps]
         assert sum(losses[-15:]) < 0.95 * sum(losses[:15]), name
 

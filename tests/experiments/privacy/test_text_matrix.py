@@ -40,6 +40,12 @@ def place_in(folder: Path) -> Place:
     return Place(folder, SMOKE, SUMS)
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Return a place of all tests of this file: none trains a row that another has trained."""
+    return place_in(tmp_path_factory.mktemp("texts"))
+
+
 def test_rows_are_methods_with_options_of_theirs_and_columns_are_attacks() -> None:
     # A server that averages heads and tails has them, and needs no attack.
     others = {name for name, kind in USHAPE_STRATEGIES.items() if not kind.averages}
@@ -88,9 +94,8 @@ def of(made: list[Result], method: str, attack: str, metric: str = "token accura
     return next(r for r in made if (r.method, r.attack, r.metric) == (method, attack, metric))
 
 
-def test_cells_run_through_and_only_once(tmp_path: Path) -> None:
+def test_cells_run_through_and_only_once(place: Place) -> None:
     """All parts run at scale smoke: victims, attacks, scores; a second run does nothing."""
-    place = place_in(tmp_path)
     cells = choose(
         "USplitSL:vocabulary, USplitSL:tag, USplitSL:key-search, MixGuard-k3-secret20:key-search, "
         "MixGuard-k3:gradient-ratio, MixGuard-k3:adaptive, NaiveMixSL:vocabulary, "
@@ -133,12 +138,11 @@ def test_cells_run_through_and_only_once(tmp_path: Path) -> None:
     assert text.rstrip().endswith(TEXTS.legend)
     names = "USplitSL:vocabulary, NoPeekSL:vocabulary"
     shown = results(choose(names, [0], TEXTS), place)
-    block = matrix_block("matrix", f"texts:smoke@{SUMS} {names}", tmp_path)
+    block = matrix_block("matrix", f"texts:smoke@{SUMS} {names}", place.home)
     assert block == to_markdown(shown, TEXTS)
 
 
-def test_extensions_send_what_they_say_and_their_attacks_know_it(tmp_path: Path) -> None:
-    place = place_in(tmp_path)
+def test_extensions_send_what_they_say_and_their_attacks_know_it(place: Place) -> None:
     cells = choose(
         "USplitSL+tail:vocabulary, USplitSL+tail:tag, MixGuard-k3+tail:gradient-ratio, "
         "MixGuard-k3:gradient-ratio, MixGuard-k3+one-message:gradient-ratio, "
@@ -171,8 +175,7 @@ def test_extensions_send_what_they_say_and_their_attacks_know_it(tmp_path: Path)
     assert (of(made, "DPForwardSL+tail", "vocabulary").value or 0) < 0.3
 
 
-def test_ablations_of_mixguard_train_and_say_how_well_they_decode(tmp_path: Path) -> None:
-    place = place_in(tmp_path)
+def test_ablations_of_mixguard_train_and_say_how_well_they_decode(place: Place) -> None:
     rows = [
         "MixGuard-k3-convex",
         "MixGuard-k3-uncalibrated",
@@ -194,17 +197,16 @@ def test_ablations_of_mixguard_train_and_say_how_well_they_decode(tmp_path: Path
     assert all(0 < (value or 0) <= 1 + 1e-6 for value in leak.values())
 
 
-def test_a_defence_is_brought_to_mixguards_utility(tmp_path: Path) -> None:
-    place, row = place_in(tmp_path), TEXT_ROWS["NoPeekSL-equal"]
+def test_a_defence_is_brought_to_mixguards_utility(place: Place, tmp_path: Path) -> None:
+    row = TEXT_ROWS["NoPeekSL-equal"]
     cells = choose("NoPeekSL-equal:vocabulary", [0], TEXTS)
-    tasks = tasks_of(cells, place)
-    assert [str(task) for task in tasks] == [
+    assert [str(task) for task in tasks_of(cells, place_in(tmp_path))] == [
         "MixGuard-k3: training, seed 0",
         "NoPeekSL-equal: noise at which utility is MixGuard-k3's",
         "NoPeekSL-equal: training, seed 0",
         "NoPeekSL-equal: vocabulary, server, seed 0",
     ]
-    assert not run_tasks(tasks, place, apart=False, on_progress=lambda _: None)
+    assert not run_tasks(tasks_of(cells, place), place, apart=False, on_progress=lambda _: None)
     said = json.loads(place.noise(row).read_text())
     assert said["dcor_weight"] == 1.0
     assert list(said["tried"]) == ["1.0"]
@@ -215,8 +217,8 @@ def test_a_defence_is_brought_to_mixguards_utility(tmp_path: Path) -> None:
     assert "| option |" in to_markdown(made, TEXTS)
 
 
-def test_a_victim_is_kept_as_it_was_trained(tmp_path: Path) -> None:
-    place, row = place_in(tmp_path), TEXT_ROWS["MixGuard-k3"]
+def test_a_victim_is_kept_as_it_was_trained(place: Place) -> None:
+    row = TEXT_ROWS["MixGuard-k3"]
     cell = MatrixCell(row, TEXTS.columns_of("vocabulary")[0], 0)
     tasks = [task for task in tasks_of([cell], place) if task.kind == "victim"]
     assert not run_tasks(tasks, place, apart=False, on_progress=lambda _: None)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import gc
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -108,20 +107,29 @@ def test_building_leaves_torchs_generator_alone() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_only_the_parts_asked_for_take_memory(tmp_path: Path) -> None:
-    """In a process of its own: here other tests' weights come and go."""
-    sources_of: list[str] = []
-    for name in ("llama", "qwen3", "qwen3_moe", "gpt2"):
-        saved(tmp_path / name, name)
-        sources_of += [name, str(tmp_path / name)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.segments.language.memory_of_parts", *sources_of],
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == "ok", done.stderr[-2000:]
+def weights() -> list[nn.Parameter]:
+    """Return the weights of this process that have memory."""
+    gc.collect()
+    return [t for t in gc.get_objects() if type(t) is nn.Parameter and not t.is_meta]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3_moe", "gpt2"])
+@pytest.mark.parametrize("from_folder", [False, True], ids=["new", "from a folder"])
+def test_only_the_parts_asked_for_take_memory(
+    name: str, from_folder: bool, tmp_path: Path
+) -> None:
+    if from_folder:
+        saved(tmp_path, name)
+    before = weights()  # of other tests, which stay as long as this list
+    parts = build(tmp_path if from_folder else config_of(name), parts=("head", "tail"))
+    assert parts.trunk is None
+    assert parts.head is not None
+    assert parts.tail is not None
+    own = {id(weight) for part in (parts.head, parts.tail) for weight in part.parameters()}
+    known = own.union(map(id, before))
+    now = weights()
+    assert own <= {id(weight) for weight in now}
+    assert not [tuple(weight.shape) for weight in now if id(weight) not in known]
 
 
 @pytest.mark.parametrize(

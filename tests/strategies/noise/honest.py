@@ -138,17 +138,18 @@ def run(
     seen, sent = Seen(), {} if sent is None else sent
     options = {"optimizer": sgd(0.1), "schedule": constant, "device": "cpu", **options}
     strategy = kind(toy.upper(), observers=[seen, *watch], **options)
-    clients = [
-        toy.make_clients(
+    by_budget = {
+        budget: toy.make_clients(
             sgd(0.1),
             kind=Honest,
             shares=strategy.mixer.shares,
             repeatable_secrets=repeatable,
-            privacy=(budgets or {}).get(client),
+            privacy=budget,
             benchmark_data=toy.test_data(0) if benchmark else None,
-        )[client]
-        for client in range(toy.clients)
-    ]
+        )
+        for budget in {None, *(budgets or {}).values()}
+    }
+    clients = [by_budget[(budgets or {}).get(client)][client] for client in range(toy.clients)]
     for client in clients:
         client.sent = sent  # type: ignore[attr-defined]
     if prepare is not None:
