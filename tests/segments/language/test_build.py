@@ -115,9 +115,7 @@ def weights() -> list[nn.Parameter]:
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3_moe", "gpt2"])
 @pytest.mark.parametrize("from_folder", [False, True], ids=["new", "from a folder"])
-def test_only_the_parts_asked_for_take_memory(
-    name: str, from_folder: bool, tmp_path: Path
-) -> None:
+def test_only_the_parts_asked_for_take_memory(name: str, from_folder: bool, tmp_path: Path) -> None:
     if from_folder:
         saved(tmp_path, name)
     before = weights()  # of other tests, which stay as long as this list
