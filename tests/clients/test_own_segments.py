@@ -203,7 +203,7 @@ def test_weights_without_a_shape_are_refused_at_once() -> None:
     smashed_of(segment)
 
 
-@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, INPUTS[:2])])
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, INPUTS[:2])])  # type: ignore[no-untyped-call]
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_a_scripted_segment_is_taken_and_its_copy_refused_with_the_remedy(make: Any) -> None:
     """Torch makes weights of the copy that no optimizer takes, and says so of a non-leaf Tensor."""
