@@ -151,17 +151,20 @@ class MixGuard(Hiding):
             pad_to=options.pad_to,
             max_length=options.max_length,
         )
+        positions = own.positions
         if options.mask == "target":  # supports are cut or filled
             width = int(masks[0].any(0).nonzero().max()) + 1
             ids, masks = ids[..., :width], masks[:1, :, :width].expand(options.k, -1, -1)
             union = masks[0]
+            # Padding of the own texts was cut off, too. Its places have no loss.
+            positions = positions.clamp(max=width - 1)
         hidden = head(ids[0], masks[0])
         with torch.no_grad():  # supports are constants
             supports = head(ids[1:].flatten(0, 1), masks[1:].flatten(0, 1))
         supports = supports.unflatten(0, (options.k - 1, -1))
         secret, messages = self._mix(secret, hidden, supports)
         known = hidden.detach() if self.kernel is None else hidden
-        return Mixtures(list(messages), union, batch, secret, known, masks[0], own.positions)
+        return Mixtures(list(messages), union, batch, secret, known, masks[0], positions)
 
     def _mix(self, secret: Secret, hidden: Tensor, supports: Tensor) -> tuple[Secret, Tensor]:
         """Mix with the secret, or with a redrawn one whose measured leak is within `max_leak`."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients import ClientError, MixGuardClient
+from flwr_splitmix.clients import ClientError, MixGuardClient, TextSet
+from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding.mixguard import MixGuardOptions, measured_leak
 from flwr_splitmix.strategies import MixGuard
 from tests.hiding.mixguard.test_protocol import ORDER, TOY, batch_of, client_of
@@ -75,6 +77,18 @@ def test_a_mask_of_the_targets_own_costs_nothing_where_a_union_does() -> None:
         off = (client.hiding.recover(reversed_, sent)[real] - back[real]).abs().max()
         assert (float(off.detach()) < 1e-9) == exact
         assert torch.equal(sent.mask, sent.own_mask) == exact
+
+
+def test_a_mask_of_the_targets_own_goes_with_texts_that_are_padded_further() -> None:
+    toy = replace(TOY, affine=True)
+    client, trunk = client_of(toy, mask="target"), toy.server()
+    texts, losses = TOY.texts(0, 4).texts, []
+    for pad_to in (None, 20):
+        padded = TextSet(texts, texts, pad_to=pad_to).batch(np.arange(4))
+        sent = client.hiding.obfuscate(TextBatch.of(padded, torch.device("cpu")))
+        outputs = [trunk(message, sent.mask) for message in sent.messages]
+        losses.append(client.hiding.loss(client.hiding.recover(outputs, sent), sent))
+    torch.testing.assert_close(losses[1], losses[0])
 
 
 def test_no_batch_leaks_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
