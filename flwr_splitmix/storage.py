@@ -244,6 +244,7 @@ def unpack_optimizer(
         )
     groups = [{**ours, **kept} for ours, kept in zip(left_out, meta["groups"], strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    _keep_scalar_dtypes(optimizer, state)
     for wanted, group, before in zip(own, optimizer.param_groups, meta["groups"], strict=True):
         if missing := sorted(wanted.keys() - group.keys()):
             raise ValueError(f"this state of an optimizer has no {missing[0]!r}")
@@ -258,3 +259,19 @@ def unpack_optimizer(
                     f"this state of an optimizer has no {entry!r}, needed for {option}="
                     f"{group[option]!r}"
                 )
+
+
+def _keep_scalar_dtypes(
+    optimizer: torch.optim.Optimizer, state: Mapping[int, Mapping[str, Any]]
+) -> None:
+    """Give loaded 0-d tensors the dtype that they were kept in; torch's loading casts all but step.
+
+    Moments take the weights' dtype, which may be another in the resumed run. Scalars, such as
+    NAdam's `mu_product`, have one of their own.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, entries in state.items():
+        loaded = optimizer.state[parameters[index]]
+        for name, kept in entries.items():
+            if name != "step" and isinstance(kept, Tensor) and kept.ndim == 0:
+                loaded[name] = kept.to(loaded[name].device)

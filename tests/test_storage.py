@@ -220,6 +220,29 @@ def test_two_optimizers_share_a_file_by_prefix(tmp_path: Path) -> None:
     assert torch.equal(optimizer.state[parameter]["momentum_buffer"], torch.full((2,), 2.0))
 
 
+@pytest.mark.parametrize("make", [torch.optim.NAdam, torch.optim.ASGD, torch.optim.AdamW])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_scalars_of_an_optimizer_keep_their_dtype(make: Any, dtype: torch.dtype) -> None:
+    """Torch's loading casts them to the weights' dtype, which rounds them or what follows."""
+    first, second = torch.ones(2, dtype=dtype), torch.ones(2, dtype=dtype)
+    began, resumed = make([first], lr=0.01), make([second], lr=0.01)
+    for _ in range(3):
+        step(began, [first], [torch.full((2,), 0.3, dtype=dtype)])
+    unpack_optimizer(resumed, *pack_optimizer(began))
+    for name, value in began.state[first].items():
+        torch.testing.assert_close(resumed.state[second][name], value, rtol=0, atol=0)
+
+
+def test_moments_take_the_dtype_of_the_weights() -> None:
+    first, second = torch.zeros(2), torch.zeros(2, dtype=torch.float64)
+    began = torch.optim.NAdam([first])
+    step(began, [first], [torch.ones(2)])
+    resumed = torch.optim.NAdam([second])
+    unpack_optimizer(resumed, *pack_optimizer(began))
+    kept = resumed.state[second]
+    assert (kept["exp_avg"].dtype, kept["mu_product"].dtype) == (torch.float64, torch.float32)
+
+
 @pytest.mark.parametrize("tensor", [False, True])
 def test_a_resumed_optimizer_keeps_its_own_options_and_takes_the_state(tensor: bool) -> None:
     first, second = torch.zeros(2), torch.zeros(2)
