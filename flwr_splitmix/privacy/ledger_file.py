@@ -14,9 +14,16 @@ from flwr_splitmix.privacy.events import Relation
 from flwr_splitmix.privacy.journal import Journal, JournalError, SharedJournal, read_journal
 from flwr_splitmix.privacy.ledger import Charge, Ledger
 
-VERSION = 2
+VERSION = 3
+"""Version of the format; in earlier ones a run's first line had no sum."""
 
-_READABLE = (1, VERSION)
+_READABLE = (1, 2, VERSION)
+
+LONG = 1 << 20
+"""Bytes below which a file is not summed up, however few its records."""
+
+RECORD_BYTES = 52
+"""Most bytes that the sums of one record take, for smashed data and labels."""
 
 RELATION: Relation = "replace"
 """The relation of every such file: a record is replaced, which costs the most."""
@@ -31,6 +38,9 @@ class LedgerFile:
 
     Processes of several runs, or of one, may use a file at once: each holds it while it charges,
     and sees what the others have charged.
+
+    A file of more than 1 MB that has become four times as long as the sums of each record is
+    replaced by these when it is read. Every number stays the same, to the last bit.
 
     Parameters
     ----------
@@ -69,9 +79,9 @@ class LedgerFile:
             if self._journal.changed:
                 heads, ledgers = self._read()
                 if self._own not in heads:  # another run has begun, and summed up all before it
-                    journal.append(self._first_line)
+                    journal.append(_first_line(*self._own))
                     heads, ledgers = self._read()
-                self._take(heads, ledgers)
+                self._take(journal, heads, ledgers)
             yield
 
     def charge(self, charge: Charge, records: ArrayLike | None) -> None:
@@ -88,19 +98,14 @@ class LedgerFile:
             self._journal.note_seen()
             self.ledger.post(charge, records=records)
 
-    @property
-    def _first_line(self) -> dict[str, Any]:
-        run, records = self._own
-        return {"version": VERSION, "run": run, "records": records}
-
     def _begin(self, journal: Journal) -> None:
         """Go on with this run's charges, or begin them after the sum of all earlier ones."""
         heads, ledgers = self._read()
         if self._own not in heads:
             carried = [_plain(ledger.total(), None) for ledger in ledgers]
-            journal.replace([self._first_line, *carried])
+            journal.replace([_first_line(*self._own), *carried])
             heads, ledgers = self._read()
-        self._take(heads, ledgers)
+        self._take(journal, heads, ledgers)
 
     def _read(self) -> tuple[list[tuple[str, int]], list[Ledger]]:
         """Return the runs in the file, each with its records, and their ledgers."""
@@ -110,22 +115,45 @@ class LedgerFile:
             if "version" in entry or not heads:
                 if entry.get("version") not in _READABLE:
                     raise JournalError(
-                        f"{self._journal.path.name} is no ledger of version 1 or {VERSION}"
+                        f"{self._journal.path.name} is no ledger of version 1 to {VERSION}"
                     )
                 heads.append((entry["run"], entry["records"]))
-                ledgers.append(Ledger(RELATION, entry["records"]))
+                ledgers.append(self._begun_with(entry))
             elif "key" not in entry:  # early ledgers also noted a run's first weights
                 charge, charged = _charge(entry)
                 ledgers[entry.get("head", 0)].post(charge, records=charged)
         return heads, ledgers
 
-    def _take(self, heads: list[tuple[str, int]], ledgers: list[Ledger]) -> None:
+    def _begun_with(self, entry: Mapping[str, Any]) -> Ledger:
+        """Return the ledger of a run's first line, which may have the sum of earlier lines."""
+        ledger = Ledger(RELATION, entry["records"])
+        if "ledger" in entry:
+            try:
+                ledger.load_state_dict(entry["ledger"])
+            except ValueError as error:
+                raise JournalError(f"{self._journal.path.name} has a bad sum: {error}") from error
+        return ledger
+
+    def _take(self, journal: Journal, heads: list[tuple[str, int]], ledgers: list[Ledger]) -> None:
+        """Take what was read, and sum up the file if it is long."""
+        sums = RECORD_BYTES * sum(records for _, records in heads)
+        if self._journal.path.stat().st_size > max(LONG, 4 * sums):
+            journal.replace(
+                [
+                    {**_first_line(*head), "ledger": ledger.state_dict()}
+                    for head, ledger in zip(heads, ledgers, strict=True)
+                ]
+            )
         self._head = heads.index(self._own)
         self.ledger = ledgers[self._head]
         for number, ledger in enumerate(ledgers):
             if number != self._head:
                 self.ledger.post(ledger.total())
         self._journal.note_seen()
+
+
+def _first_line(run: str, records: int) -> dict[str, Any]:
+    return {"version": VERSION, "run": run, "records": records}
 
 
 def _plain(charge: Charge, records: ArrayLike | None) -> dict[str, Any]:

@@ -202,6 +202,7 @@ def test_a_nodes_guards_are_timed_with_and_without_the_wait_for_the_disk(tmp_pat
         assert written[f"{name}_ms"] > 0
         assert written[f"{name}_without_fsync_ms"] > 0
     assert written["open_long_ledger_ms"] > 0
+    assert written["open_summed_ledger_ms"] > 0
 
 
 def test_a_killed_benchmark_leaves_no_busy_loops() -> None:

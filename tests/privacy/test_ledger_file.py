@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flwr_splitmix.privacy import Exposure, GaussianNoise, Ledger, Release
-from flwr_splitmix.privacy.journal import Journal, JournalError
+from flwr_splitmix.privacy.journal import Journal, JournalError, read_journal
 from flwr_splitmix.privacy.ledger_file import LedgerFile
 
 NOISE = GaussianNoise(sigma_s=20.0, sigma_y=10.0)
@@ -85,7 +86,7 @@ def _full(file: int) -> None:
 def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
     with closing(Journal(tmp_path / "ledger")) as journal:
         journal.append({"version": 99})
-    with pytest.raises(JournalError, match="no ledger of version 1 or 2"):
+    with pytest.raises(JournalError, match="no ledger of version 1 to 3"):
         LedgerFile(tmp_path / "ledger", "a", 4)
 
 
@@ -142,3 +143,79 @@ def test_a_file_that_is_held_is_waited_for(tmp_path: Path, monkeypatch: pytest.M
             time.sleep(0.1)
             assert not waiting.done()
         assert waiting.result(10) > 0
+
+
+ROUNDS = [[0, 1], [2, 3], [0, 2], [1], [0, 3]] * 3
+"""The records of more charges than a file of four records keeps line by line."""
+
+
+def test_a_long_file_is_summed_up_and_no_number_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node's new process, in every round, read each line that any round had written."""
+    monkeypatch.setattr("flwr_splitmix.privacy.ledger_file.LONG", 1)
+    path, expected = tmp_path / "ledger", Ledger("replace", 4)
+    for number, records in enumerate(ROUNDS):
+        file = LedgerFile(path, "run-1", 4)
+        release = replace(RELEASE, noise=replace(NOISE, sigma_s=20.0 + number))  # sums round
+        file.charge(file.ledger.price(release, Exposure("gradients")), records)
+        expected.charge(release, Exposure("gradients"), records=records)
+        assert file.ledger.state_dict() == expected.state_dict()
+    assert LedgerFile(path, "run-1", 4).ledger.state_dict() == expected.state_dict()
+    assert len(read_journal(path)) < len(ROUNDS) / 2
+
+
+def test_runs_at_once_go_on_with_a_file_that_one_of_them_has_summed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger"
+    first, second = LedgerFile(path, "run-1", 4), LedgerFile(path, "run-2", 4)
+    for records in ROUNDS:
+        spend(first, records)
+        spend(second, records)
+    with first.held():
+        before = first.ledger.statement(DELTA)
+    monkeypatch.setattr("flwr_splitmix.privacy.ledger_file.LONG", 1)
+    again = LedgerFile(path, "run-1", 4)
+    assert again.ledger.statement(DELTA) == before
+    assert len(read_journal(path)) == 2
+    with second.held(), pytest.raises(JournalError, match="written by another process"):
+        Journal(path)
+    worst = Ledger("replace", 1)
+    worst.charge(*[RELEASE] * (2 * 3 * 3 + 2), records=[0])
+    spend(second, [0])
+    assert spend(first, [0]) == pytest.approx(worst.epsilon(DELTA))
+
+
+def test_a_file_that_cannot_be_summed_up_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = LedgerFile(tmp_path / "ledger", "run-1", 4)
+    for records in ROUNDS:
+        before = spend(file, records)
+    lines = read_journal(tmp_path / "ledger")
+    monkeypatch.setattr("flwr_splitmix.privacy.ledger_file.LONG", 1)
+    monkeypatch.setattr("os.fsync", _full)
+    with pytest.raises(OSError, match="No space left"):
+        LedgerFile(tmp_path / "ledger", "run-1", 4)
+    monkeypatch.undo()
+    assert read_journal(tmp_path / "ledger") == lines
+    assert LedgerFile(tmp_path / "ledger", "run-1", 4).ledger.epsilon(DELTA) == before
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_ledgers_of_earlier_versions_are_read(tmp_path: Path, version: int) -> None:
+    charge = {"batch": ["0.5", "0.25"], "everywhere": "0.0", "notes": ["gradients"], "count": 1}
+    with closing(Journal(tmp_path / "ledger")) as journal:
+        journal.append({"version": version, "run": "a", "records": 4})
+        journal.append({**charge, "records": [0, 1]}, {**charge, "records": [1]})
+    file = LedgerFile(tmp_path / "ledger", "a", 4)
+    assert file.ledger.spent().tolist() == [1.0, 0.5, 1.5]
+    assert file.ledger.releases == 2
+
+
+def test_a_sum_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "ledger")) as journal:
+        journal.append({"version": 3, "run": "a", "records": 4, "ledger": {"version": 99}})
+    with pytest.raises(JournalError, match="has a bad sum"):
+        LedgerFile(tmp_path / "ledger", "a", 4)
