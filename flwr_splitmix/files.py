@@ -149,6 +149,44 @@ def write_all(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line, in place of one that a crash left unfinished; it is on the disk on return.
+
+    A new file is readable by its owner only.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; the lines before are intact.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        whole = _end_of_lines(file)
+        try:
+            os.ftruncate(file, whole)
+            os.lseek(file, whole, os.SEEK_SET)
+            write_all(file, f"{line}\n".encode())
+            os.fsync(file)
+        except OSError:
+            os.ftruncate(file, whole)
+            raise
+    finally:
+        os.close(file)
+    if not whole:
+        flush_folder(path.parent)
+
+
+def _end_of_lines(file: int) -> int:
+    end = os.lseek(file, 0, os.SEEK_END)
+    while end:
+        start = max(0, end - 4096)
+        last = os.pread(file, end - start, start).rfind(b"\n")
+        if last >= 0:
+            return start + last + 1
+        end = start
+    return 0
+
+
 def flush_folder(folder: Path) -> None:
     """Wait until the disk has the names in a folder: a new or renamed file is lost without.
 

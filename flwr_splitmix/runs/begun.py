@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr_splitmix.files import flush_folder, write_all
+from flwr_splitmix.files import append_line
 from flwr_splitmix.runs.damage import unreadable
 
 
@@ -21,40 +20,8 @@ class Begun(NamedTuple):
 
 
 def append_begun(path: Path, begun: Begun) -> None:
-    """Append a line; it is on the disk when this returns.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the lines before are intact.
-    """
-    line = json.dumps(begun._asdict()) + "\n"
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        whole = _end_of_lines(file)
-        try:
-            os.ftruncate(file, whole)  # a line that a crash left unfinished has not begun a round
-            os.lseek(file, whole, os.SEEK_SET)
-            write_all(file, line.encode())
-            os.fsync(file)
-        except OSError:
-            os.ftruncate(file, whole)
-            raise
-    finally:
-        os.close(file)
-    if not whole:
-        flush_folder(path.parent)
-
-
-def _end_of_lines(file: int) -> int:
-    end = os.lseek(file, 0, os.SEEK_END)
-    while end:
-        start = max(0, end - 4096)
-        last = os.pread(file, end - start, start).rfind(b"\n")
-        if last >= 0:
-            return start + last + 1
-        end = start
-    return 0
+    """Append a line; it is on the disk when this returns; raise OSError as `append_line` does."""
+    append_line(path, json.dumps(begun._asdict()))
 
 
 def read_begun(path: Path) -> list[Begun]:

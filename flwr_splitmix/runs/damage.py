@@ -17,6 +17,7 @@ _REMEDIES = {
     "config.json": "restore it, or remove the run's folder",
     "failure.json": "remove it; it only says which error ended the run",
     "inputs.json": "restore it, or remove it if the data set is here: it is then read again",
+    "metrics.jsonl": "restore it, or remove it: the newest rounds are then missing from tables",
     "metrics.parquet": "restore it, or remove it: the rounds so far are then missing from tables",
     "mixtures.json": "remove it; the report then shows no mixtures",
     "recording.json": "remove the folder that it is in, and record again (record-attacks)",

@@ -1,10 +1,20 @@
-"""The metrics of a run as a Parquet file: one row per round, one type per column."""
+"""The metrics of a run on disk: one row per round, one type per column."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flwr_splitmix.files import (
+    append_line,
+    check_regular,
+    marked,
+    strict_json,
+    unmarked,
+    write_atomic,
+)
 from flwr_splitmix.runs.damage import check_types, unreadable
 from flwr_splitmix.runs.errors import RunError
 
@@ -30,6 +40,132 @@ _COLUMNS: dict[str, str | None] = {
     "slowest_node": None,  # a name or a Flower node id: typed by its values
     "steps_per_second": "float64",
 }
+
+_SHARE = 20
+"""metrics.parquet is written anew when it would lack one row in so many."""
+
+
+class MetricsFile:
+    """A run's rows: in metrics.parquet, but for the newest, which are lines of metrics.jsonl.
+
+    A Parquet file is always written whole, so that rounds would cost more and more. While the
+    rows are few it is written in every round, and there is no other file.
+
+    Each line names the round of the row before it, and counts only behind that row: a crash, or a
+    reader between two writes, finds each row once.
+
+    Parameters
+    ----------
+    folder
+        The run's directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._whole, self._newest = folder / "metrics.parquet", folder / "metrics.jsonl"
+        self._rows: list[Row] | None = None
+        self._lines = 0
+        self._kinds: dict[str, pa.DataType] = {}
+
+    @property
+    def rows(self) -> list[Row]:
+        """Copies of all rows, with all columns.
+
+        Raises
+        ------
+        RunError
+            If a file exists but cannot be read.
+        """
+        rows = self._read()
+        absent = dict.fromkeys(rows[-1]) if rows else {}  # a column may have come with any row
+        return [absent | row for row in rows]
+
+    @property
+    def last_round(self) -> int | None:
+        """The newest row's round; None without rows. Raises as `rows`."""
+        rows = self._read()
+        return rows[-1]["round"] if rows else None
+
+    def append(self, row: Row) -> None:
+        """Add a row; it is on the disk when this returns.
+
+        Raises
+        ------
+        RunError
+            If a value does not fit its column.
+        OSError
+            If it cannot be written; earlier rows are then intact.
+        """
+        rows, last = self._read(), self.last_round
+        few = (self._lines + 1) * _SHARE < len(rows) + 1
+        fitting = self._fitting(row) if few else None
+        if fitting is None:
+            self._write([*rows, row])
+            return
+        append_line(self._newest, strict_json({"after": last, "row": marked(fitting)}))
+        self._lines += 1
+        rows.append(fitting)
+
+    def keep(self, round: int) -> None:
+        """Remove the rows after a round; errors as in `append`."""
+        self._write([row for row in self._read() if row["round"] <= round])
+
+    def complete(self) -> None:
+        """Bring all rows into metrics.parquet; errors as in `append`."""
+        if self._newest.exists():
+            self._write(self._read())
+
+    def _read(self) -> list[Row]:
+        if self._rows is None:
+            lines = _read_lines(self._newest)  # before the file that its rows go to
+            rows = read_rows(self._whole)
+            before = len(rows)
+            for after, row in lines:
+                if after == (rows[-1]["round"] if rows else None):
+                    rows.append(row)
+            self._rows, self._lines = rows, len(rows) - before
+        return self._rows
+
+    def _fitting(self, row: Row) -> Row | None:
+        """Return a row as it will be read; None if the columns or their types are others so far."""
+        if row.keys() - self._kinds.keys():
+            return None
+        try:
+            return _last(_table([row], self._kinds), row)
+        except RunError:
+            return None
+
+    def _write(self, rows: list[Row]) -> None:
+        """Write metrics.parquet with all rows; errors as in `append`."""
+        table = _table(rows)
+        write_atomic(self._whole, as_parquet(table))
+        self._kinds = {field.name: field.type for field in table.schema}
+        self._rows = [*rows[:-1], _last(table, rows[-1])] if rows else []
+        self._lines = 0
+        self._newest.unlink(missing_ok=True)
+
+
+def _read_lines(path: Path) -> list[tuple[int | None, Row]]:
+    """Return rows of metrics.jsonl, each with the round of the row before; raise RunError."""
+    try:
+        check_regular(path)
+        *lines, _ = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(path, error) from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+            after, row = value["after"], unmarked(value["row"])
+            fine = isinstance(row["round"], int) and isinstance(after, int | None)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            fine = False
+        if not fine:
+            raise unreadable(path, f"line {number} is damaged")
+        check_types(path, row)
+        rows.append((after, row))
+    return rows
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -61,8 +197,25 @@ def read_rows(path: Path) -> list[Row]:
     return [absent | row for row in rows]
 
 
-def rows_as_parquet(rows: list[Row]) -> tuple[bytes, list[Row]]:
-    """Return the bytes of a Parquet file, and the rows as they will be read from it.
+def as_parquet(table: pa.Table) -> bytes:
+    """Return a table as the bytes of a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _last(table: pa.Table, row: Row) -> Row:
+    """Return a table's last row, which is `row`, as it will be read, with texts that it shares."""
+    (read,) = table.slice(len(table) - 1).to_pylist()
+    return {name: row[name] if isinstance(value, str) else value for name, value in read.items()}
+
+
+def _table(rows: list[Row], kinds: Mapping[str, pa.DataType] | None = None) -> pa.Table:
+    """Return rows as a table, whose columns have these types, or those of all their values.
 
     Raises
     ------
@@ -70,22 +223,12 @@ def rows_as_parquet(rows: list[Row]) -> tuple[bytes, list[Row]]:
         If a value does not fit its column.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    table = _table(rows)
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    return sink.getvalue().to_pybytes(), table.to_pylist()
-
-
-def _table(rows: list[Row]) -> pa.Table:
-    import pyarrow as pa
-
+    known = {name: getattr(pa, kind)() for name, kind in _COLUMNS.items() if kind} | (kinds or {})
     columns = {}
-    for name in dict.fromkeys([*_COLUMNS, *(name for row in rows for name in row)]):
+    for name in dict.fromkeys([*_COLUMNS, *known, *(name for row in rows for name in row)]):
         values = [row.get(name) for row in rows]
-        named = _COLUMNS.get(name)
-        kind = None if named is None else getattr(pa, named)()
+        kind = known.get(name)
         # Flower's node ids need all 64 bits, and Arrow infers a signed type.
         if kind is None and any(isinstance(value, int) and value >= 2**63 for value in values):
             kind = pa.uint64()

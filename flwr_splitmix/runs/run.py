@@ -26,7 +26,7 @@ from flwr_splitmix.runs.damage import (
 )
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
-from flwr_splitmix.runs.metrics_file import Row, read_rows, rows_as_parquet
+from flwr_splitmix.runs.metrics_file import MetricsFile, Row
 from flwr_splitmix.runs.places import make_exclusively, run_paths, runs_directory
 from flwr_splitmix.values import check_kind
 
@@ -54,8 +54,8 @@ class Run:
     ----------
     path
         The run's directory: config.json, begun.jsonl, metrics.parquet, record.json, summary.json,
-        failure.json, lock, checkpoints/, clients/; of some runs also inputs.json, mixtures.json,
-        attacks/.
+        failure.json, lock, checkpoints/, clients/; of some runs also metrics.jsonl, inputs.json,
+        mixtures.json, attacks/.
     id
         The directory's name: UTC time, name, four hex digits; e.g. 20261120-101500-cutmixsl-3f2a.
     config
@@ -74,7 +74,7 @@ class Run:
         self.id = printable(path.name)
         self.config: Row = read_config(path / "config.json")
         self.new = False
-        self._rows: builtins.list[Row] | None = None
+        self._metrics = MetricsFile(path)
         self._hold = Hold(path / "lock", f"run {self.id}")
 
     def held(self) -> AbstractContextManager[None]:
@@ -183,12 +183,12 @@ class Run:
         Raises
         ------
         RunError
-            If metrics.parquet exists but cannot be read.
+            If metrics.parquet or metrics.jsonl exists but cannot be read.
         """
-        return [dict(row) for row in self._metrics()]
+        return self._metrics.rows
 
     def append_round(self, row: Mapping[str, float | int | str | None]) -> None:
-        """Add one round's metrics and rewrite metrics.parquet.
+        """Add one round's metrics; they are on the disk when this returns.
 
         Integers stay integers and text stays text. Further columns may be added in any round and
         are null in the others.
@@ -198,27 +198,24 @@ class Run:
         RunError
             If "round" is not an integer after the last one, or a value does not fit its column.
         OSError
-            If the file cannot be written; earlier rounds are then intact.
+            If they cannot be written; earlier rounds are then intact.
         """
-        rows = self._metrics()
-        number = row.get("round")
+        number, last = row.get("round"), self._metrics.last_round
         if not isinstance(number, int) or isinstance(number, bool):
             raise RunError(f"a row of metrics needs an integer 'round', not {number!r}")
-        if rows and number <= rows[-1]["round"]:
+        if last is not None and number <= last:
             raise RunError(
-                f"round {number} cannot follow round {rows[-1]['round']} in run {self.id}; "
-                "rewind the run first"
+                f"round {number} cannot follow round {last} in run {self.id}; rewind the run first"
             )
-        self._write_metrics([*rows, dict(row)])
+        self._metrics.append(dict(row))
 
     def rewind(self, round: int) -> None:
         """Remove the rounds after `round` and the summary: the run is unfinished again."""
-        rows = self._metrics()
+        last = self._metrics.last_round
         # Remove the summary first: a crash in between then leaves an unfinished run.
         (self.path / "summary.json").unlink(missing_ok=True)
-        kept = [row for row in rows if row["round"] <= round]
-        if len(kept) < len(rows):
-            self._write_metrics(kept)
+        if last is not None and last > round:
+            self._metrics.keep(round)
 
     @property
     def begun(self) -> builtins.list[Begun]:
@@ -236,7 +233,8 @@ class Run:
         append_begun(self.path / "begun.jsonl", Begun(round, sorted(clients), evaluates))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json, which marks the run as finished."""
+        """Complete metrics.parquet and write summary.json, which marks the run as finished."""
+        self._metrics.complete()
         _write_json(self.path / "summary.json", summary)
 
     @property
@@ -347,15 +345,6 @@ class Run:
     def clients_dir(self) -> Path:
         """Directory of the clients' states; see `ClientStore`."""
         return self.path / "clients"
-
-    def _metrics(self) -> builtins.list[Row]:
-        if self._rows is None:
-            self._rows = read_rows(self.path / "metrics.parquet")
-        return self._rows
-
-    def _write_metrics(self, rows: builtins.list[Row]) -> None:
-        data, self._rows = rows_as_parquet(rows)
-        write_atomic(self.path / "metrics.parquet", data)
 
 
 def _plain(config: Mapping[str, Any]) -> Mapping[str, Any]:

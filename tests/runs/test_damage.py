@@ -26,6 +26,7 @@ def fit(run: Run, rounds: int) -> None:
 READS: dict[str, tuple[Callable[[Run], Any], str]] = {
     "begun.jsonl": (lambda run: run.begun, "restore it; without it epsilon lacks"),
     "failure.json": (lambda run: run.failure, "remove it; it only says"),
+    "metrics.jsonl": (lambda run: run.rows, "remove it: the newest rounds are then missing"),
     "metrics.parquet": (lambda run: run.rows, "remove it: the rounds so far are then missing"),
     "mixtures.json": (lambda run: run.mixtures, "remove it; the report then shows no mixtures"),
     "record.json": (lambda run: run.record, "remove it; the report then lacks"),
