@@ -113,7 +113,7 @@ class Hiding:
 
     A method that calibrates on public texts defines how often in `calibration_steps`, which must be
     0 once they are taken, and `refines`, and implements the public-text methods; the client does
-    the exchanges.
+    the exchanges. `Calibrating` is a base class of methods with a network to calibrate.
 
     An object belongs to one client, which attaches it at the start of every round.
 

@@ -224,7 +224,8 @@ def _table(rows: list[Row], kinds: Mapping[str, pa.DataType] | None = None) -> p
     """
     import pyarrow as pa
 
-    known = {name: getattr(pa, kind)() for name, kind in _COLUMNS.items() if kind} | (kinds or {})
+    named = {name: getattr(pa, kind)() for name, kind in _COLUMNS.items() if kind}
+    known = {**named, **(kinds or {})}
     columns = {}
     for name in dict.fromkeys([*_COLUMNS, *known, *(name for row in rows for name in row)]):
         values = [row.get(name) for row in rows]

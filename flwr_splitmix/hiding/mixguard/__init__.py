@@ -7,12 +7,12 @@ protection is the depth of the head and the secret tokens, measured by
 `benchmarks.mixguard_attacks`.
 """
 
+from flwr_splitmix.hiding.correction import calibration_loss
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
 from flwr_splitmix.hiding.mixguard.calibration import (
     CalibratedTrunk,
     Calibration,
     Calibrator,
-    calibration_loss,
 )
 from flwr_splitmix.hiding.mixguard.leak import measured_leak
 from flwr_splitmix.hiding.mixguard.mixtures import Mixtures

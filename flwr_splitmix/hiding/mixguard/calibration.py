@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.device import in_float64
-from flwr_splitmix.storage import pack_optimizer, under, unpack_optimizer
+from flwr_splitmix.hiding.correction import Correction, relative_error
 
 LEARNING_RATE = 1e-3
 
@@ -67,30 +65,7 @@ class Calibrator(nn.Module):
         return self.blocks(decoded)  # type: ignore[no-any-return]
 
 
-def calibration_loss(calibrated: Tensor, plain: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean squared error over the entries of real tokens, a float32 (or 64) scalar.
-
-    Parameters
-    ----------
-    calibrated, plain
-        `C(h^)` and `h`, (..., T, d).
-    mask
-        (..., T), 0 at padding.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not fit or no token is real.
-
-    Source: MixGuard, equation 23.
-    """
-    _check(calibrated, plain, mask)
-    here = mask != 0
-    exact = torch.promote_types(calibrated.dtype, torch.float32)
-    return F.mse_loss(calibrated[here].to(exact), plain[here].to(exact))
-
-
-class Calibration:
+class Calibration(Correction):
     """A calibrator with its optimizer: trained on public texts, frozen on private ones.
 
     Calling it applies `C` without dropout; gradients pass through it without updating it.
@@ -104,8 +79,8 @@ class Calibration:
     """
 
     def __init__(self, calibrator: Calibrator, *, learning_rate: float = LEARNING_RATE) -> None:
-        self.calibrator = calibrator.eval().requires_grad_(False)
-        self.optimizer = torch.optim.AdamW(calibrator.parameters(), lr=learning_rate)
+        super().__init__(calibrator, learning_rate=learning_rate)
+        self.calibrator = calibrator
 
     def __call__(self, decoded: Tensor) -> Tensor:
         """Return `C(h^)`, shaped as `h^`, inside the graph of `h^`."""
@@ -119,15 +94,8 @@ class Calibration:
         decoded, plain, mask
             `h^` and `h` (b, T, d), which get no gradient, and (b, T).
         """
-        self.calibrator.train().requires_grad_(True)
-        try:
-            loss = calibration_loss(self.calibrator(decoded.detach()), plain.detach(), mask)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-        finally:
-            self.optimizer.zero_grad(set_to_none=True)
-            self.calibrator.eval().requires_grad_(False)
-        return float(loss.detach())
+        _, loss = self.learn([decoded], plain, mask)
+        return float(loss)
 
     @torch.no_grad()
     def error(self, decoded: Tensor, plain: Tensor, mask: Tensor) -> tuple[float, float]:
@@ -140,25 +108,8 @@ class Calibration:
         mask
             (b, T), nonzero at real tokens.
         """
-        _check(decoded, plain, mask)
-        here = mask != 0
-        true = in_float64(plain[here])
-        before, after = (
-            float((in_float64(guess[here]) - true).norm() / true.norm())
-            for guess in (decoded, self(decoded))
-        )
-        return before, after
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return weights and moments as named tensors, and the optimizer's plain values."""
-        weights = {f"weight.{name}": t for name, t in self.calibrator.state_dict().items()}
-        moments, meta = pack_optimizer(self.optimizer, "moment")
-        return weights | moments, meta
-
-    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Restore `state`, for the same calibrator."""
-        self.calibrator.load_state_dict(under("weight", tensors))
-        unpack_optimizer(self.optimizer, tensors, meta, "moment")
+        before = relative_error(decoded, plain, mask)
+        return before, relative_error(self(decoded), plain, mask)
 
 
 class CalibratedTrunk(nn.Module):
@@ -179,13 +130,3 @@ class CalibratedTrunk(nn.Module):
         """Pass hidden states (b, T, d) through both; a cache goes to the trunk."""
         calibrated: Tensor = self.calibrator(self.trunk(hidden, mask, *cache))
         return calibrated
-
-
-def _check(decoded: Tensor, plain: Tensor, mask: Tensor) -> None:
-    if decoded.shape != plain.shape or mask.shape != plain.shape[:-1]:
-        raise ValueError(
-            f"decoded, plain and mask have shapes {tuple(decoded.shape)}, {tuple(plain.shape)} and "
-            f"{tuple(mask.shape)}; they must be (..., T, d), the same, and (..., T)"
-        )
-    if not bool((mask != 0).any()):
-        raise ValueError("the mask is 0 everywhere; at least one token must be real")

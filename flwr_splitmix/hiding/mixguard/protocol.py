@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Batches, Example, check_map_style, fetch
+from flwr_splitmix.data.batches import Example, check_map_style, fetch
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.calibrating import RECENT, Calibrating
+from flwr_splitmix.hiding.hiding import ClientSide, Sent
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
 from flwr_splitmix.hiding.mixguard.calibration import CalibratedTrunk, Calibration, Calibrator
 from flwr_splitmix.hiding.mixguard.leak import measured_leak
@@ -35,14 +36,11 @@ from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
-RECENT = 20
-"""Number of latest calibration steps over which a round's metrics average errors."""
-
 REDRAWS = 64
 """Secrets tried for a batch before its leak counts as too large."""
 
 
-class MixGuard(Hiding):
+class MixGuard(Calibrating):
     """Sends mixtures meant to be decodable only by the client.
 
     This is the client's half of MixGuard; the server's is `flwr_splitmix.strategies.MixGuard`.
@@ -66,8 +64,6 @@ class MixGuard(Hiding):
     ----------
     calibration
         The calibrator with its optimizer; None before the first round, and without calibration.
-    calibrated
-        Whether the calibration before the first batch is done.
 
     Raises
     ------
@@ -82,7 +78,7 @@ class MixGuard(Hiding):
         "docs/mixguard.md says what it hides, with measured attacks"
     )
 
-    public: Dataset[Example]
+    network = "calibration"
 
     def __init__(
         self,
@@ -93,8 +89,12 @@ class MixGuard(Hiding):
         options: MixGuardOptions | None = None,
     ) -> None:
         check_map_style("public", public)
-        super().__init__(public)
         self.options = options or MixGuardOptions()
+        super().__init__(
+            public,
+            calibration_epochs=self.options.calibration_epochs,
+            refine_every=self.options.refine_every,
+        )
         self._examples = len(public)  # type: ignore[arg-type]
         if not self._examples:
             raise ValueError("MixGuard has no public text: its set of supports is empty")
@@ -113,11 +113,8 @@ class MixGuard(Hiding):
             max_length=self.options.pad_to or self.options.max_length,
         )
         self.calibration: Calibration | None = None
-        self.calibrated = self.options.calibration_epochs == 0
         self.kernel = ResidualKernel() if self.options.decoding == "residual" else None
-        self._drawn = 0
         self._leaks: deque[float] = deque(maxlen=RECENT)
-        self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
 
     @property
     def longest(self) -> int:
@@ -259,31 +256,15 @@ class MixGuard(Hiding):
         each = self.options.secret_per_sample
         return list(one_message(torch.stack(list(gradients)), per_sample=each))
 
-    # Calibration: Stage I over all public texts, and refinement alongside training steps.
+    @property
+    def correction(self) -> Calibration | None:
+        """The calibrator with its optimizer."""
+        return self.calibration
 
     @property
-    def calibration_steps(self) -> int:
-        """Steps of Stage I: `calibration_epochs` over the public texts, once."""
-        return 0 if self.calibrated else self._stage_one
-
-    @property
-    def _stage_one(self) -> int:
-        batches = -(-len(self._calibrated_on) // self.side.batch_size)  # type: ignore[arg-type]
-        return batches * self.options.calibration_epochs
-
-    def refines(self, step: int) -> bool:
-        """Return whether refinement is due: at every `refine_every`-th step."""
-        every = self.options.refine_every if self.calibration is not None else 0
-        return every > 0 and step % every == 0
-
-    def public_batch(self) -> TextBatch | None:
-        """Draw the next public texts; None without calibration."""
-        if self.calibration is None:
-            return None
-        side = self.side
-        batches = Batches(self._calibrated_on, side.batch_size, drawn=self._drawn)
-        self._drawn += 1
-        return TextBatch.of(batches.next_batch(side.seed, side.client), side.device)
+    def learns_on(self) -> Dataset[Example]:
+        """The public texts that are not reserved for supports by the options."""
+        return self._calibrated_on
 
     def public_groups(self, sent: Sent) -> list[Sent]:
         """Return the mixtures, and the texts' plain hidden states, the target of decoding."""
@@ -304,47 +285,34 @@ class MixGuard(Hiding):
                 mixtures.messages, decoded_from, mixtures.hidden, plain, mixtures.own_mask
             )
         self._leaks.append(float(measured_leak(mixtures.messages, mixtures.hidden).mean()))
-        self._errors.append(self.calibration.error(decoded, plain, mixtures.own_mask))
+        self.note(step, self.calibration.error(decoded, plain, mixtures.own_mask))
         self.calibration.step(decoded, plain, mixtures.own_mask)
-        if step is not None and step + 1 >= self._stage_one:
-            self.calibrated = True
 
     def metrics(self) -> dict[str, float]:
         """Return recent decoding errors of public texts, and the leak of their messages."""
         if not self.options.calibrates:
             return {}
-        before, after = zip(*self._errors, strict=True) if self._errors else ((0.0,), (0.0,))
+        before, after = self.mean_errors
         return {
-            "decode-error": sum(before) / len(before),
-            "calibrated-error": sum(after) / len(after),
+            "decode-error": before,
+            "calibrated-error": after,
             "leak": sum(self._leaks) / len(self._leaks) if self._leaks else 0.0,
         }
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the calibrator and the position in the public texts; no secret outlives a step."""
-        meta: dict[str, Any] = {
-            "public-drawn": self._drawn,
-            "calibrated": self.calibrated,
-            "errors": [list(pair) for pair in self._errors],
-            "leaks": list(self._leaks),
-        }
-        if self.calibration is None:
-            return {}, meta
-        tensors, meta["calibration"] = self.calibration.state()
-        kept = {f"calibration.{name}": tensor for name, tensor in tensors.items()}
-        if self.kernel is not None:
-            kept |= {f"kernel.{name}": tensor for name, tensor in self.kernel.state().items()}
-        return kept, meta
+        """Return the calibrator, the kernel and the position in the public texts; no secret."""
+        tensors, meta = super().state()
+        meta["leaks"] = list(self._leaks)
+        if self.kernel is not None and self.calibration is not None:
+            tensors |= {f"kernel.{name}": tensor for name, tensor in self.kernel.state().items()}
+        return tensors, meta
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`, with the same options."""
-        self._drawn, self.calibrated = int(meta["public-drawn"]), bool(meta["calibrated"])
-        self._errors = deque(map(tuple, meta["errors"]), RECENT)
+        super().restore(tensors, meta)
         self._leaks = deque(meta.get("leaks", []), RECENT)  # missing in older checkpoints
         if self.kernel is not None:
             self.kernel.restore(under("kernel", tensors))
-        if self.calibration is not None:
-            self.calibration.restore(under("calibration", tensors), meta["calibration"])
 
     def local_trunk(self, trunk: nn.Module) -> nn.Module:
         """Return the trunk followed by the calibrator, after which the tail was trained.

@@ -8,11 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from flwr_splitmix.data.texts.batch import IGNORED
 from flwr_splitmix.seeding import secret_uniform
 from flwr_splitmix.words import are, counted
-
-IGNORED = -100
-"""The label that losses of torch and transformers ignore."""
 
 
 class Inserted(NamedTuple):

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.device import in_float64
-from flwr_splitmix.hiding.mixguard.calibration import calibration_loss
-from flwr_splitmix.storage import pack_optimizer, under, unpack_optimizer
+from flwr_splitmix.hiding.correction import Correction, relative_error
 
 
 class Denoiser(nn.Module):
@@ -67,7 +62,7 @@ class Denoiser(nn.Module):
         return denoised
 
 
-class Denoising:
+class Denoising(Correction):
     """A denoiser with its optimizer: trained on public texts, frozen on private ones.
 
     Parameters
@@ -79,8 +74,8 @@ class Denoising:
     """
 
     def __init__(self, denoiser: Denoiser, *, learning_rate: float) -> None:
-        self.denoiser = denoiser.eval().requires_grad_(False)
-        self.optimizer = torch.optim.AdamW(denoiser.parameters(), lr=learning_rate)
+        super().__init__(denoiser, learning_rate=learning_rate)
+        self.denoiser = denoiser
 
     def __call__(self, outputs: Tensor, states: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
         """Return the outputs without noise, inside their graph."""
@@ -96,31 +91,5 @@ class Denoising:
         `||x - plain|| / ||plain||` over real tokens, for x the noisy outputs, and for x the
         denoised outputs before the step.
         """
-        given = [part.detach() for part in (outputs, states, noise)]
-        self.denoiser.train().requires_grad_(True)
-        try:
-            denoised = self.denoiser(*given, mask)
-            loss = calibration_loss(denoised, plain.detach(), mask)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-        finally:
-            self.optimizer.zero_grad(set_to_none=True)
-            self.denoiser.eval().requires_grad_(False)
-        here = mask != 0
-        true = in_float64(plain[here])
-        before, after = (
-            float((in_float64(guess.detach()[here]) - true).norm() / true.norm())
-            for guess in (outputs, denoised)
-        )
-        return before, after
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return weights and moments as named tensors, and the optimizer's plain values."""
-        weights = {f"weight.{name}": t for name, t in self.denoiser.state_dict().items()}
-        moments, meta = pack_optimizer(self.optimizer, "moment")
-        return weights | moments, meta
-
-    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Restore `state`, for the same denoiser."""
-        self.denoiser.load_state_dict(under("weight", tensors))
-        unpack_optimizer(self.optimizer, tensors, meta, "moment")
+        denoised, _ = self.learn([outputs, states, noise, mask], plain, mask)
+        return relative_error(outputs, plain, mask), relative_error(denoised, plain, mask)

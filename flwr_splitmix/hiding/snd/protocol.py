@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Batches, Example
+from flwr_splitmix.data.batches import Example
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.calibrating import Calibrating
+from flwr_splitmix.hiding.hiding import ClientSide, Sent
 from flwr_splitmix.hiding.snd.denoiser import Denoiser, Denoising
 from flwr_splitmix.hiding.snd.noise import clip_to, largest_norm, metric_noise
 from flwr_splitmix.seeding import derive_seed, torch_seed
-from flwr_splitmix.storage import under
-
-RECENT = 20
-"""Number of latest denoiser steps over which a round's metrics average errors."""
 
 WIDEST = 256
 """Largest default width of the denoiser's blocks."""
@@ -45,7 +40,7 @@ class NoisyStates(Sent):
         return self.messages[0].detach() - self.hidden
 
 
-class SnD(Hiding):
+class SnD(Calibrating):
     """Adds noise to each token's hidden state, and denoises what the trunk returns.
 
     Noisy states with a norm above the vocabulary's largest are scaled down to it; that norm is
@@ -87,7 +82,7 @@ class SnD(Hiding):
         "gradients that go back to the trunk are without noise: docs/language.md"
     )
 
-    public: Dataset[Example]
+    network = "denoising"
 
     def __init__(
         self,
@@ -120,20 +115,20 @@ class SnD(Hiding):
             )
         if calibration_epochs and not len(public):  # type: ignore[arg-type]
             raise ValueError("SnD has no public text for its denoiser to learn on")
-        super().__init__(public)
+        super().__init__(public, calibration_epochs=calibration_epochs, refine_every=refine_every)
         self.vocab_size = vocab_size
         self.eta = eta
-        self.calibration_epochs = calibration_epochs
         self.calibration_lr = calibration_lr
         self.calibration_blocks = calibration_blocks
         self.calibration_rank = calibration_rank
-        self.refine_every = refine_every
         self.causal = causal
         self.denoising: Denoising | None = None
-        self.calibrated = calibration_epochs == 0
         self._bound: float | None = None
-        self._drawn = 0
-        self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
+
+    @property
+    def correction(self) -> Denoising | None:
+        """The denoiser with its optimizer."""
+        return self.denoising
 
     def attach(self, side: ClientSide) -> None:
         """Begin a round; create the denoiser in the first one."""
@@ -167,28 +162,6 @@ class SnD(Hiding):
             return outputs[0]
         return self.denoising(outputs[0], states.hidden, states.noise, states.mask)
 
-    @property
-    def calibration_steps(self) -> int:
-        """Steps of the denoiser before the first batch, once."""
-        if self.calibrated:
-            return 0
-        batches = -(-len(self.public) // self.side.batch_size)  # type: ignore[arg-type]
-        return batches * self.calibration_epochs
-
-    def refines(self, step: int) -> bool:
-        """Return whether the denoiser takes a step alongside this one."""
-        due = self.refine_every > 0 and step % self.refine_every == 0
-        return due and self.denoising is not None
-
-    def public_batch(self) -> TextBatch | None:
-        """Draw the next public texts; None without a denoiser."""
-        if self.denoising is None:
-            return None
-        side = self.side
-        batches = Batches(self.public, side.batch_size, drawn=self._drawn)
-        self._drawn += 1
-        return TextBatch.of(batches.next_batch(side.seed, side.client), side.device)
-
     def public_groups(self, sent: Sent) -> list[Sent]:
         """Return the noisy states of public texts, and their plain states."""
         states = _noisy(sent)
@@ -200,40 +173,15 @@ class SnD(Hiding):
         """Take one step of the denoiser."""
         assert self.denoising is not None
         states, ((noisy,), (plain,)) = _noisy(groups[0]), outputs
-        self._errors.append(
-            self.denoising.step(noisy, states.hidden, states.noise, plain, states.mask)
-        )
-        if step is not None and step + 1 >= self.calibration_steps:
-            self.calibrated = True
+        errors = self.denoising.step(noisy, states.hidden, states.noise, plain, states.mask)
+        self.note(step, errors)
 
     def metrics(self) -> dict[str, float]:
         """Return recent relative errors on public texts, before and after the denoiser."""
         if not self._errors:
             return {}
-        before, after = zip(*self._errors, strict=True)
-        return {
-            "noise-error": sum(before) / len(before),
-            "denoised-error": sum(after) / len(after),
-        }
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the denoiser and the position in the public texts; no noise outlives a step."""
-        meta: dict[str, Any] = {
-            "public-drawn": self._drawn,
-            "calibrated": self.calibrated,
-            "errors": [list(pair) for pair in self._errors],
-        }
-        if self.denoising is None:
-            return {}, meta
-        tensors, meta["denoising"] = self.denoising.state()
-        return {f"denoising.{name}": tensor for name, tensor in tensors.items()}, meta
-
-    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state`, with the same options."""
-        self._drawn, self.calibrated = int(meta["public-drawn"]), bool(meta["calibrated"])
-        self._errors = deque(map(tuple, meta["errors"]), RECENT)
-        if self.denoising is not None:
-            self.denoising.restore(under("denoising", tensors), meta["denoising"])
+        before, after = self.mean_errors
+        return {"noise-error": before, "denoised-error": after}
 
 
 def _noisy(sent: Sent) -> NoisyStates:
