@@ -1,13 +1,24 @@
-"""The directories of runs on disk, and their order."""
+"""The directories of runs on disk: their names, their order, new ones."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import tempfile
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from flwr_splitmix.files import write_json
+from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.errors import RunError
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")  # no longer than a file's name may be
+
+_LONGEST = 200
+"""Most characters of a run's name; time and digits are added to it."""
 
 
 def runs_directory(home: str | Path | None) -> Path:
@@ -81,7 +92,73 @@ def run_paths(runs: Path) -> list[Path]:
         raise RunError(f"cannot read {runs}: {error.strerror}") from error
 
 
-def make_exclusively(runs: Path, slug: str) -> Path:
+def new_run(name: str, config: Mapping[str, Any], home: str | Path | None) -> Path:
+    """Create a run's directory with its config.json.
+
+    Parameters
+    ----------
+    name
+        What the directory is named after, besides the UTC time and four hex digits.
+    config
+        Values that JSON has.
+    home
+        As in `runs_directory`.
+
+    Raises
+    ------
+    RunError
+        If `name` has no ASCII letter or digit, or more than 200 characters, or if the directory
+        or the file cannot be written; no directory is left behind.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if not slug:
+        raise RunError(f"a run's name needs a letter or a digit, not {name!r}")
+    if len(slug) > _LONGEST:
+        raise RunError(
+            f"a run's name has {len(slug)} characters; allowed are {_LONGEST}, as it becomes "
+            "part of a directory's name"
+        )
+    runs = runs_directory(home)
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        path = _make_exclusively(runs, slug)
+        try:
+            write_json(path / "config.json", dict(config))
+        except BaseException:
+            shutil.rmtree(path)
+            raise
+    except OSError as error:
+        raise RunError(
+            f"a run cannot be written to {runs}: {error.strerror or error}; free space there, "
+            "or choose another run-dir"
+        ) from error
+    return path
+
+
+def find_run(run_id: str, home: str | Path | None) -> Path:
+    """Return the directory of the run with this id, or of the newest one for "latest".
+
+    Raises
+    ------
+    RunError
+        If there is no such run, or `run_id` is a path rather than a name.
+    """
+    runs = runs_directory(home)
+    if run_id != "latest":
+        if ".." in run_id or not _ID.fullmatch(run_id):
+            raise RunError(f"{run_id!r} is not a run's id: an id is a name, not a path")
+        if (runs / run_id / "config.json").is_file():
+            return runs / run_id
+    paths = run_paths(runs)
+    if not paths:
+        raise RunError(f"there are no runs in {runs}")
+    if run_id != "latest":
+        newest = ", ".join(printable(path.name) for path in reversed(paths[-10:]))
+        raise RunError(f"there is no run {run_id!r} in {runs}; the newest are: {newest}")
+    return paths[-1]
+
+
+def _make_exclusively(runs: Path, slug: str) -> Path:
     """Create a new, unique directory named by UTC time, `slug` and four hex digits."""
     while True:
         path = runs / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{slug}-{os.urandom(2).hex()}"

@@ -6,8 +6,6 @@ import builtins
 import json
 import logging
 import os
-import re
-import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -27,7 +25,7 @@ from flwr_splitmix.runs.damage import (
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import MetricsFile, Row
-from flwr_splitmix.runs.places import make_exclusively, run_paths, runs_directory
+from flwr_splitmix.runs.places import find_run, new_run, run_paths, runs_directory
 from flwr_splitmix.values import check_kind
 
 if TYPE_CHECKING:
@@ -35,13 +33,7 @@ if TYPE_CHECKING:
 
 State = Literal["running", "stopped", "failed", "finished"]
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")  # no longer than a file's name may be
-
 _log = logging.getLogger(__name__)
-
-
-_LONGEST = 200
-"""Most characters of a run's name; time and digits are added to it."""
 
 
 class Run:
@@ -109,30 +101,7 @@ class Run:
         """
         check_kind("name", name, str, "a text, such as 'baseline'")
         check_kind("config", config, Mapping, "a dictionary, the run's configuration")
-        config = _plain(config)
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        if not slug:
-            raise RunError(f"a run's name needs a letter or a digit, not {name!r}")
-        if len(slug) > _LONGEST:
-            raise RunError(
-                f"a run's name has {len(slug)} characters; allowed are {_LONGEST}, as it becomes "
-                "part of a directory's name"
-            )
-        runs = runs_directory(home)
-        try:
-            runs.mkdir(parents=True, exist_ok=True)
-            path = make_exclusively(runs, slug)
-            try:
-                _write_json(path / "config.json", marked(config))
-            except BaseException:
-                shutil.rmtree(path)
-                raise
-        except OSError as error:
-            raise RunError(
-                f"a run cannot be written to {runs}: {error.strerror or error}; free space there, "
-                "or choose another run-dir"
-            ) from error
-        run = cls(path)
+        run = cls(new_run(name, marked(_plain(config)), home))
         run.new = True
         return run
 
@@ -145,19 +114,7 @@ class Run:
         RunError
             If there is no such run, or `run_id` is a path rather than a name.
         """
-        runs = runs_directory(home)
-        if run_id != "latest":
-            if ".." in run_id or not _ID.fullmatch(run_id):
-                raise RunError(f"{run_id!r} is not a run's id: an id is a name, not a path")
-            if (runs / run_id / "config.json").is_file():
-                return cls(runs / run_id)
-        paths = run_paths(runs)
-        if not paths:
-            raise RunError(f"there are no runs in {runs}")
-        if run_id != "latest":
-            newest = ", ".join(printable(path.name) for path in reversed(paths[-10:]))
-            raise RunError(f"there is no run {run_id!r} in {runs}; the newest are: {newest}")
-        return cls(paths[-1])
+        return cls(find_run(run_id, home))
 
     @classmethod
     def list(cls, home: str | Path | None = None) -> builtins.list[Run]:
