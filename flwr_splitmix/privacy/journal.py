@@ -123,6 +123,11 @@ class Journal:
         os.close(old)
         flush_folder(self.path.parent)
 
+    @property
+    def check(self) -> str:
+        """The last line's digest, which covers all lines; "" without any."""
+        return self._check
+
     def close(self) -> None:
         """Close the file and release its lock."""
         os.close(self._file)
@@ -149,7 +154,7 @@ class SharedJournal:
         self.path = path
         self._durable = durable
         self._held: Journal | None = None
-        self._seen: tuple[int, int] | None = None
+        self._seen: str | None = None
         with self.held():
             pass
 
@@ -181,9 +186,9 @@ class SharedJournal:
         """Take the file as it is now for known."""
         self._seen = self._state()
 
-    def _state(self) -> tuple[int, int]:
-        status = self.path.stat()
-        return status.st_ino, status.st_size
+    def _state(self) -> str:
+        with self.held() as journal:
+            return journal.check
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

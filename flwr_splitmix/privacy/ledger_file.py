@@ -19,7 +19,7 @@ VERSION = 3
 
 _READABLE = (1, 2, VERSION)
 
-LONG = 1 << 20
+LONG = 1 << 18
 """Bytes below which a file is not summed up, however few its records."""
 
 RECORD_BYTES = 52
@@ -39,7 +39,7 @@ class LedgerFile:
     Processes of several runs, or of one, may use a file at once: each holds it while it charges,
     and sees what the others have charged.
 
-    A file of more than 1 MB that has become four times as long as the sums of each record is
+    A file of more than 256 kB that has become four times as long as the sums of each record is
     replaced by these when it is read. Every number stays the same, to the last bit.
 
     Parameters

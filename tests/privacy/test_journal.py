@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.privacy.journal import TAIL, Journal, JournalError, read_journal
+from flwr_splitmix.privacy.journal import TAIL, Journal, JournalError, SharedJournal, read_journal
 
 ENTRIES: list[dict[str, Any]] = [{"n": 0, "text": "a"}, {"n": 1, "text": "b\n"}, {"n": 2}]
 
@@ -159,3 +159,15 @@ def test_a_new_journal_survives_a_loss_of_power_with_its_folders(
     flushed.clear()
     Journal(tmp_path / "journal.jsonl", durable=False).close()
     assert flushed == []
+
+
+def test_a_file_with_other_lines_has_changed_though_it_is_as_long(tmp_path: Path) -> None:
+    """A replaced file may get the place and the length of one that was replaced before."""
+    path, other = tmp_path / "one", tmp_path / "other"
+    seen = SharedJournal(path)
+    seen.append({"n": 1})
+    seen.note_seen()
+    assert not seen.changed
+    SharedJournal(other).append({"n": 2})
+    path.write_bytes(other.read_bytes())
+    assert seen.changed
