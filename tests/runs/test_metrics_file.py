@@ -134,3 +134,16 @@ def test_a_finished_run_has_all_rounds_in_one_file(tmp_path: Path) -> None:
     run.write_summary({})
     assert len(pq.read_table(run.path / "metrics.parquet")) == 21
     assert not (run.path / "metrics.jsonl").exists()
+
+
+def test_a_killed_run_goes_on_with_its_newest_rounds_or_without_them(tmp_path: Path) -> None:
+    killed = Run.create({}, name="x", home=tmp_path)
+    for number in range(1, 22):
+        killed.append_round(row(number))
+    for kept in (21, 20):
+        run = Run.open(killed.id, home=tmp_path)
+        run.rewind(kept)
+        assert [each["round"] for each in run.rows] == list(range(1, kept + 1))
+        run.append_round(row(kept + 1))
+        again = Run.open(killed.id, home=tmp_path)
+        assert [each["round"] for each in again.rows] == list(range(1, kept + 2))
