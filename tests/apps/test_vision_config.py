@@ -245,7 +245,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     # What the model and the data say.
     ({"patch_size": 7}, ["patch-size 7", "divide image-size 32"]),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
-    ({"model": "xcit_nano_12_p16_224"}, ["swin_tiny", "allowed are", "pit_ti_224"]),
+    ({"model": "crossvit_tiny_240"}, ["CrossVit", "allowed are", "pit_ti_224"]),
     ({"model": "vgg16", "cell": 3}, ["cell 3", "16 x 16 map", "allowed are 1, 2, 4, 8, 16"]),
     ({"model": "lenet5", "cut_at": "conv3"}, ["lenet5 has no cut 'conv3'", "conv2"]),
     (
