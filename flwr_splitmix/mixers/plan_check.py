@@ -68,8 +68,13 @@ def check_masks(mixer: Mixer, plan: Plan) -> None:
 
 
 def _owners(group: Group, shape: SmashedShape) -> Tensor | None:
-    """Return how many members keep each patch, int64 (b, N); None if not all shares are masks."""
-    owners = torch.zeros(shape.batch, shape.patches, dtype=torch.int64)
+    """Return how many members keep each patch; None if not all shares are masks.
+
+    Returns
+    -------
+    int64 (b, N), or (1, N) if all samples have the same masks: clients say how large b is.
+    """
+    masks: list[Tensor] = []
     for member in group.members:
         share = member.share.inner if isinstance(member.share, NoisyShare) else member.share
         if not isinstance(share, MaskShare):
@@ -79,8 +84,12 @@ def _owners(group: Group, shape: SmashedShape) -> Tensor | None:
                 f"the share is for {share.prefix} + {share.patches} tokens, the smashed data have "
                 f"{shape.prefix} + {shape.patches}"
             )
-        kept = share.kept_patches(shape.batch).expand(shape.batch, share.count())
-        owners.scatter_add_(1, kept, torch.ones_like(kept))
+        kept = share.kept_patches(shape.batch)
+        masks.append(kept if kept.dim() == 2 else kept[None])
+    owners = torch.zeros(max(map(len, masks), default=1), shape.patches, dtype=torch.int64)
+    for mask in masks:
+        rows = mask.expand(len(owners), -1)
+        owners.scatter_add_(1, rows, torch.ones_like(rows))
     return owners
 
 

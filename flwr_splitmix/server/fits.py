@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,9 @@ def first_arrays(
 ) -> ArrayRecord:
     """Return the lower segment that all clients of a `fit` start from; empty: their own.
 
-    Without a given one it is the first client's; a warning says if it replaces others.
+    Without a given one it is the first client's, of those whose weights have the names and shapes
+    of most clients' (of several as frequent, those that come first): a single one that trains only
+    its tail does not decide for the others. A warning says if it replaces others.
 
     Parameters
     ----------
@@ -32,13 +35,21 @@ def first_arrays(
     """
     if given is not None:
         return given
-    first, others = clients[0].weights(), clients[1:]
-    if not averages and any(_differ(first, c.weights()) for c in others):
+    forms = [_form(client.weights()) for client in clients]
+    index = forms.index(Counter(forms).most_common(1)[0][0])
+    first = clients[index].weights()
+    if not averages and any(_differ(first, c.weights()) for c in clients):
         log.warning(
-            "all clients start from client 0's weights, which replace theirs; "
-            "initial_arrays=ArrayRecord() lets each start from its own"
+            "all clients start from client %d's weights, which replace theirs; "
+            "initial_arrays=ArrayRecord() lets each start from its own",
+            index,
         )
     return to_arrays(first)
+
+
+def _form(weights: Mapping[str, Tensor]) -> frozenset[tuple[str, torch.Size]]:
+    """Return the names and shapes of weights."""
+    return frozenset((name, tensor.shape) for name, tensor in weights.items())
 
 
 def _differ(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

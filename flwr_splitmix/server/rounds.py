@@ -188,10 +188,10 @@ class RoundLoop(RoundMessages):
             Live clients; their position is their index.
         initial_arrays
             The lower segment that all clients start from; without an aggregator an empty record
-            lets each start from its own. None uses the first client's; if they are the clients of
-            the last `fit`, they go on with what they have learned, by other random draws of the
-            server, with the schedule from its beginning. With a `run` its newest checkpoint
-            decides, and `num_rounds` includes the rounds before.
+            lets each start from its own. None uses the first client's that fits most of them; if
+            they are the clients of the last `fit`, they go on with what they have learned, by other
+            random draws of the server, with the schedule from its beginning. With a `run` its
+            newest checkpoint decides, and `num_rounds` includes the rounds before.
 
         Returns
         -------

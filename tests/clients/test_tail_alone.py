@@ -12,7 +12,7 @@ from torch import Tensor
 from flwr_splitmix.clients import ClientError, MixGuardClient, NaiveMixClient, UShapeClient
 from flwr_splitmix.hiding import MixGuardOptions
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy, USplitSL
+from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy, USplitFL, USplitSL
 from flwr_splitmix.testing.laws import TextToy, check_ushape_equals_whole, check_ushape_wire, sgd
 from flwr_splitmix.testing.recording import recorded_bytes
 from flwr_splitmix.testing.toy_texts import ToyTrunk, text_toy
@@ -118,6 +118,18 @@ def test_who_returns_none_does_not_thin_the_trunks_gradient_out() -> None:
     alone = trained([TOY.clients_for()[0]]).trunk.module.state_dict()
     for name, tensor in both.items():
         torch.testing.assert_close(tensor, alone[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("alone", [0, 2])
+def test_most_clients_decide_what_is_averaged(alone: int) -> None:
+    """Client 0 decided: if only its tail learned, all the others were left out."""
+    toy = replace(TOY, clients=3)
+    clients = list(toy.clients_for())
+    clients[alone] = replace(toy, kind=TailAlone).clients_for()[alone]
+    strategy = USplitFL(toy.server(), device="cpu", steps_per_round=1)
+    result = strategy.fit(clients, 1)
+    assert any(name.startswith("head.") for name in result.arrays)
+    assert [row["clients_alive"] for row in strategy.recorder.metrics.rows] == [2]
 
 
 def test_what_cannot_be_learned_is_named() -> None:

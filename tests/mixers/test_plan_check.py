@@ -18,8 +18,11 @@ from flwr_splitmix.mixers import (
     MaskShare,
     Member,
     Mixer,
+    Mixup,
     Noisy,
     NoisyShare,
+    NoMixing,
+    PatchCutMix,
     Plan,
     Share,
     Shuffled,
@@ -99,6 +102,15 @@ def test_masks_differ_by_sample() -> None:
     check(listed([[0, 1], [2, 3]], [[3, 2], [1, 0]]))
     with pytest.raises(ValueError, match="overlap: patch 3 is kept 2 times"):
         check(listed([[0, 1], [2, 3]], [[3, 2], [1, 3]]))
+
+
+@pytest.mark.parametrize(
+    "mixer", [NoMixing(), PatchCutMix(2), Mixup(2)], ids=lambda mixer: type(mixer).__name__
+)
+def test_masks_common_to_all_samples_take_no_memory_for_each(mixer: Mixer) -> None:
+    """A batch as large as a client claims would need 103 GB."""
+    shape = SmashedShape(2**31 - 1, 6, 3)
+    check_masks(mixer, mixer.plan([0, 1], shape, np.random.default_rng(0)))
 
 
 def test_sums_have_no_masks() -> None:

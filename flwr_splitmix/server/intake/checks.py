@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,9 @@ NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 MOST = 2**31 - 1
 """Bound on every number in a client's description of itself."""
 
+MAX_BATCH = 65_536
+"""Most examples that a client may send at once."""
+
 MUCH_MORE = 100
 """A client's data set counts in full up to this many times the median."""
 
@@ -29,6 +33,7 @@ LARGEST = 1e6
 NOT_FINITE = "uploaded NaN or infinite numbers"
 
 Read = TypeVar("Read")
+Said = TypeVar("Said")
 
 
 class UploadError(ValueError):
@@ -132,6 +137,20 @@ def plausible(sizes: Sequence[int]) -> list[int]:
         return []
     most = MUCH_MORE * max(1, statistics.median_low(sizes))  # of two sizes, the smaller
     return [min(size, most) for size in sizes]
+
+
+def agreed(said: Iterable[Said], size: Callable[[Said], int]) -> Said:
+    """Return what most clients say; of several things said as often, the smallest.
+
+    Of two clients, one that exaggerates must not decide how much memory a round needs.
+
+    Raises
+    ------
+    ValueError
+        If nothing is said.
+    """
+    count = Counter(said)
+    return min(count, key=lambda each: (-count[each], size(each)))
 
 
 def reasons(clients: Clients) -> str:

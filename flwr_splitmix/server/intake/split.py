@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,8 +15,11 @@ from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
+    MAX_BATCH,
+    MOST,
     NOT_FINITE,
     UploadError,
+    agreed,
     check_form,
     check_number,
     check_shape,
@@ -28,7 +31,16 @@ from flwr_splitmix.server.intake.checks import (
 from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.words import counted
 
-_LEAST = {"batch-size": 1, "patches": 1, "width": 1, "prefix": 0, "num-examples": 1}
+_RANGES = {
+    "batch-size": (1, MAX_BATCH),
+    "patches": (1, MOST),
+    "width": (1, MOST),
+    "prefix": (0, MOST),
+    "num-examples": (1, MOST),
+}
+
+MAX_SMASHED = 2**30
+"""Most numbers in the smashed data of a client's batch, 4 GiB of float32."""
 
 
 class UploadIntake:
@@ -231,9 +243,9 @@ def agree_on_shape(
 ) -> tuple[SmashedShape, int]:
     """Return the shape of every client's smashed data, and the mean number of full batches.
 
-    The upper segment's geometry decides, or the majority if it is None; clients that differ are
-    left out of the round with a message. The shape includes the number of classes and, if the
-    geometry has one, the grid of patches.
+    The upper segment's geometry decides, or what most clients make if it is None, and of several
+    shapes as frequent the smallest; clients that differ are left out of the round with a message.
+    The shape includes the number of classes and, if the geometry has one, the grid of patches.
 
     Raises
     ------
@@ -254,7 +266,7 @@ def agree_on_shape(
     fitting = [shapes[c] for c in clients.alive]
     if not fitting:
         raise LinkError(f"no client fits the upper segment: {reasons(clients)}")
-    chosen = Counter(fitting).most_common(1)[0][0]
+    chosen = agreed(fitting, lambda shape: math.prod(shape.size))
     for client in clients.alive:
         if shapes[client] != chosen:
             others = f"most clients make {chosen.size}"
@@ -269,9 +281,12 @@ def agree_on_shape(
 
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
     check_form(description, "patches", "calibration-steps", "SplitClient")
-    for key, least in _LEAST.items():
-        check_number(key, description.get(key), least)
-    return SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
+    for key, (least, most) in _RANGES.items():
+        check_number(key, description.get(key), least, most)
+    shape = SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
+    if (numbers := math.prod(shape.size)) > MAX_SMASHED:
+        raise UploadError(_differs(shape, f"or {numbers} numbers; allowed are {MAX_SMASHED}"))
+    return shape
 
 
 def _differs(shape: SmashedShape, expected: str) -> str:

@@ -13,9 +13,11 @@ from flwr_splitmix.events import Messages
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.server.intake.checks import (
+    MAX_BATCH,
     MOST,
     NAME,
     UploadError,
+    agreed,
     check_form,
     check_number,
     check_size,
@@ -43,9 +45,6 @@ ENOUGH_TEXTS = 256
 MAX_GROUPS = 4
 """How many groups of public texts may travel with a batch."""
 
-MAX_BATCH = 65_536
-"""Most texts that a client may send at once."""
-
 MAX_CALIBRATION = 100_000
 """Most calibration exchanges of a client, for which the others wait."""
 
@@ -66,7 +65,8 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     Parameters
     ----------
     width
-        d of the trunk; None uses what most clients report.
+        d of the trunk; None uses what most clients report, and the smallest of several reported as
+        often.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
         except UploadError as error:
             clients.fail(client, str(error))
     widths = [clients.descriptions[c]["width"] for c in clients.alive]
-    expected = width or max(set(widths), key=widths.count, default=0)
+    expected = width or (agreed(widths, int) if widths else 0)
     for client in clients.alive:
         if (own := clients.descriptions[client]["width"]) != expected:
             clients.fail(client, f"its hidden states have width {own}, the trunk's {expected}")

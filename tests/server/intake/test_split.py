@@ -21,6 +21,7 @@ from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.server.intake.checks import UploadError, plausible, reasons
 from flwr_splitmix.server.intake.split import agree_on_shape, read_test_upload, read_upload
+from flwr_splitmix.server.intake.ushape import agree_on_batches
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import Toy, sgd
 
@@ -161,6 +162,25 @@ def test_the_majority_decides_where_the_upper_segment_does_not() -> None:
     )
 
 
+@pytest.mark.parametrize("liar", [0, 1])
+@pytest.mark.parametrize("said", [{"batch_size": 65_536}, {"patches": 999}, {"width": 999}])
+def test_of_two_clients_the_one_that_exaggerates_does_not_decide(
+    liar: int, said: dict[str, int]
+) -> None:
+    """Client 0 did: its batch-size of 2**31 - 1 ended the run for want of memory."""
+    clients = Described(*(says(**(said if client == liar else {})) for client in range(2)))
+    assert agree_on_shape(clients, None)[0] == SHAPE
+    assert clients.alive == (1 - liar,)
+
+
+@pytest.mark.parametrize("widths", [(5, 7), (7, 5), (1024, 64), (64, 1024)])
+def test_the_same_holds_for_the_width_of_texts(widths: tuple[int, int]) -> None:
+    texts = {"batch-size": 4, "num-examples": 40, "calibration-steps": 0}
+    clients = Described(*({**texts, "width": width} for width in widths))
+    agree_on_batches(clients, None)
+    assert clients.alive == (widths.index(min(widths)),)
+
+
 def test_the_upper_segment_decides_against_any_majority() -> None:
     clients = Described(says(patches=7), says(patches=7), says(), says(prefix=1))
     assert agree_on_shape(clients, Geometry(6, 3))[0] == SHAPE
@@ -181,6 +201,11 @@ def test_steps_are_the_mean_number_of_full_batches() -> None:
     ("changes", "sentence"),
     [
         ({"batch_size": 0}, "says that its batch-size is 0; it must be an integer of at least 1"),
+        ({"batch_size": 65_537}, "says that its batch-size is more than 65536"),
+        (
+            {"batch_size": 60_000, "width": 3_000},
+            "x (6 patches) x 3000, or 1080000000 numbers; allowed are 1073741824",
+        ),
         ({"patches": -1}, "its patches is -1"),
         ({"width": "3"}, "its width is '3'"),
         ({"prefix": None}, "its prefix is None"),
