@@ -25,6 +25,7 @@ class Remarks:
 
     def __init__(self) -> None:
         self._said: set[tuple[str, int]] = set()
+        self._told_few = False
 
     def on_clients(
         self,
@@ -83,6 +84,28 @@ class Remarks:
                 f"sends {counted(shape.prefix, 'prefix token')} of every image, which have "
                 "attended to all of it: they are summed with the others', not masked (the model is "
                 "cut at a block)",
+            )
+
+    def on_few(self, server_round: int, mixer: Mixer, nodes: int, min_nodes: int) -> None:
+        """Log, once per run, that a round has fewer clients than the mixer asks for.
+
+        Parameters
+        ----------
+        nodes, min_nodes
+            Clients that take part in the round, and the fewest of any round.
+        """
+        if self._told_few:
+            return
+        try:
+            mixer.check_clients(nodes)
+        except ValueError as error:
+            self._told_few = True
+            log.warning(
+                "round %d goes on in smaller mixing groups than asked for, as later ones may, down "
+                "to %s: %s",
+                server_round,
+                counted(min_nodes, "client"),
+                error,
             )
 
     def on_unmixed(self, server_round: int, unmixed: Counter[int], *, noisy: bool = False) -> None:

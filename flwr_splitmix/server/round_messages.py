@@ -27,6 +27,8 @@ class RoundMessages(Shape):
     ----------
     draws
         Seed of the server's random draws; `seed`, unless the same clients are fitted again.
+    first_round
+        The first round of this `start` or `fit`, 1 unless a run is resumed.
     """
 
     aggregator: LowerAggregator
@@ -38,13 +40,22 @@ class RoundMessages(Shape):
     num_rounds: int
     seed: int
     draws: int
+    first_round: int
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
     ) -> list[Message]:
-        """Return the round's train messages: lower segment, configuration and ticket per client."""
+        """Return the round's train messages: lower segment, configuration and ticket per client.
+
+        Raises
+        ------
+        ValueError
+            In the first round, if it has fewer nodes than the strategy asks for. Nodes that are
+            lost later, or have no data, do not end a run that has begun.
+        """
         nodes = self._sample(grid, server_round, "train")
-        self.check_clients(len(nodes))
+        if server_round == self.first_round:
+            self.check_clients(len(nodes))
         messages = self.aggregator.configure(
             server_round, arrays, config, grid, list(nodes.values())
         )

@@ -297,6 +297,7 @@ class SplitStrategy(RoundLoop):
         spent = self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
         self.require(clients)
+        self._remarks.on_few(server_round, self.mixer, len(clients.nodes), self.min_nodes)
         self._remarks.on_clients(
             clients, self.mixer, shape, batches, self.trained, averages=self.aggregator.averages
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 
 from flwr_splitmix import Run
 from flwr_splitmix.clients import NO_DATA, ClientError, Order, SplitClient
+from flwr_splitmix.events import StepDone
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.without_data import WithoutData
-from flwr_splitmix.strategies import PSL
-from flwr_splitmix.testing.toy import sgd
+from flwr_splitmix.strategies import PSL, CutMixSL, DPMixSL
+from flwr_splitmix.testing.toy import Toy, sgd
 from tests.laws.makers import toy_for
 
 
@@ -55,6 +59,55 @@ def test_it_is_counted_once(
     assert said == [
         "client 1: no training data, so it takes no part in this run and is not asked again"
     ]
+
+
+class Groups(Observer):
+    """Keeps the sizes of every step's mixing groups."""
+
+    def __init__(self) -> None:
+        self.sizes: list[list[int]] = []
+
+    def on_step(self, event: StepDone) -> None:
+        assert event.plan is not None
+        self.sizes.append([len(group.members) for each in event.plan.passes for group in each])
+
+
+def test_groups_are_smaller_without_them(
+    asked: type[Empty], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second round, which does not ask them, ended the run, though the first had trained."""
+    toy, groups = Toy(clients=4), Groups()
+    clients = [*toy.make_clients(sgd(0.1))[:2], *toy.make_clients(sgd(0.1), kind=asked)[2:]]
+    strategy = CutMixSL(
+        toy.upper(), k=3, device="cpu", steps_per_round=1, observers=[groups], evaluation="none"
+    )
+    caplog.set_level(logging.WARNING, "flwr.splitmix")
+    strategy.fit(clients, 3)
+    assert groups.sizes == [[2], [2], [2]]
+    said = [record.getMessage() for record in caplog.records if "groups" in record.getMessage()]
+    assert said == [
+        "round 1 goes on in smaller mixing groups than asked for, as later ones may, down to 2 "
+        "clients: k is 3, but only 2 clients take part in a round; allowed is 2"
+    ]
+    with pytest.raises(ValueError, match="k is 3, but only 2 clients take part"):
+        strategy.fit(clients[:2], 1)
+
+
+def test_smaller_groups_cost_what_groups_of_their_size_cost(asked: type[Empty]) -> None:
+    def spent(k: int, clients: int) -> list[float]:
+        toy = Toy(clients=clients, batch_norm=False)
+        strategy = DPMixSL(
+            toy.upper(), k=k, noise=GaussianNoise(sigma_s=3.0, sigma_y=3.0), trusted_mixer=True,
+            device="cpu", steps_per_round=1,
+        )  # fmt: skip
+        empty = toy.make_clients(sgd(0.1), kind=asked)[2:]
+        strategy.fit([*toy.make_clients(sgd(0.1))[:2], *empty], 2)
+        assert strategy.ledger is not None
+        said = [own.statement(1e-5).epsilon for own in strategy.ledger.ledgers.values()]
+        assert all(0 < epsilon < math.inf for epsilon in said)
+        return said
+
+    assert spent(3, 4) == spent(2, 2)
 
 
 def test_a_run_knows_nothing_of_another_runs_clients(
