@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from copy import copy
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flwr_splitmix.mixers.masks import patch_order
-from flwr_splitmix.mixers.share import Share, grow
+from flwr_splitmix.mixers.share import Share
 from flwr_splitmix.privacy.events import Family
 
 
@@ -159,18 +161,21 @@ class PatchShare(MaskShare):
         """Return the length of the slice."""
         return self.stop - self.start
 
-    def part(self, first: int) -> PatchShare:
-        """Return the share for the samples from `first` on, with their own permutations."""
-        return grow(self, _LaterPatchShare, first=first) if self.per_sample and first else self
+    def part(self, first: int) -> Self:
+        """Return the share for the samples from `first` on, which keep their patches.
+
+        They are `positions` of the whole batch, also those of a subclass; a sample's must not
+        depend on how many follow it.
+        """
+        if not first:
+            return self
+        later = copy(self)
+        # In place of the method, so that a subclass keeps its own `upload`, `count` or `place`.
+        object.__setattr__(later, "positions", partial(_positions_from, self, first))
+        return later
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LaterPatchShare(PatchShare):
-    """The share of the later samples of a batch; it is never sent."""
-
-    name: ClassVar[str] = "later-patches"
-    first: int
-
-    def positions(self, batch: int) -> Tensor:
-        """Return the slices of the permutations of these samples."""
-        return super().positions(self.first + batch)[self.first :]
+def _positions_from(share: PatchShare, first: int, batch: int) -> Tensor:
+    """Return a share's kept patches of `batch` samples from sample `first` on."""
+    kept = share.positions(first + batch)
+    return kept if kept.ndim == 1 else kept[first:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -31,11 +32,15 @@ def check_masks_partition(
     contributes its mixing ratio everywhere instead; with "partial", it can be alone in its group,
     and patches may have no owner.
 
+    Unless the mixer needs whole batches, each member must contribute the same to a sample if the
+    batch is sent in parts (`micro_batches`).
+
     Raises
     ------
     AssertionError
         If a patch belongs to no member or to two, a mixing ratio is not the number of kept patches
-        over N, the ratios of a group do not sum to 1, or a client is in no group or in two.
+        over N, the ratios of a group do not sum to 1, or a client is in no group or in two; or if
+        a share does otherwise in a part of a batch.
     """
     shape = SmashedShape(batch, patches, width=2, prefix=prefix, grid=_grid(patches), classes=2)
     rng, order_rng = np.random.default_rng(seed), np.random.default_rng(seed + 1)
@@ -55,6 +60,9 @@ def check_masks_partition(
                 _check_sums(group, footprints, shape)
             else:
                 _check_partition(group, footprints, shape)
+            for member, mixed in zip(group.members, footprints, strict=True):
+                if not mixer.needs_whole_batch:
+                    _check_parts(member, mixed, shape)
 
 
 def footprint(member: Member, shape: SmashedShape) -> Tensor:
@@ -79,6 +87,18 @@ def footprint(member: Member, shape: SmashedShape) -> Tensor:
     mixed = torch.zeros_like(smashed)
     place_upload(share, mixed, upload)
     return share.undo(mixed)
+
+
+def _check_parts(member: Member, whole: Tensor, shape: SmashedShape) -> None:
+    for first in range(shape.batch):
+        share = member.share.part(first)
+        part = footprint(replace(member, share=share), replace(shape, batch=1))
+        if not torch.equal(part, whole[first : first + 1]):
+            raise AssertionError(
+                f"{LAW}: share {share.name!r} of client {member.client} keeps other patches of "
+                f"sample {first} in a part of the batch than in the whole one; it must return in "
+                "`part` the share that does the same, or its mixer set `needs_whole_batch`"
+            )
 
 
 def _grid(patches: int) -> tuple[int, int]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from flwr_splitmix.mixers import (
     Member,
     Mixer,
     Mixup,
+    Noisy,
     NoMixing,
     PatchCutMix,
     PatchShare,
@@ -22,7 +27,10 @@ from flwr_splitmix.mixers import (
     Shuffled,
     VanillaCutMix,
 )
-from flwr_splitmix.testing.laws import Toy, check_masks_partition
+from flwr_splitmix.mixers.share import grow
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.strategies import SplitStrategy
+from flwr_splitmix.testing.laws import Toy, check_masks_partition, check_split_equals_whole
 from tests.laws.makers import NAMES, block_cutmix, maker
 
 ALPHAS = st.one_of(st.none(), st.sampled_from([1e-3, 0.1, 1.0, 2.0, 6.0, 100.0]))
@@ -105,6 +113,54 @@ class Broken(PatchCutMix):
 def test_the_law_notices_a_patch_without_an_owner() -> None:
     with pytest.raises(AssertionError, match="patches have between 0 and 1 owners"):
         check_masks_partition(Broken(2, alpha=None), clients=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(PatchShare):
+    """As many patches in a row, from a place that is drawn for each sample."""
+
+    name: ClassVar[str] = "run"
+
+    def positions(self, batch: int) -> Tensor:
+        starts = np.random.default_rng(self.seed).integers(self.patches, size=(batch, 1))
+        return torch.from_numpy(starts + np.arange(self.start, self.stop)) % self.patches
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOfWholeBatches(Run):
+    """The same, but no part of a batch has the places of the whole one."""
+
+    name: ClassVar[str] = "run-of-whole-batches"
+
+    def part(self, first: int) -> Self:
+        return self
+
+
+class Runs(PatchCutMix):
+    """Gives every member a run."""
+
+    kind: type[PatchShare] = Run
+    shares = (Run,)
+
+    def mix(self, *arguments: Any) -> Sequence[Member]:
+        return [replace(m, share=grow(m.share, self.kind)) for m in super().mix(*arguments)]
+
+
+def test_a_patch_share_of_ones_own_keeps_its_patches_in_parts() -> None:
+    """From a batch's second part on, the positions were those of the class it is derived from."""
+    check_masks_partition(Runs(2), patches=8, batch=4)
+    check_masks_partition(Noisy(Runs(3), GaussianNoise(sigma_s=1.0, sigma_y=1.0)), batch=4)
+    make = partial(SplitStrategy, mixer=Runs(2), micro_batches=4)
+    check_split_equals_whole(make, Toy(batch_norm=False, dropout=0.0))
+
+
+def test_the_law_notices_a_share_that_does_otherwise_in_parts() -> None:
+    mixer = Runs(2)
+    mixer.kind = RunOfWholeBatches
+    with pytest.raises(AssertionError, match="share 'run-of-whole-batches' of client"):
+        check_masks_partition(mixer)
+    mixer.needs_whole_batch = True
+    check_masks_partition(mixer)
 
 
 def test_the_law_notices_a_client_that_is_left_out() -> None:
