@@ -170,6 +170,9 @@ class InputLevel(Mixer):
         self.raw_inputs_cross = across == "clients"
         self.min_members = mixer.min_members if self.raw_inputs_cross else 1
         self.regroup = mixer.regroup
+        # Not `cover` and `needs_whole_batch`: each mixture is alone at the cut, and inputs are
+        # mixed before a batch is cut into parts.
+        self.shares = mixer.shares  # type: ignore[misc]
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self.mixer})"
@@ -178,6 +181,11 @@ class InputLevel(Mixer):
         """Ask the inner mixer, unless mixing stays within a batch."""
         if self.raw_inputs_cross:
             self.mixer.check_clients(n)
+
+    def group_within(self, classes: Mapping[int, int]) -> None:
+        """Tell the inner mixer, unless mixing stays within a batch."""
+        if self.raw_inputs_cross:
+            self.mixer.group_within(classes)
 
     def plan(
         self,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from flwr_splitmix.mixers import (
     InputLevel,
     InputShare,
     MaskShare,
+    Member,
     Mixer,
     Mixup,
     PatchCutMix,
@@ -26,6 +28,8 @@ from flwr_splitmix.mixers import (
     Upload,
     VanillaCutMix,
 )
+from flwr_splitmix.strategies import SplitStrategy
+from flwr_splitmix.testing.toy import Toy
 
 B, ROWS, COLUMNS, WIDTH, L = 4, 2, 3, 5, 3
 CELLS = ROWS * COLUMNS
@@ -172,6 +176,56 @@ def test_within_a_batch_a_client_needs_no_other() -> None:
     ):
         across.check_clients(1)
     assert len(share_of(within.plan([3], SHAPE, np.random.default_rng(0)), 3).parts) == 2
+
+
+def test_clients_of_the_same_class_are_mixed_with_each_other() -> None:
+    classes = {0: 0, 1: 1, 2: 0, 3: 1}
+    across, within = InputLevel(Mixup(), across="clients"), InputLevel(Mixup())
+    for mixer in (across, within):
+        mixer.group_within(classes)
+    plan = across.plan(range(4), SHAPE, np.random.default_rng(0))
+    assert all(len({classes[c] for c, _ in share_of(plan, i).parts}) == 1 for i in range(4))
+    assert str(within.plan(range(4), SHAPE, np.random.default_rng(0))) == str(
+        InputLevel(Mixup()).plan(range(4), SHAPE, np.random.default_rng(0))
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Even(MaskShare):
+    """Keeps the cells of even number, or the others."""
+
+    name: ClassVar[str] = "even"
+    first: int
+
+    def positions(self, batch: int) -> Tensor:
+        return torch.arange(self.first, self.patches, 2)
+
+    def count(self) -> int:
+        return len(range(self.first, self.patches, 2))
+
+
+class Alternating(PatchCutMix):
+    """Gives two members every second cell each."""
+
+    shares = (Even,)
+
+    def mix(
+        self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
+    ) -> Sequence[Member]:
+        return [
+            Member(client, Even(patches=shape.patches, lam=0.5, first=first))
+            for first, client in enumerate(clients)
+        ]
+
+
+@pytest.mark.parametrize("across", ["clients", "batch"])
+def test_clients_know_the_shares_of_an_own_mixer_of_inputs(across: Any) -> None:
+    """They refused each other's, as `InputLevel` did not say that there are any."""
+    toy = Toy(clients=2)
+    mixer = InputLevel(Alternating(), (1, toy.patches), across=across)
+    strategy = SplitStrategy(toy.upper(), mixer=mixer, device="cpu", steps_per_round=1)
+    strategy.fit(toy.make_clients(shares=mixer.shares), 1)
+    assert [row["clients_failed"] for row in strategy.recorder.metrics.rows] == [0]
 
 
 def test_groups_of_an_epoch_stay() -> None:
