@@ -65,10 +65,10 @@ def mixer(
     most_ratio: Annotated[
         float,
         typer.Option(
-            min=0.5,
+            min=0.0,
             max=1.0,
             help="Make no mixture of which one client's mixing ratio is larger: with a small alpha "
-            "it would be that client's upload, or nearly.",
+            "it would be that client's upload, or nearly. At least 1/k of the runs to be mixed.",
         ),
     ] = 0.95,
     insecure: Annotated[

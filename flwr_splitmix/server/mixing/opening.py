@@ -33,7 +33,8 @@ DTYPES = {
 """The dtypes allowed for smashed data, by name."""
 
 MOST = 2**31 - 1
-MAX_NODES = 4096
+MAX_NODES = 3500
+"""Most nodes of a round: the tokens of more would not fit into the header of one frame."""
 
 Whole = Annotated[StrictInt, Field(ge=0, le=MOST)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST)]
@@ -116,6 +117,12 @@ class Opening(BaseModel):
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
         """Validate what a ServerApp sent; raise RefusedError if it is not an opening."""
+        nodes = values.get("nodes")
+        if isinstance(nodes, Mapping) and len(nodes) > MAX_NODES:
+            raise RefusedError(
+                f"the round has {len(nodes)} nodes, and a mixer takes at most {MAX_NODES}: "
+                "lower fraction-train"
+            )
         try:
             read = cls.model_validate(dict(values))
         except ValidationError as error:

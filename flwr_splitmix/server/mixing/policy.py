@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.values import real_number, whole_number
 
 
 @dataclass(frozen=True)
@@ -20,16 +21,16 @@ class Policy:
         Fewest members of a group, at least 2: a smaller group is not asked to upload, and a group
         that has shrunk below it is not mixed.
     least_patches
-        Fewest patches that each member of a patch CutMix group keeps (`min_patches`): with few,
-        another member may keep nearly all.
+        Fewest patches that each member of a patch CutMix group keeps (`min_patches`), at least 1:
+        with few, another member may keep nearly all.
     most_ratio
-        Largest mixing ratio of a member, also among those left of a group that has shrunk: a group
-        with a larger one is not mixed.
+        Largest mixing ratio of a member, above 0 and at most 1, also among those left of a group
+        that has shrunk: a group with a larger one is not mixed.
 
     Raises
     ------
     LinkError
-        If `most_ratio` is not in 0..1.
+        If one of them is no number, or outside its range.
     """
 
     seed: int | None = field(default=None, repr=False)
@@ -38,8 +39,14 @@ class Policy:
     most_ratio: float = 0.95
 
     def __post_init__(self) -> None:
-        if not 0 < self.most_ratio <= 1:  # nor NaN, which the command line lets pass
-            raise LinkError(f"--most-ratio is {self.most_ratio}; allowed is a number in 0.5..1")
+        try:
+            whole_number("--least-members", self.least_members, 2)
+            whole_number("--least-patches", self.least_patches, 1)
+            ratio = real_number("--most-ratio", self.most_ratio)
+        except ValueError as error:
+            raise LinkError(str(error)) from None
+        if not 0 < ratio <= 1:  # nor NaN, which the command line lets pass
+            raise LinkError(f"--most-ratio is {ratio}; allowed is a number above 0, at most 1")
 
 
 def draw_seed() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import secrets
 import threading
@@ -99,6 +100,12 @@ class MixingRoom:
                 f"this mixer makes no mixture of fewer than {counted(least, 'member')}: it is "
                 f"asked for groups of {size} out of {counted(len(order.nodes), 'node')} (k, "
                 "min-nodes)"
+            )
+        most = self._policy.most_ratio
+        if size * most < 1 - 1e-9:
+            raise RefusedError(
+                f"this mixer makes no mixture of which one member has more than {most:g}, and it "
+                f"is asked for groups of {size}: set k to at least {math.ceil(1 / most - 1e-9)}"
             )
         if getattr(bare, "min_patches", self._policy.least_patches) < self._policy.least_patches:
             raise RefusedError(

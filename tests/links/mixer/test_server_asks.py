@@ -20,6 +20,7 @@ from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, T
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.sandbox.superlink import free_port
+from flwr_splitmix.server.mixing.opening import MAX_NODES
 from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.server.mixing.steps import MixedSteps
 from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
@@ -211,11 +212,12 @@ def test_a_round_that_would_hide_nobody_or_is_none_is_refused(
     [
         ({"least_members": 3}, "no mixture of fewer than 3 members: it is asked for groups of 2"),
         ({"least_patches": 2}, "leaves each member 2 patches: set min-patches to as many"),
+        ({"most_ratio": 0.3}, "has more than 0.3, and it is asked for groups of 2: set k to at le"),
     ],
 )
 @pytest.mark.parametrize("changes", [{}, with_ledger()], ids=["plain", "with noise"])
 def test_an_operator_may_ask_for_more(
-    changes: dict[str, Any], policy: dict[str, int], said: str, start_mixer: Start
+    changes: dict[str, Any], policy: dict[str, Any], said: str, start_mixer: Start
 ) -> None:
     mixer = start_mixer(certificate=None, key=None, **policy)
     channel = MixerChannel(Dialled(mixer.address, tls=False, token=TOKEN), 5.0)
@@ -237,6 +239,16 @@ def test_groups_are_smaller_where_nodes_are_missing(
     channel.close()
     for thread in threads:
         thread.join(30)
+
+
+def test_as_many_nodes_as_a_mixer_takes_get_their_tokens(channel: MixerChannel) -> None:
+    """Of 4,000 the tokens did not fit into the reply."""
+    many = {str(10**8 + client): 2**64 - 1 - client for client in range(MAX_NODES + 1)}
+    opening = {**OPENING, "round": 2**31 - 1, "nodes": many}
+    with pytest.raises(LinkError, match="has 3501 nodes, and a mixer takes at most 3500: lower f"):
+        channel.open(opening)
+    many.popitem()
+    assert channel.open(opening)["tokens"].keys() == many.keys()
 
 
 def test_no_call_asks_for_a_single_upload(channel: MixerChannel) -> None:

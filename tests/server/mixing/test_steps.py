@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flwr_splitmix.links import Clients
+from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.mixers import Mixup
 from flwr_splitmix.mixers.elsewhere import describe
@@ -33,6 +33,25 @@ class Nodes(Clients):
             client: Outcome(None, "gone") if client in self.failing else Outcome(dict(upload))
             for client in payloads
         }
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"least_members": 0}, "--least-members is 0; it must be at least 2"),
+        ({"least_members": 1}, "--least-members is 1; it must be at least 2"),
+        ({"least_members": 2.5}, "--least-members is 2.5; it must be a whole number"),
+        ({"least_patches": -3}, "--least-patches is -3; it must be at least 1"),
+        ({"most_ratio": 0.0}, "--most-ratio is 0.0; allowed is a number above 0, at most 1"),
+        ({"most_ratio": 1.1}, "--most-ratio is 1.1; allowed is a number above 0, at most 1"),
+        ({"most_ratio": "all"}, "--most-ratio is 'all'; it must be a number"),
+    ],
+)
+def test_a_policy_that_protects_nobody_or_is_none_is_refused(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(LinkError, match=said):
+        Policy(**options)
 
 
 @pytest.mark.parametrize(("failing", "mixed"), [(set(), True), ({1}, False)])
