@@ -17,6 +17,9 @@ from flwr_splitmix.words import with_article
 
 Example = tuple[Tensor, Tensor]
 
+TEST_BATCH = 250
+"""Test examples that go through a model at once."""
+
 
 @runtime_checkable
 class Batched(Protocol):

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients import Client, ClientError, Order, SplitClient, exchange
 from flwr_splitmix.clients.lower import load_segment
-from flwr_splitmix.data.batches import Example, fetch
+from flwr_splitmix.data.batches import TEST_BATCH, Example, fetch
 from flwr_splitmix.device import Precision, autocast, pick_precision
 from flwr_splitmix.events import EvaluationResult, RoundDone
 from flwr_splitmix.labels import Tally, tally, target_loss, target_rows
@@ -28,8 +28,6 @@ from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.options import RoundOptions
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.storage import under
-
-_TEST_BATCH = 250
 
 
 class WholeClient(SplitClient):
@@ -105,8 +103,8 @@ class WholeClient(SplitClient):
         total = Tally()
         self.segment.eval()
         with torch.inference_mode():
-            for start in range(0, size, _TEST_BATCH):
-                inputs, labels = fetch(data, np.arange(start, min(start + _TEST_BATCH, size)))
+            for start in range(0, size, TEST_BATCH):
+                inputs, labels = fetch(data, np.arange(start, min(start + TEST_BATCH, size)))
                 total += tally(self._logits(inputs), labels.to(self.device))
         return {
             "loss": total.loss,

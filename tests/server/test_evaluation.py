@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient, exchange
-from flwr_splitmix.events import RoundDone
+from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
@@ -53,7 +54,7 @@ def fit(clients: Any, rounds: int = 1, kind: Any = PSL, **options: Any) -> tuple
 def test_federated_evaluation_weights_each_pair_by_its_test_split(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "BATCH", 3)  # several exchanges, the last one short
+    monkeypatch.setattr(module, "TEST_BATCH", 3)  # several exchanges, the last one short
     clients = TOY.make_clients(sgd(0.1))
     sizes = (7, 4, 1)
     for client, size in zip(clients, sizes, strict=True):
@@ -74,6 +75,45 @@ def test_federated_evaluation_weights_each_pair_by_its_test_split(
     mean = np.average(each, weights=sizes)
     spread = np.sqrt(np.average((np.array(each) - mean) ** 2, weights=sizes))
     assert evaluation.spread == pytest.approx(spread)
+
+
+class Calls(Observer):
+    """Keeps which clients were asked for test examples by each call."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self._sending = False
+
+    def on_exchange(self, event: Exchange) -> None:
+        if event.method != "encode_test":
+            return
+        if event.direction == "down":
+            if not self._sending:
+                self.asked.append([])
+            self.asked[-1].append(event.client)
+        self._sending = event.direction == "down"
+
+
+def test_clients_are_asked_in_groups_if_their_tests_are_more_than_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All at once, a thousand clients' tests took 12 GB; the result is the same, bit by bit."""
+    monkeypatch.setattr(module, "TEST_BATCH", 6)
+    toy = replace(TOY, clients=5)
+
+    def run() -> tuple[list[list[int]], Any]:
+        calls = Calls()
+        options: Any = {"evaluation": "federated", "observers": [calls]}
+        strategy = PSL(toy.upper(), optimizer=sgd(0.1), device="cpu", **options)
+        strategy.fit(toy.make_clients(sgd(0.1)), 1)
+        (row,) = strategy.recorder.metrics.rows
+        return calls.asked, [row[name] for name in ("accuracy", "eval_loss", "accuracy_spread")]
+
+    asked, result = run()
+    assert asked == [[0, 1, 2, 3, 4]] * 2
+    monkeypatch.setattr(module, "AT_ONCE", 1)
+    # Then as many as a training step holds: it has 5 batches of 4, and a test batch has 6.
+    assert run() == ([[0, 1, 2], [3, 4]] * 2, result)
 
 
 def test_the_spread_is_that_of_examples_and_not_of_clients() -> None:

@@ -160,6 +160,22 @@ def test_what_no_integer_of_32_bits_holds_costs_its_client_the_evaluation() -> N
     assert clients.alive == (1,)
 
 
+def test_who_is_through_its_tests_when_the_time_is_up_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clients = Says(1, {client: {} for client in range(4)}, {}, None)
+    sizes = {0: 3, 1: 9, 2: 3, 3: 3}
+    limit = time_limit.TimeLimit()
+    asked = []
+    for payloads in over_link.batches_of_tests(
+        clients, limit, "federated", sizes, dict.fromkeys(sizes, 5), at_once=2
+    ):
+        asked.append(sorted(payloads))
+        monkeypatch.setattr(time_limit.TimeLimit, "over", True)
+    assert asked == [[0, 1]]
+    assert clients.alive == (0,)  # client 1 has a second batch, and the others had no first one
+
+
 @pytest.mark.parametrize(("run", "batch"), [(run_images, 250), (run_texts, TEXTS.batch)])
 def test_an_evaluation_ends(run: Any, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_link, "MAX_TESTS", 4 * batch)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.lower import explained
-from flwr_splitmix.data.batches import Example, fetch
+from flwr_splitmix.data.batches import TEST_BATCH, Example, fetch
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import Tally, wrong_labels
 from flwr_splitmix.server.evaluation.arguments import check_central, loaded
@@ -23,8 +23,6 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 "loss" and "num-examples" have their own places in a run's rows; further numbers become `eval_...`.
 """
-
-BATCH = 250
 
 
 def central_evaluation(
@@ -59,8 +57,8 @@ def central_evaluation(
     def score() -> Tally:
         lower.eval()
         total = Tally()
-        for start in range(0, size, BATCH):
-            inputs, labels = fetch(data, np.arange(start, min(start + BATCH, size)))
+        for start in range(0, size, TEST_BATCH):
+            inputs, labels = fetch(data, np.arange(start, min(start + TEST_BATCH, size)))
             if wrong := wrong_labels(labels, upper.num_classes, multi_label=upper.multi_label):
                 raise ValueError(f"the labels of the test set {wrong}")
             # What a segment caches may need a graph.

@@ -98,6 +98,7 @@ def batches_of_tests(
     kind: Kind,
     sizes: Mapping[int, int],
     batch: Mapping[int, int],
+    at_once: int | None = None,
 ) -> Iterator[dict[int, dict[str, Any]]]:
     """Yield the requests to all clients, batch by batch, until all their tests are done.
 
@@ -107,23 +108,27 @@ def batches_of_tests(
     ----------
     sizes, batch
         By client, its number of test examples, and how many it is asked for at once.
+    at_once
+        How many clients are asked at once; None asks all.
     """
     count = max((-(-size // batch[client]) for client, size in sizes.items()), default=0)
     for number in range(count):
         left = [c for c in clients.alive if number * batch.get(c, 0) < sizes.get(c, 0)]
-        if limit.over:
-            limit.leave_out(clients, left)
-            return
         if not left:
             return
-        yield {
-            client: {
-                "kind": kind,
-                "start": number * batch[client],
-                "stop": min((number + 1) * batch[client], sizes[client]),
+        for first in range(0, len(left), at_once or len(left)):
+            if limit.over:
+                done = {c for c in left[:first] if sizes[c] <= (number + 1) * batch[c]}
+                limit.leave_out(clients, [c for c in left if c not in done])
+                return
+            yield {
+                client: {
+                    "kind": kind,
+                    "start": number * batch[client],
+                    "stop": min((number + 1) * batch[client], sizes[client]),
+                }
+                for client in left[first : first + (at_once or len(left))]
             }
-            for client in left
-        }
 
 
 def to_record(result: EvaluationResult) -> MetricRecord:

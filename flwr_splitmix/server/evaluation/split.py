@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 
+from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import Tally
 from flwr_splitmix.links import Clients
@@ -21,8 +23,11 @@ from flwr_splitmix.server.time_limit import TimeLimit
 
 log = logging.getLogger("flwr.splitmix")
 
-BATCH = 250
-"""Test examples that a client encodes per exchange."""
+AT_ONCE = 2**27
+"""Numbers of smashed data that are held at once, 512 MiB of float32; more if a training step does.
+
+Clients whose test batches would be more are asked one group after another.
+"""
 
 
 def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> EvaluationResult | None:
@@ -42,14 +47,16 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
     shape, _ = agree_on_shape(clients, upper.geometry, upper.num_classes)
     sizes = sizes_of_tests(clients, kind)
     tallies = dict.fromkeys(sizes, Tally())
-    for payloads in batches_of_tests(
-        clients, TimeLimit(), kind, sizes, dict.fromkeys(sizes, BATCH)
-    ):
+    example = math.prod(shape.size[1:])
+    most = max(AT_ONCE, len(clients.alive) * shape.batch * example)
+    at_once = most // (example * min(TEST_BATCH, max(sizes.values(), default=1)))
+    batch = dict.fromkeys(sizes, TEST_BATCH)
+    for payloads in batches_of_tests(clients, TimeLimit(), kind, sizes, batch, max(1, at_once)):
         for client, payload in payloads.items():
             if sizes[client] < clients.descriptions[client][f"{kind}-examples"]:
                 payload["shuffled"] = True  # a test set may be in the order of its classes
-        replies = clients.call("encode_test", payloads, phase="evaluate")
-        for client, reply in replies.items():
+        # No name for all replies, which would keep them while the next ones come in.
+        for client, reply in clients.call("encode_test", payloads, phase="evaluate").items():
             size = payloads[client]["stop"] - payloads[client]["start"]
             try:
                 smashed, labels = read_test_upload(
