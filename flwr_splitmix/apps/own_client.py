@@ -15,9 +15,9 @@ from flwr_splitmix.apps.findings import FAULTS, remark_replacement, said
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.client_app import SplitClientApp
 from flwr_splitmix.clients import Client, SplitClient
+from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.data.batches import Batches, fetch
 from flwr_splitmix.data.errors import ExamplesError
-from flwr_splitmix.server.intake.checks import LARGEST
 from flwr_splitmix.words import counted
 
 _NEEDED = "needed is a tensor (batch, patches, width)"

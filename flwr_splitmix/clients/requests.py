@@ -19,7 +19,10 @@ MIN_LABELS = 2**18
 """How many numbers the soft labels of one example may always have, over all passes."""
 
 LARGEST = 1e6
-"""Largest weight, output or gradient that a server may send: no model has values far beyond it."""
+"""Largest weight, output or gradient that either side may send.
+
+No model has values far beyond it, and finite numbers that are would overflow in the other's part.
+"""
 
 
 def largest(name: str) -> float:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.words import with_article
@@ -26,9 +27,6 @@ MAX_BATCH = 65_536
 
 MUCH_MORE = 100
 """A client's data set counts in full up to this many times the median."""
-
-LARGEST = 1e6
-"""Bound on what crosses the cut: finite numbers far beyond it overflow in the server's model."""
 
 NOT_FINITE = "uploaded NaN or infinite numbers"
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, Upload
 from flwr_splitmix.segments.geometry import Geometry
-from flwr_splitmix.server.intake.checks import LARGEST, UploadError, check_size, check_tensor
+from flwr_splitmix.server.intake.checks import UploadError, check_size, check_tensor
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
 from flwr_splitmix.server.mixing.ledgers import RoundLedger
 from flwr_splitmix.server.mixing.opening import DTYPES, Opening
