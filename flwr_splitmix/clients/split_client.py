@@ -14,7 +14,6 @@ from torch.utils.data import Dataset
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set, part_of, tests_of
 from flwr_splitmix.clients.graphs import backward, upload
-from flwr_splitmix.clients.guarded_client import GuardedClient
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import (
     check_finite,
@@ -25,7 +24,8 @@ from flwr_splitmix.clients.lower import (
     load_segment,
     without_bfloat16,
 )
-from flwr_splitmix.clients.parts import PartedBatch, Pending, WireShares
+from flwr_splitmix.clients.parted_exchanges import PartedExchanges
+from flwr_splitmix.clients.parts import Pending, WireShares
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.requests import (
     check_numbers,
@@ -48,7 +48,7 @@ from flwr_splitmix.storage import under
 log = logging.getLogger("flwr.splitmix")
 
 
-class SplitClient(GuardedClient):
+class SplitClient(PartedExchanges):
     """A lower segment, its data and its optimizer.
 
     Parameters
@@ -125,7 +125,7 @@ class SplitClient(GuardedClient):
         self._numbers = 0  # of one example's smashed data
         self.peers: Sequence[SplitClient] | None = None
         self._pending: Pending | None = None
-        self._parted: PartedBatch | None = None
+        self._parted = None
         self._drawn: tuple[int, Example] | None = None
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
@@ -206,80 +206,6 @@ class SplitClient(GuardedClient):
         reply, anchors = upload(shares, smashed, labels, ids)
         self._pending = Pending(anchors, progress)
         return reply
-
-    @exchange
-    def encode_part(
-        self, *, number: int, progress: float, plan: WireShares, part: int, parts: int
-    ) -> dict[str, Any]:
-        """Run the forward pass of one part of a step's batch, while the server processes others.
-
-        The first part begins the step: the whole batch is drawn and charged. The other parts
-        follow in order, each once.
-
-        Parameters
-        ----------
-        number, progress, plan
-            As for `step`; the plan is that of the whole batch, the same for all parts.
-        part, parts
-            Index of the part, from 0, and the number of parts, which divides the batch size.
-
-        Returns
-        -------
-        As `step`, for the part's samples; {"budget-spent": True} for every part of a batch that
-        would exceed the client's privacy budget.
-        """
-        batch = self._parted
-        if part == 0:
-            if parts != 1 and (layer := self._whole_batch):
-                raise ClientError(
-                    f"this client's lower segment has {layer}, which needs a whole batch: set "
-                    f"micro-batches to 1, or take a model without {layer} before the cut"
-                )
-            self._parted = None
-            batch = PartedBatch(number, progress, plan, *self._asked(number, plan), parts)
-        if batch is None:
-            raise ClientError("the server asks for a part of a batch that has not begun")
-        shares, (inputs, labels, ids) = batch.next_part(number, part, parts, plan)
-        if batch.admitted is False:
-            return {"budget-spent": True}
-        smashed = self._smashed(inputs, shares)
-        if batch.admitted is None:
-            batch.admitted = self._admits(shares, smashed)
-            self._parted = batch
-            if not batch.admitted:
-                return {"budget-spent": True}
-        reply, anchors = upload(shares, smashed, labels, ids)
-        batch.keep(anchors)
-        return reply
-
-    @exchange
-    def learn_part(
-        self, *, number: int, part: int, gradient: Sequence[Tensor | None] | None
-    ) -> dict[str, Any]:
-        """Run the backward pass of one part; after the last part, take the optimizer step.
-
-        Parameters
-        ----------
-        number, part
-            Identify a part made by `encode_part`; gradients of all parts are delivered in order.
-        gradient
-            The part's cut-layer gradient of each pass; None if there is none.
-
-        Returns
-        -------
-        {}
-        """
-        batch = self._parted
-        if batch is None:
-            raise ClientError("the server sends the gradient of a batch that has not begun")
-        anchors = batch.anchors(number, part)
-        if gradient is not None and self._backward(anchors, gradient, anew=not batch.learned):
-            batch.learned = True
-        if batch.complete:
-            self._parted = None
-            if batch.learned:
-                self._take_step(batch.progress)
-        return {}
 
     def _asked(
         self, number: int, plan: WireShares

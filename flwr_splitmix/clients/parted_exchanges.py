@@ -1,0 +1,123 @@
+"""Exchanges of the L shape for a batch in parts, while the server processes others of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.clients.client import ClientError, exchange
+from flwr_splitmix.clients.graphs import upload
+from flwr_splitmix.clients.guarded_client import GuardedClient
+from flwr_splitmix.clients.parts import PartedBatch, WireShares
+from flwr_splitmix.mixers import Share
+
+
+class PartedExchanges(GuardedClient):
+    """The part of an L-shaped client that sends a batch in parts (`micro-batches`).
+
+    A subclass draws batches, runs the lower segment and takes optimizer steps.
+
+    Attributes
+    ----------
+    _parted
+        The batch in flight; None if there is none.
+    """
+
+    _parted: PartedBatch | None
+
+    @abstractmethod
+    def _asked(
+        self, number: int, plan: WireShares
+    ) -> tuple[Sequence[Share | None], tuple[Tensor, Tensor, Tensor]]:
+        """Return a step's shares and its whole batch: inputs, labels and ids."""
+
+    @abstractmethod
+    def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:
+        """Run the lower segment in training mode and keep its graph."""
+
+    @abstractmethod
+    def _backward(
+        self, anchors: Sequence[Tensor | None], gradients: Sequence[Tensor | None], *, anew: bool
+    ) -> bool:
+        """Accumulate gradients and return whether there were any; `anew` zeroes them first."""
+
+    @abstractmethod
+    def _take_step(self, progress: float) -> None:
+        """Take an optimizer step."""
+
+    @exchange
+    def encode_part(
+        self, *, number: int, progress: float, plan: WireShares, part: int, parts: int
+    ) -> dict[str, Any]:
+        """Run the forward pass of one part of a step's batch, while the server processes others.
+
+        The first part begins the step: the whole batch is drawn and charged. The other parts
+        follow in order, each once.
+
+        Parameters
+        ----------
+        number, progress, plan
+            As for `step`; the plan is that of the whole batch, the same for all parts.
+        part, parts
+            Index of the part, from 0, and the number of parts, which divides the batch size.
+
+        Returns
+        -------
+        As `step`, for the part's samples; {"budget-spent": True} for every part of a batch that
+        would exceed the client's privacy budget.
+        """
+        batch = self._parted
+        if part == 0:
+            if parts != 1 and (layer := self._whole_batch):
+                raise ClientError(
+                    f"this client's lower segment has {layer}, which needs a whole batch: set "
+                    f"micro-batches to 1, or take a model without {layer} before the cut"
+                )
+            self._parted = None
+            batch = PartedBatch(number, progress, plan, *self._asked(number, plan), parts)
+        if batch is None:
+            raise ClientError("the server asks for a part of a batch that has not begun")
+        shares, (inputs, labels, ids) = batch.next_part(number, part, parts, plan)
+        if batch.admitted is False:
+            return {"budget-spent": True}
+        smashed = self._smashed(inputs, shares)
+        if batch.admitted is None:
+            batch.admitted = self._admits(shares, smashed)
+            self._parted = batch
+            if not batch.admitted:
+                return {"budget-spent": True}
+        reply, anchors = upload(shares, smashed, labels, ids)
+        batch.keep(anchors)
+        return reply
+
+    @exchange
+    def learn_part(
+        self, *, number: int, part: int, gradient: Sequence[Tensor | None] | None
+    ) -> dict[str, Any]:
+        """Run the backward pass of one part; after the last part, take the optimizer step.
+
+        Parameters
+        ----------
+        number, part
+            Identify a part made by `encode_part`; gradients of all parts are delivered in order.
+        gradient
+            The part's cut-layer gradient of each pass; None if there is none.
+
+        Returns
+        -------
+        {}
+        """
+        batch = self._parted
+        if batch is None:
+            raise ClientError("the server sends the gradient of a batch that has not begun")
+        anchors = batch.anchors(number, part)
+        if gradient is not None and self._backward(anchors, gradient, anew=not batch.learned):
+            batch.learned = True
+        if batch.complete:
+            self._parted = None
+            if batch.learned:
+                self._take_step(batch.progress)
+        return {}
