@@ -116,7 +116,8 @@ class Mixer(ABC):
         """Mix the uploads that arrived.
 
         A missing member leaves zeros at its patches, and the target is divided by the sum of the
-        ratios that arrived. A group of which no patch arrived is left out.
+        ratios that arrived; with noise, which that would amplify, nothing is divided. A group of
+        which no patch arrived is left out.
 
         Parameters
         ----------
@@ -155,9 +156,9 @@ class Mixer(ABC):
                 targets[here] += upload.targets(
                     source.index, member.share.lam, num_classes, targets
                 )
-            if source.ratio != 1:
-                targets[here] /= source.ratio
-                self.renormalise(mixed[here], source.ratio, plan.shape)
+            if source.divisor != 1:
+                targets[here] /= source.divisor
+                self.renormalise(mixed[here], source.divisor, plan.shape)
         return Mixed(mixed, targets, tuple(sources))
 
     def _sources(self, uploads: Mapping[int, Upload], plan: Plan) -> list[Source]:
@@ -214,9 +215,9 @@ class Mixer(ABC):
         result: dict[int, list[Tensor | None]] = {}
         for row, source in enumerate(mixed.sources):
             part = gradient[row * batch : (row + 1) * batch]
-            if source.ratio != 1:
+            if source.divisor != 1:
                 part = part.clone()
-                self.renormalise(part, source.ratio, plan.shape)
+                self.renormalise(part, source.divisor, plan.shape)
             for member in source.members:
                 own = result.setdefault(member.client, [None] * len(plan.passes))
                 if member.share.learns:

@@ -60,6 +60,14 @@ class Source:
     members: tuple[Member, ...]
     ratio: float
 
+    @property
+    def divisor(self) -> float:
+        """What sums of uploads are divided by: the ratio; 1 with noise, which would grow with it.
+
+        Noise is as large at every ratio, and a ratio can be as small as 1e-6.
+        """
+        return 1.0 if any(member.share.noised for member in self.members) else self.ratio
+
 
 @dataclass(frozen=True)
 class Mixed:
@@ -70,8 +78,8 @@ class Mixed:
     smashed
         (groups * b, prefix + N, d), group after group.
     targets
-        Soft labels (groups * b, L) that sum to 1 (with label noise, approximately); mixed
-        multi-label ones each lie in 0..1.
+        Soft labels (groups * b, L) that sum to 1; mixed multi-label ones each lie in 0..1. With
+        noise they are the sums of what came, whatever these amount to.
     sources
         The origin of each group, in order.
     """

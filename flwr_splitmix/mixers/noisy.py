@@ -139,6 +139,11 @@ class NoisyShare(Share):
         return noisy_labels(hard, self.lam, self.noise).to(dtype)
 
     @property
+    def noised(self) -> bool:
+        """Whether there is noise, on the smashed data or on the labels."""
+        return self.noise.sigma_s > 0 or self.noise.sigma_y > 0
+
+    @property
     def overwrites(self) -> bool:
         """Whether the inner share does: several of them would make no mixture."""
         return self.inner.overwrites

@@ -148,6 +148,11 @@ class Share(ABC):
         return True
 
     @property
+    def noised(self) -> bool:
+        """Whether an upload holds noise, which a mixer that divides by a ratio would amplify."""
+        return False
+
+    @property
     def mixed(self) -> bool:
         """Whether the upload itself already mixes several examples."""
         return False

@@ -12,10 +12,14 @@ from torch import Tensor
 
 from flwr_splitmix.mixers import (
     FullShare,
+    Group,
+    Member,
     Mixer,
     Mixup,
+    NoisyShare,
     NoMixing,
     PatchCutMix,
+    PatchShare,
     Plan,
     Share,
     Shuffled,
@@ -191,3 +195,30 @@ def test_labels_are_floats_weighted_and_clamped_by_the_client(
     free = noisy(PATCHES, label_noise=place, sigma_y=0.5, clamp_labels=False)
     assert not free.labels_clamped
     assert float(free.upload_labels(labels, dtype).min()) < 0
+
+
+@pytest.mark.parametrize("mixer", [Mixup(2), PatchCutMix(2)], ids=str)
+def test_what_came_without_a_member_keeps_the_size_of_its_noise(mixer: Mixer) -> None:
+    """Divided by a ratio of 0.002 the noise was 500 times as large; so was the gradient's part."""
+    noise = replace(NOISE, clamp_labels=False)
+    lam, prefix, batch = 0.002, 1, 50
+    inner = [
+        WeightedShare(lam=ratio)
+        if isinstance(mixer, Mixup)
+        else PatchShare(lam=ratio, patches=500, prefix=prefix, seed=1, start=start, stop=stop)
+        for ratio, start, stop in ((lam, 0, 1), (1 - lam, 1, 500))
+    ]
+    shares = [NoisyShare.around(share, noise, L) for share in inner]
+    shape = SmashedShape(batch, 500, D, prefix, classes=L)
+    plan = Plan(shape, ((Group(tuple(Member(i, share) for i, share in enumerate(shares))),),))
+    sent, _ = shares[0].upload(torch.zeros(shape.size, dtype=torch.float64))
+    soft = shares[0].upload_labels(torch.zeros(batch, dtype=torch.int64), torch.float64)
+    outer = Noisy(mixer, noise)
+    mixed = outer.merge({0: Upload([sent], [soft])}, plan, num_classes=L)
+    assert mixed.sources[0].ratio == pytest.approx(lam)
+    assert torch.equal(mixed.targets, soft)
+    assert mixed.smashed[:, :prefix].std() == pytest.approx(noise.sigma_s, rel=0.2)
+    gradient = torch.randn(shape.size, dtype=torch.float64)
+    (back,) = outer.split(gradient, mixed, plan)[0]
+    assert back is not None
+    assert torch.equal(back[:, :prefix], shares[0].pick(gradient)[:, :prefix])
