@@ -54,11 +54,20 @@ class Source:
         The members whose uploads arrived.
     ratio
         The sum of their mixing ratios: 1 if all arrived.
+    parts
+        Clients in each part of a batch that arrived in parts, if a client of the step dropped out
+        between two of them; else empty.
     """
 
     index: int
     members: tuple[Member, ...]
     ratio: float
+    parts: tuple[frozenset[int], ...] = ()
+
+    @property
+    def came(self) -> tuple[frozenset[int], ...]:
+        """Clients in the sum by part of the batch; one part if the same were in all of it."""
+        return self.parts or (frozenset(member.client for member in self.members),)
 
     @property
     def divisor(self) -> float:

@@ -201,7 +201,8 @@ class PrivacyLedger(Observer):
         """Charge a step's mixtures to the clients whose uploads are in them, and to no others.
 
         Each upload is protected by the noise of all members that sent theirs. A sum of one upload
-        is charged as seen alone.
+        is charged as seen alone. Of a batch in parts a record is in one, so the pass costs the part
+        with the least noise.
 
         Parameters
         ----------
@@ -209,17 +210,19 @@ class PrivacyLedger(Observer):
             Whether uploads were rounded before they were added. A sum of rounded numbers is not a
             function of the sum of unrounded ones, so each upload is then charged as seen alone.
         """
-        passes = len(plan.passes)
-        shares: dict[int, list[Share | None]] = {}
-        groups: dict[int, dict[int, _Ratios]] = {}
-        for source in mixed.sources:
-            ratios = tuple(member.share.lam for member in source.members)
-            for member in source.members:
-                own = shares.setdefault(member.client, [None] * passes)
-                own[source.index] = member.share
-                groups.setdefault(member.client, {})[source.index] = ratios
-        for client, seen in shares.items():
-            self._charge(client, seen, {} if rounded else groups[client])
+        parts = zip(*(source.came for source in mixed.sources), strict=True)
+        for came in dict.fromkeys(parts):  # mostly all parts have the same clients
+            shares: dict[int, list[Share | None]] = {}
+            groups: dict[int, dict[int, _Ratios]] = {}
+            for source, clients in zip(mixed.sources, came, strict=True):
+                members = [member for member in source.members if member.client in clients]
+                ratios = tuple(member.share.lam for member in members)
+                for member in members:
+                    own = shares.setdefault(member.client, [None] * len(plan.passes))
+                    own[source.index] = member.share
+                    groups.setdefault(member.client, {})[source.index] = ratios
+            for client, seen in shares.items():
+                self._charge(client, seen, {} if rounded else groups[client])
 
     def _charge(
         self, client: int, shares: Sequence[Share | None], groups: Mapping[int, _Ratios]

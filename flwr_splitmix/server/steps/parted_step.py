@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -76,13 +77,15 @@ class PartedStep:
 
     def _joined(self) -> tuple[Mixed, StepResult]:
         sources: dict[tuple[int, int], Source] = {}
-        for _, mixed, _ in self._learned:
+        came: dict[tuple[int, int], list[frozenset[int]]] = {}
+        for part, mixed, _ in self._learned:
             for source in mixed.sources:
                 index, group = place = self._group_of(source)
-                clients = {member.client for member in source.members}
+                clients = frozenset(member.client for member in source.members)
                 members = self.plan.passes[index][group].members
                 own = tuple(member for member in members if member.client in clients)
                 sources.setdefault(place, Source(index, own, source.ratio))
+                came.setdefault(place, [frozenset()] * self.parts)[part] = clients
         rows = {place: row for row, place in enumerate(sources)}
 
         def joined(of_part: Sequence[Tensor]) -> Tensor:
@@ -98,6 +101,8 @@ class PartedStep:
         targets = joined([mixed.targets for _, mixed, _ in self._learned])
         gradient = joined([result.gradient for _, _, result in self._learned])
         loss = torch.stack([result.loss for _, _, result in self._learned]).sum()
+        if any(len(set(parts)) > 1 for parts in came.values()):
+            sources = {p: replace(own, parts=tuple(came[p])) for p, own in sources.items()}
         return Mixed(smashed, targets, tuple(sources.values())), StepResult(loss, gradient)
 
     def _group_of(self, source: Source) -> tuple[int, int]:

@@ -53,6 +53,7 @@ class Honest(SplitClient):
     sent: Sent
     fails_at: tuple[int, int] | None = None
     nonsense_at: tuple[int, int] | None = None
+    fails_at_part: int | None = None
 
     @exchange
     def step(self, **arguments: Any) -> dict[str, Any]:
@@ -74,6 +75,12 @@ class Honest(SplitClient):
         if here == self.nonsense_at:
             return {**reply, "smashed": [t * float("nan") for t in reply["smashed"]]}
         return reply
+
+    @exchange
+    def encode_part(self, *, part: int, **arguments: Any) -> dict[str, Any]:
+        if part == self.fails_at_part:
+            raise RuntimeError("the battery is empty")
+        return super().encode_part(part=part, **arguments)
 
 
 def truth(sent: Sent, client: int) -> float:

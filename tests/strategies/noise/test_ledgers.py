@@ -98,6 +98,28 @@ def test_the_ledger_charges_the_masks_and_ratios_that_were_drawn(
         assert outcome.slopes(client) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("fails_at", "hidden"), [(None, (True, True)), (1, (False, True)), (0, (False, None))]
+)
+def test_of_a_batch_in_parts_each_sum_hides_by_the_noise_of_those_that_came(
+    fails_at: int | None, hidden: tuple[bool, bool | None]
+) -> None:
+    """Once by that of the first part: a partner that dropped out after it hid the others, too."""
+
+    def fail(clients: Sequence[Any]) -> None:
+        clients[1].fails_at_part = fails_at
+
+    outcome = run(
+        DPCutMixSL, replace(TOY, clients=2, dropout=0.0), prepare=fail, min_nodes=1, alpha=None,
+        noise=replace(PLAIN, smashed_noise="all"), trusted_mixer=True, steps_per_round=1,
+        server_update="mean", micro_batches=2,
+    )  # fmt: skip
+    alone = E_S / 2 + E_Y / 4
+    costs = {True: alone / 2, False: alone, None: 0.0}
+    for client, how in enumerate(hidden):
+        assert outcome.slopes(client) == pytest.approx(costs[how], rel=1e-12)
+
+
 @pytest.mark.parametrize("trusted", [False, True])
 def test_k_times_costs_k_releases_of_each_batch(trusted: bool) -> None:
     outcome = run(
