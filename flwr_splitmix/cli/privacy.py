@@ -55,7 +55,7 @@ Records = Annotated[int | None, typer.Option(help="A client's samples.", show_de
 BatchSize = Annotated[int | None, typer.Option(help="Samples per batch.", show_default=False)]
 Delta = Annotated[float, typer.Option(help="Failure probability of the guarantee.")]
 RelationOption = Annotated[
-    Neighbours, typer.Option(help="Neighbouring data: a record replaced, or added or removed.")
+    Neighbours, typer.Option(help="Neighbouring data: a record replaced, or by an empty one.")
 ]
 SmashedNoiseOption = Annotated[Smashed, typer.Option(help="For CutMix: patches that get noise.")]
 LabelNoiseOption = Annotated[Labels, typer.Option(help="Label noise after or before scaling.")]

@@ -24,8 +24,7 @@ class PrivacyBudget:
     max_epsilon
         The client sends nothing that would raise its epsilon above this; None only keeps a ledger.
     relation
-        How neighbouring data sets differ: one example is replaced ("replace"), or added or removed
-        ("add-remove").
+        How neighbouring data sets differ: see `privacy.events.Relation`.
     public_evaluation
         Whether the client's own test split is public. If not, sending it unmixed and without noise
         voids every bound, and is refused if there is a `max_epsilon`.

@@ -37,8 +37,7 @@ class PrivacyLedger(Observer):
         The user's assertion that another party mixes and the server sees only the sums. By default
         the server, which runs the mixer, sees each upload alone.
     relation
-        Relation of neighbouring data sets: one example is replaced ("replace"), or added or
-        removed ("add-remove").
+        How neighbouring data sets differ: see `privacy.events.Relation`.
     shares
         Further types of shares in plans, besides the built-in ones.
 

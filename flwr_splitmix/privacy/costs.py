@@ -73,7 +73,7 @@ def release_costs(
 def unit_sensitivity(release: Release, relation: Relation) -> float:
     """Return the largest L2 distance by which one record can move one patch (or one sample).
 
-    "patch" and "sample": 2 C for a replaced record, C for one added to or removed from zeros.
+    "patch" and "sample": 2 C for a replaced record, C for one replaced by an empty one (zeros).
     "range": Delta sqrt(d), whatever replaces the record. "none": C, without meaning.
     """
     bound = release.noise.clip_norm

@@ -10,7 +10,12 @@ from flwr_splitmix.privacy.noise import GaussianNoise
 from flwr_splitmix.values import check_choice
 
 Relation = Literal["replace", "add-remove"]
-"""How neighbouring inputs differ: one record is replaced, or is added or removed."""
+"""How neighbouring inputs differ: in one record. The number of records is the same, and public.
+
+"replace": the record is another one. "add-remove": it is empty, so that its places in uploads hold
+noise alone; what it adds to them is added or removed. (Without the record itself the client would
+have other batches throughout, and say another number of examples.)
+"""
 
 Family = Literal["full", "mixup", "cutmix"]
 Seen = Literal["alone", "sum"]

@@ -55,7 +55,9 @@ class FlowerAccountant(Generic[AnyConfig, Spent]):
     """Reads and charges a client's ledger through Flower's interface.
 
     Its guarantee is about a record of this client, whereas Flower's own accountant is about a
-    client. A Flower event is charged to every record.
+    client. It is also narrower than Flower's "add-or-remove-one": what the ledger charges for
+    uploads holds if a record is replaced by an empty one, and the number of records is public. A
+    Flower event is charged to every record.
 
     Parameters
     ----------

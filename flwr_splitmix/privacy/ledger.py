@@ -67,7 +67,8 @@ class Ledger:
     Parameters
     ----------
     relation
-        How neighbouring inputs differ: "replace" (a record is replaced) or "add-remove".
+        How neighbouring inputs differ: "replace" (a record is replaced by another) or "add-remove"
+        (by an empty one).
     records
         The client's number of records, for an exact ledger, which charges every record for the
         batches that it was in. None charges each pass over the data with its worst batch, which

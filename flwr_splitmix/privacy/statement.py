@@ -51,7 +51,7 @@ def in_words(
     outside: Sequence[str],
 ) -> str:
     """Return epsilon with its explanations as text; parameters as in `Statement`."""
-    who = "is replaced" if relation == "replace" else "is added or removed"
+    who = "is replaced" if relation == "replace" else "is replaced by an empty one"
     if unbounded_because:
         said = f"no epsilon: {'; '.join(unbounded_because)}"
     else:

@@ -108,7 +108,7 @@ def test_an_impossible_delta_is_refused(delta: float) -> None:
 def test_neighbours_are_those_of_the_strategy() -> None:
     outcome = run(noised(DPSL), relation="add-remove")
     assert outcome.slopes(0) == pytest.approx(E_S / 4 + E_Y / 2)
-    assert "when a record is added or removed" in outcome.said(0)
+    assert "when a record is replaced by an empty one" in outcome.said(0)
 
 
 def test_delta_is_that_of_the_strategy() -> None:
