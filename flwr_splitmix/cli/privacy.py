@@ -19,6 +19,7 @@ from flwr_splitmix.cli.privacy_plan import (
     Neighbours,
     NoiseMethod,
     Smashed,
+    left_over,
     make_plan,
 )
 from flwr_splitmix.cli.terminal import console, table
@@ -39,6 +40,16 @@ ClipNorm = Annotated[float, typer.Option(help="The bound: L2 norm, or width of t
 Patches = Annotated[int, typer.Option(help="Patches of a sample, N.")]
 Width = Annotated[int, typer.Option(help="Numbers in a patch, d.")]
 GroupSize = Annotated[int, typer.Option("--k", help="Clients per mixing group.")]
+Clients = Annotated[
+    int | None,
+    typer.Option(
+        help="Clients in a step, n: if k does not divide it, those left over send more.",
+        show_default=False,
+    ),
+]
+KTimes = Annotated[
+    bool, typer.Option("--k-times", help="For CutMix: a batch is sent k times, with fresh masks.")
+]
 Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of the ratios, or inf.")]
 Kept = Annotated[
     float | None,
@@ -89,6 +100,8 @@ def epsilon(
     patches: Patches = 64,
     width: Width = 192,
     k: GroupSize = 2,
+    clients: Clients = None,
+    k_times: KTimes = False,
     alpha: Alpha = math.inf,
     kept: Kept = None,
     passes: Passes = None,
@@ -115,7 +128,8 @@ def epsilon(
         if gaps := plan.release.noise.gaps:
             raise ValueError(f"there is no epsilon: {'; '.join(UNBOUNDED[gap] for gap in gaps)}")
         papers = plan.epsilon(orders, "papers")
-    _print(plan, {"epsilon": f"{tight:.6g}", "papers' conversion": f"{papers:.6g}"})
+    results = {"epsilon": f"{tight:.6g}", "papers' conversion": f"{papers:.6g}"}
+    _print(plan, results, clients, k_times)
 
 
 @privacy.command()
@@ -128,6 +142,8 @@ def sigma(
     patches: Patches = 64,
     width: Width = 192,
     k: GroupSize = 2,
+    clients: Clients = None,
+    k_times: KTimes = False,
     alpha: Alpha = math.inf,
     kept: Kept = None,
     passes: Passes = None,
@@ -146,7 +162,8 @@ def sigma(
     with library_errors_end_command():
         plan = make_plan({**locals(), "sigma_s": 1.0, "sigma_y": label_ratio})
         noise = plan.noise_for(epsilon)
-    _print(plan, {"sigma_s": f"{noise.sigma_s:.6g}", "sigma_y": f"{noise.sigma_y:.6g}"})
+    results = {"sigma_s": f"{noise.sigma_s:.6g}", "sigma_y": f"{noise.sigma_y:.6g}"}
+    _print(plan, results, clients, k_times)
 
 
 @privacy.command()
@@ -171,6 +188,8 @@ def compare(
     ] = None,
 ) -> None:
     """Compare SL, Mixup and CutMix over k: our epsilon, and the paper's (not a guarantee).
+
+    All groups have k clients; where k does not divide n, those left over send more.
 
     The defaults are the parameters of DP-CutMixSL, Table 2, with variances of 66/255.
     """
@@ -204,26 +223,38 @@ def compare(
         typer.echo(f"wrote {output}")
 
 
-def _print(plan: ReleasePlan, results: dict[str, str]) -> None:
-    from flwr_splitmix.privacy import RandomMasks
+def _print(plan: ReleasePlan, results: dict[str, str], clients: int | None, k_times: bool) -> None:
     from flwr_splitmix.privacy.events import OUTSIDE
 
-    kept = plan.kept
-    masks = (
-        f"drawn with alpha {kept.alpha:g}; more with probability {kept.failure:g}, within delta"
-        if isinstance(kept, RandomMasks)
-        else f"{kept:.4g} of the sample in every pass"
-    )
+    full = plan.release.family == "full"
     shown = table("", "")
     for name, value in {
         **results,
         "delta": f"{plan.delta:g}",
         "neighbours": plan.relation,
-        "passes": str(plan.passes),
-        "ratio": "1" if plan.release.family == "full" else masks,
+        "passes": str(plan.passes) + (f", each batch sent {plan.k} times" if k_times else ""),
+        "groups": "of one" if full else _groups(plan.k, clients),
+        "ratio": "1" if full else _ratio(plan),
         "seen": "each upload alone" if plan.release.seen == "alone" else "only the group's sum",
     }.items():
         shown.add_row(name, value)
     shown.show_header = False
     console().print(shown)
     typer.echo(f"Not covered, where they occur: {'; '.join(OUTSIDE.values())}.")
+
+
+def _groups(k: int, clients: int | None) -> str:
+    if clients is None:
+        return f"all of {k} clients; if {k} does not divide theirs, say --clients"
+    rest = left_over(clients, k)
+    return f"of {k} of {clients} clients" + (f", and one of the {rest} left over" if rest else "")
+
+
+def _ratio(plan: ReleasePlan) -> str:
+    from flwr_splitmix.privacy import RandomMasks
+
+    kept = plan.kept
+    if not isinstance(kept, RandomMasks):
+        return f"{kept:.4g} of the sample in every pass"
+    drawn = "even" if kept.alpha is None else f"drawn with alpha {kept.alpha:g}"
+    return f"{drawn}; more with probability {kept.failure:g}, within delta"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
     ValueError
         If a value is not allowed, or the number of passes is not given.
     """
-    from flwr_splitmix.privacy import GaussianNoise, Release, ReleasePlan
+    from flwr_splitmix.privacy import GaussianNoise, RandomMasks, Release, ReleasePlan
 
     method, k = given["method"], given["k"] if given["method"] is not NoiseMethod.sl else 1
     noise = GaussianNoise(
@@ -76,6 +77,8 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
     )
     if k < 1:
         raise ValueError(f"k is {k}; a group has at least 1 client")
+    if given["k_times"] and method is not NoiseMethod.cutmix:
+        raise ValueError(f"k_times is an option of cutmix, and the method is {method.value}")
     families: dict[NoiseMethod, Family] = {
         NoiseMethod.sl: "full",
         NoiseMethod.mix: "mixup",
@@ -89,11 +92,14 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
         seen="sum" if given["trusted_mixer"] else "alone",
         ratios=(1.0,),
     )
+    kept = _kept(given, k)
+    if given["k_times"] and not isinstance(kept, RandomMasks):
+        release = replace(release, times=k)
     return ReleasePlan(
         release=release,
         passes=_passes(given),
         delta=given["delta"],
-        kept=_kept(given, k),
+        kept=kept,
         k=k,
         relation=given["relation"].value,
     )
@@ -123,9 +129,23 @@ def _kept(given: Mapping[str, Any], k: int) -> Any:
     from flwr_splitmix.privacy.accountant import check_delta
     from flwr_splitmix.privacy.masks import even_ratio
 
+    n = given["clients"]
+    if n is not None and n < k:
+        raise ValueError(f"k is {k} for {counted(n, 'client')}; a group has at most all")
     if given["kept"] is not None:
         return given["kept"]
-    if given["alpha"] != math.inf:
-        check_delta(given["delta"])
-        return RandomMasks(alpha=given["alpha"], failure=_FAILURE * given["delta"])
-    return even_ratio(given["patches"], k) if given["method"] is NoiseMethod.cutmix else 1 / k
+    even = given["alpha"] == math.inf
+    if even and not left_over(n, k):
+        return even_ratio(given["patches"], k) if given["method"] is NoiseMethod.cutmix else 1 / k
+    check_delta(given["delta"])
+    return RandomMasks(
+        alpha=None if even else given["alpha"],
+        failure=_FAILURE * given["delta"],
+        clients=n,
+        k_times=given["k_times"],
+    )
+
+
+def left_over(clients: int | None, k: int) -> int:
+    """Return how many clients form a smaller group; 0 if their number is not given."""
+    return 0 if clients is None else clients % k

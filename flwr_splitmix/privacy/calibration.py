@@ -40,7 +40,8 @@ class ReleasePlan:
         The guarantee's failure probability, including that of random masks.
     kept
         What is known about the client's ratios: one number for all passes (1 is the worst case),
-        one per pass, as enumerated from the run's seed, or `RandomMasks`.
+        one per pass, as enumerated from the run's seed, or `RandomMasks`, which also knows what
+        clients that are left over send.
     k
         Members of a group.
     relation
@@ -71,6 +72,7 @@ class ReleasePlan:
                     f"failure is {self.kept.failure}; it is a part of delta and must be below "
                     f"{self.delta}"
                 )
+            self.kept.sizes(self.k)
             return
         ratios = np.asarray(self.kept, dtype=np.float64)
         if ratios.ndim and ratios.shape != (self.passes,):
@@ -87,7 +89,8 @@ class ReleasePlan:
         if self.release.family == "full":
             return times * self.passes * float(self._costs(np.ones(1)).sum())
         if isinstance(self.kept, RandomMasks):  # a mask is drawn for each pass, not for each time
-            return self.kept.bound(times * self._cost_by_count(), self.k, self.passes)
+            costs = {size: times * self._cost_by_count(size) for size in self.kept.sizes(self.k)}
+            return self.kept.bound(costs, self.k, self.passes)
         ratios = np.broadcast_to(np.asarray(self.kept, dtype=np.float64), (self.passes,))
         return float(self._costs(ratios).sum()) * times
 
@@ -130,23 +133,24 @@ class ReleasePlan:
     def _delta(self) -> float:
         return self.delta - (self.kept.failure if isinstance(self.kept, RandomMasks) else 0.0)
 
-    def _cost_by_count(self) -> Floats:
-        """Return the total slope for each count of patches."""
+    def _cost_by_count(self, size: int) -> Floats:
+        """Return the total slope for each count of patches, in a group of `size` members."""
         if self.release.family == "cutmix":
-            costs = self._costs(np.linspace(0, 1, self.release.patches + 1))
+            costs = self._costs(np.linspace(0, 1, self.release.patches + 1), size)
             return costs[:, 0] + costs[:, 1]
         # Mixup's ratios are not rounded to patches. A count over a fixed total is the ratio plus
         # a rounding of mean zero, so by Jensen's inequality it stands for the ratio wherever the
         # cost is convex in it: quadratic, or constant as labels noised before scaling are at most.
-        costs = self._costs(np.linspace(0, 1, _STEPS + 1))
+        costs = self._costs(np.linspace(0, 1, _STEPS + 1), size)
         if self.release.noise.label_noise == "before":
             costs[:, 1] = costs[-1, 1]
         return costs[:, 0] + costs[:, 1]
 
-    def _costs(self, ratios: Floats) -> Floats:
-        """Return the slopes (..., 2) of one release with each of the given ratios."""
+    def _costs(self, ratios: Floats, size: int | None = None) -> Floats:
+        """Return the slopes (..., 2) of one release with each ratio, among `size` members or k."""
+        others_in = (size or self.k) - 1
         # Among groups in which this client has ratio m, equal shares of the others hide it least:
         # the sum of squares is smallest.
-        others = np.repeat((1 - ratios)[:, None] / max(self.k - 1, 1), self.k - 1, axis=1)
+        others = np.repeat((1 - ratios)[:, None] / max(others_in, 1), others_in, axis=1)
         groups = np.concatenate([ratios[:, None], others], axis=1)
         return release_costs(replace(self.release, times=1), self.relation, ratios, groups)

@@ -92,6 +92,27 @@ def test_the_sigma_for_an_epsilon_costs_that_epsilon(
     assert value(back, "epsilon") == pytest.approx(8, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("options", "least", "most"),
+    [
+        ("", 3.86, 3.86),
+        ("--clients 4", 3.86, 3.86),
+        ("--clients 3", 4.80, 5.10),  # a ledger of such a run had 4.80
+        ("--clients 3 --alpha 6", 4.82, 5.15),
+        ("--k-times", 5.76, 5.76),
+        ("--clients 3 --k-times", 5.87, 5.95),
+        ("--clients 3 --method mix", 3.4, 4.9),
+    ],
+)
+def test_clients_left_over_and_k_times_cost_what_a_ledger_charges(
+    splitmix: Splitmix, options: str, least: float, most: float
+) -> None:
+    run = "--sigma-s 200 --sigma-y 40 --clip-norm 1 --passes 200"
+    result = splitmix("privacy", "epsilon", *run.split(), *options.split())
+    assert least - 0.005 <= value(result, "epsilon") <= most + 0.005
+    assert ("say --clients" in result.stdout) == ("--clients" not in options)
+
+
 WRONG = [
     ("--sigma-s 0", "there is no epsilon: no noise on the smashed data (sigma_s = 0)"),
     ("--sigma-y 0", "there is no epsilon: no noise on the labels (sigma_y = 0)"),
@@ -107,6 +128,8 @@ WRONG = [
     ("--k 0", "k is 0"),
     ("--kept 2", "kept holds a ratio that is not in 0..1"),
     ("--passes 0", "passes is 0"),
+    ("--k 3 --clients 2", "k is 3 for 2 clients; a group has at most all"),
+    ("--k-times --method mix", "k_times is an option of cutmix, and the method is mix"),
     ("--patches 0", "patches is 0"),
     ("--clip-norm 0", "clip_norm is 0.0"),
 ]

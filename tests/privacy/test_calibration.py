@@ -68,8 +68,10 @@ def test_the_rarer_the_failure_the_dearer_the_plan() -> None:
     assert with_failure.epsilon() > replace(with_failure, delta=2e-3).epsilon() + 1
 
 
-@pytest.mark.parametrize(("k", "alpha"), [(2, 0.5), (2, 6.0), (4, 2.0), (1, 2.0)])
-def test_the_distribution_of_counts_is_that_of_the_mixers_draw(k: int, alpha: float) -> None:
+@pytest.mark.parametrize(
+    ("k", "alpha"), [(2, 0.5), (2, 6.0), (4, 2.0), (1, 2.0), (2, None), (3, None), (17, None)]
+)
+def test_the_distribution_of_counts_is_that_of_the_mixers_draw(k: int, alpha: float | None) -> None:
     rng, draws = np.random.default_rng(0), 20_000
     counts = [int(sample_counts(16, k, alpha, rng)[0]) for _ in range(draws)]
     frequencies = np.bincount(counts, minlength=17) / draws
@@ -100,6 +102,47 @@ def test_masks_yet_to_be_drawn_cost_more_than_planned_as_rarely_as_promised(
     assert planned < (2.5 if loose else 1.5) * np.quantile(totals, 1 - failure)
 
 
+@pytest.mark.parametrize("k_times", [False, True])
+@pytest.mark.parametrize("alpha", [None, 1.5])
+@pytest.mark.parametrize("n", [4, 5])
+def test_a_plan_for_clients_of_whom_some_are_left_over_holds(
+    n: int, alpha: float | None, k_times: bool
+) -> None:
+    """Those in a smaller group send more: a plan for full groups lay below what they spent."""
+    k, passes, failure, runs = 3, 40, 0.05, 200
+    release = replace(RELEASE, noise=replace(NOISE, sigma_s=4.0))
+    masks = RandomMasks(alpha=alpha, failure=failure, clients=n, k_times=k_times)
+    plan = ReleasePlan(release=release, passes=passes, delta=0.1, kept=masks, k=k)
+    rng = np.random.default_rng(0)
+    totals = np.zeros(runs)
+    for run in range(runs):
+        sizes = np.where(rng.random(passes) < (n % k) / n, n % k, k)
+        kept = [
+            sample_counts(16, int(size), alpha, rng)[0] / 16
+            for size in sizes
+            for _ in range(size if k_times else 1)
+        ]
+        totals[run] = release_costs(release, "replace", np.array(kept)).sum()
+    assert (totals > plan.rho).mean() <= failure
+    assert plan.rho < 1.3 * np.quantile(totals, 1 - failure)
+    if n % k == 1 and not k_times:  # alone, with everything, in one step of n
+        full = replace(plan, kept=replace(masks, clients=None))
+        assert full.rho < totals.mean()
+
+
+def test_of_all_clients_in_full_groups_the_plan_is_the_same() -> None:
+    plan = ReleasePlan(release=RELEASE, passes=20, delta=1e-5, k=3)
+    some = RandomMasks(alpha=6.0, failure=1e-6)
+    assert replace(plan, kept=replace(some, clients=6)).rho == replace(plan, kept=some).rho
+
+
+def test_ratios_that_hardly_vary_are_nearly_even() -> None:
+    """The chance of most counts is 0 in floats: its logarithm must not be what is bounded."""
+    plan = ReleasePlan(release=RELEASE, passes=200, delta=1e-5, kept=0.5, k=2)
+    drawn = replace(plan, kept=RandomMasks(alpha=1e9, failure=1e-6))
+    assert plan.rho < drawn.rho < 1.3 * plan.rho
+
+
 def test_even_masks_keep_at_most_the_rounded_up_share() -> None:
     rng = np.random.default_rng(0)
     for n, k in ((16, 3), (64, 10), (4, 4), (5, 1)):
@@ -116,6 +159,10 @@ def test_even_masks_keep_at_most_the_rounded_up_share() -> None:
         ({"kept": 1.2}, "not in 0..1"),
         ({"kept": [0.5]}, "1 ratio for 2 passes"),
         ({"kept": RandomMasks(alpha=1, failure=0.1)}, "failure is 0.1; it is a part of delta"),
+        (
+            {"kept": RandomMasks(alpha=1, failure=1e-6, clients=2), "k": 3},
+            "k is 3 for 2 clients; a group has at most all",
+        ),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, Any], said: str) -> None:
