@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from flwr_splitmix.clients.accounted import check_accounted
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
@@ -34,7 +35,6 @@ from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores
-from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.values import check_kind
 
 Learns = Literal["all", "tail"]
@@ -47,7 +47,7 @@ class UShapeClient(GraphlessExchanges):
     optimizer step, the head's forward pass) and `decode` (tail, loss, gradients for the trunk).
 
     Its `hiding` hides the texts. A subclass can change a detail of that by overriding
-    `obfuscate`, `recover`, `loss` or `perturb`.
+    `obfuscate`, `recover`, `loss` or `perturb`, except where an epsilon rests on it.
 
     Parameters
     ----------
@@ -183,14 +183,9 @@ class UShapeClient(GraphlessExchanges):
         ------
         ClientError
             If the arrays do not fit, or have NaN, infinite or very large numbers, or an epsilon is
-            kept for texts that the head, or with DP-SGD the tail, does not keep apart.
+            kept that would not hold (`check_accounted`).
         """
-        for part in self.hiding.apart if self.hiding.accounts else ():
-            if layer := needs_whole_batch(self.segments.get_submodule(part)):
-                raise ClientError(
-                    f"the {part} has {layer}, by which a text changes what others in its batch "
-                    f"send or teach, so there is no epsilon: take a {part} without {layer}"
-                )
+        check_accounted(type(self), UShapeClient, self.hiding, self.segments)
         self._order = order
         self._forget_round()
         place = order.server_round, self.batches.drawn

@@ -56,6 +56,7 @@ class DPForward(Hiding):
     """
 
     accounts = True
+    rests_on = ("obfuscate",)
     warning = (
         "DP-Forward's epsilon is about messages; gradients that go back to the trunk are without "
         "noise, and tell of texts and labels: docs/language.md"

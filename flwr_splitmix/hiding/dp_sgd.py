@@ -64,6 +64,9 @@ class DPSGD(Hiding):
 
     accounts = True
     apart = ("head", "tail")  # a tail that mixes texts puts each one's part into others' gradients
+    rests_on = (
+        "obfuscate", "recover", "loss", "perturb", "returned", "logits", "before_update",
+    )  # fmt: skip
     warning = (
         "DP-SGD covers the weights of heads and tails, and no trunk that learns; messages carry "
         "texts without noise, and the server reads them as the plain U shape's: docs/language.md"

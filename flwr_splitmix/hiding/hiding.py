@@ -135,6 +135,9 @@ class Hiding:
         Whether clients account for an epsilon, so that a round must not be repeated for free.
     apart
         Of "head" and "tail", those that must keep a batch's texts apart for the epsilon to hold.
+    rests_on
+        Methods on which the epsilon rests. A client that overrides one is refused, and so is a
+        subclass, unless it also overrides `charge`: who changes what leaves says what it costs.
 
     Source: split learning's U shape (Vepakomma et al., 2018).
     """
@@ -142,6 +145,7 @@ class Hiding:
     warning: ClassVar[str] = ""
     accounts: ClassVar[bool] = False
     apart: ClassVar[tuple[str, ...]] = ("head",)
+    rests_on: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, public: Dataset[Example] | None = None) -> None:
         if public is not None:
@@ -186,10 +190,21 @@ class Hiding:
         """Return the names of this method and of those that it derives from, between spaces."""
         return " ".join(each.__name__ for each in cls.__mro__ if issubclass(each, Hiding))
 
+    @classmethod
+    def uncharged(cls) -> str:
+        """Return the first method of `rests_on` that is newer than `charge`, or "" if none is."""
+
+        def place(name: str) -> int:
+            return next(i for i, each in enumerate(cls.__mro__) if name in vars(each))
+
+        return next((name for name in cls.rests_on if place(name) < place("charge")), "")
+
     # Every batch.
 
     def charge(self, kind: str, records: np.ndarray) -> None:
         """Account for texts whose messages are about to leave; does nothing without noise.
+
+        A subclass that overrides it states that its accounting covers the subclass's own methods.
 
         Parameters
         ----------
