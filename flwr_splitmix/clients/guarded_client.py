@@ -50,6 +50,7 @@ class GuardedClient(Client):
     def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
         self.privacy = privacy
         self._mixes = ""  # what was seen to mix examples
+        self._begun_at = 0
         self._uncovered: Channel | None = None
         """What left first without an epsilon while there was no guard; more changes no number."""
         self._node: NodeLedger | None = None
@@ -157,7 +158,7 @@ class GuardedClient(Client):
             return True
         guard = self._own_guard()
         shape = (len(smashed), smashed.shape[1], smashed.shape[2])
-        return guard.admit(shares, shape, self.batches.indices, self.order)
+        return guard.admit(shares, shape, self.batches.indices, self.order, self._begun_at)
 
     def _privacy_facts(self) -> dict[str, bool]:
         """Return the facts that a server's ledger needs; only true ones are included."""

@@ -110,6 +110,9 @@ class PrivacyGuard:
         self._file = file
         self._first_weights = first_weights or FirstWeights()
         self._trainable = any(p.requires_grad for p in segment.parameters())
+        self._round: Order | None = None
+        self._held_before = 0  # times that the node's file has this round
+        self._begins: int | None = None  # where it begins, until its first charge
         self.across_batch = False
         """Whether a record changes the uploads of others in its batch."""
 
@@ -167,6 +170,7 @@ class PrivacyGuard:
         shape: tuple[int, int, int],
         records: np.ndarray,
         order: Order,
+        begun_at: int = 0,
     ) -> bool:
         """Charge the uploads of one batch, unless they would exceed the budget.
 
@@ -178,6 +182,8 @@ class PrivacyGuard:
             Shape of the smashed data (b, prefix + N, d).
         records
             int64 (b,): the examples of the batch.
+        begun_at
+            Batches drawn when the round began: an earlier attempt at it began there, too.
 
         Returns
         -------
@@ -189,6 +195,10 @@ class PrivacyGuard:
             If the uploads have no epsilon, and there is a `max_epsilon` or `allow_plain` is false;
             or if the charge cannot be written to the node's disk.
         """
+        if order != self._round:
+            self._round, self._begins = order, begun_at
+            # The file holds what an attempt has sent, unless it is younger than the attempt.
+            self._held_before = 0 if self._file is None else self._file.begun[begun_at]
         events = self._events(shares, shape, order)
         if self.budget.max_epsilon is not None or not self.budget.allow_plain:
             self._check_bounded(events)
@@ -212,6 +222,7 @@ class PrivacyGuard:
             if self.spent:
                 return False
         self._charge(events, records)
+        self._begins = None
         return True
 
     @contextmanager
@@ -231,7 +242,8 @@ class PrivacyGuard:
             self.ledger.charge(*events, records=records)
             return
         with self._held():
-            self._file.charge(self.ledger.price(*events), records)
+            begins = None if records is None else self._begins
+            self._file.charge(self.ledger.price(*events), records, begins=begins)
 
     def _check_bounded(self, events: Sequence[Event]) -> None:
         alone = Ledger(self.budget.relation)
@@ -293,7 +305,8 @@ class PrivacyGuard:
         events: list[Event] = [release_of(share, shape[1], shape[2]) for share in asked]
         if not secrets_are_seeded():
             # A repeated round sends the same batches again, with fresh noise.
-            events += earlier_releases(shares, shape[1], shape[2], order.attempt)
+            unknown = max(order.attempt - self._held_before, 0)
+            events += earlier_releases(shares, shape[1], shape[2], unknown)
         if any(share.learns for share in asked):
             events.append(Exposure("gradients"))
         if self._trainable:

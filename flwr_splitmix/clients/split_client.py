@@ -132,6 +132,7 @@ class SplitClient(PartedExchanges):
         """Begin a round and describe the data: sizes, position, shape of the smashed data."""
         self._order = order
         self._pending = self._parted = self._drawn = None
+        self._begun_at = self.batches.drawn
         self.steps = 0
         if not self._told_unknown and not self.optimizer.knows(self.segment):
             self._told_unknown = True

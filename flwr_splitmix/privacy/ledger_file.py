@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from flwr_splitmix.privacy.journal import Journal, JournalError, SharedJournal, 
 from flwr_splitmix.privacy.ledger import Charge, Ledger
 
 VERSION = 3
-"""Version of the format; in earlier ones a run's first line had no sum."""
+"""Version of the format; in earlier ones a run's first line had no sum, and no beginnings."""
 
 _READABLE = (1, 2, VERSION)
 
@@ -24,6 +25,11 @@ LONG = 1 << 18
 
 RECORD_BYTES = 52
 """Most bytes that the sums of one record take, for smashed data and labels."""
+
+PLACES = 1000
+"""Beginnings of rounds that the sums keep, the latest: a round that was interrupted is one of them.
+
+What is forgotten is charged again if the round is repeated, so too much, never too little."""
 
 RELATION: Relation = "replace"
 """The relation of every such file: a record is replaced, which costs the most."""
@@ -56,6 +62,8 @@ class LedgerFile:
     ledger
         What the node has spent, as far as this process has seen; it is up to date within `held`.
         Charge it through `charge` only.
+    begun
+        How often this run has begun to charge from each place in its data on, likewise.
 
     Raises
     ------
@@ -77,15 +85,22 @@ class LedgerFile:
         """Hold the file, so that no other process charges it, and read what others have charged."""
         with self._journal.held() as journal:
             if self._journal.changed:
-                heads, ledgers = self._read()
+                heads, ledgers, begun = self._read()
                 if self._own not in heads:  # another run has begun, and summed up all before it
                     journal.append(_first_line(*self._own))
-                    heads, ledgers = self._read()
-                self._take(journal, heads, ledgers)
+                    heads, ledgers, begun = self._read()
+                self._take(journal, heads, ledgers, begun)
             yield
 
-    def charge(self, charge: Charge, records: ArrayLike | None) -> None:
+    def charge(
+        self, charge: Charge, records: ArrayLike | None, *, begins: int | None = None
+    ) -> None:
         """Charge the ledger; the charge is on disk when this returns.
+
+        Parameters
+        ----------
+        begins
+            With a round's first charge, the place in the data from which the round goes on.
 
         Raises
         ------
@@ -94,23 +109,26 @@ class LedgerFile:
         """
         with self.held():
             of = {"head": self._head} if self._head else {}
-            self._journal.append({**_plain(charge, records), **of})
+            first = {} if begins is None else {"begins": begins}
+            self._journal.append({**_plain(charge, records), **first, **of})
             self._journal.note_seen()
             self.ledger.post(charge, records=records)
+            self.begun.update(first.values())
 
     def _begin(self, journal: Journal) -> None:
         """Go on with this run's charges, or begin them after the sum of all earlier ones."""
-        heads, ledgers = self._read()
+        heads, ledgers, begun = self._read()
         if self._own not in heads:
             carried = [_plain(ledger.total(), None) for ledger in ledgers]
             journal.replace([_first_line(*self._own), *carried])
-            heads, ledgers = self._read()
-        self._take(journal, heads, ledgers)
+            heads, ledgers, begun = self._read()
+        self._take(journal, heads, ledgers, begun)
 
-    def _read(self) -> tuple[list[tuple[str, int]], list[Ledger]]:
-        """Return the runs in the file, each with its records, and their ledgers."""
+    def _read(self) -> tuple[list[tuple[str, int]], list[Ledger], list[Counter[int]]]:
+        """Return the runs in the file, each with its records; their ledgers; and `begun`."""
         heads: list[tuple[str, int]] = []
         ledgers: list[Ledger] = []
+        begun: list[Counter[int]] = []
         for entry in read_journal(self._journal.path):
             if "version" in entry or not heads:
                 if entry.get("version") not in _READABLE:
@@ -118,33 +136,48 @@ class LedgerFile:
                         f"{self._journal.path.name} is no ledger of version 1 to {VERSION}"
                     )
                 heads.append((entry["run"], entry["records"]))
-                ledgers.append(self._begun_with(entry))
+                ledger, places = self._sums(entry)
+                ledgers.append(ledger)
+                begun.append(places)
             elif "key" not in entry:  # early ledgers also noted a run's first weights
                 charge, charged = _charge(entry)
                 ledgers[entry.get("head", 0)].post(charge, records=charged)
-        return heads, ledgers
+                if "begins" in entry:
+                    begun[entry.get("head", 0)][int(entry["begins"])] += 1
+        return heads, ledgers, begun
 
-    def _begun_with(self, entry: Mapping[str, Any]) -> Ledger:
-        """Return the ledger of a run's first line, which may have the sum of earlier lines."""
+    def _sums(self, entry: Mapping[str, Any]) -> tuple[Ledger, Counter[int]]:
+        """Return the ledger and `begun` of a run's first line, which may sum up earlier lines."""
         ledger = Ledger(RELATION, entry["records"])
-        if "ledger" in entry:
-            try:
+        try:
+            if "ledger" in entry:
                 ledger.load_state_dict(entry["ledger"])
-            except ValueError as error:
-                raise JournalError(f"{self._journal.path.name} has a bad sum: {error}") from error
-        return ledger
+            return ledger, Counter({int(place): int(n) for place, n in entry.get("begun", ())})
+        except (TypeError, ValueError) as error:
+            raise JournalError(f"{self._journal.path.name} has a bad sum: {error}") from error
 
-    def _take(self, journal: Journal, heads: list[tuple[str, int]], ledgers: list[Ledger]) -> None:
+    def _take(
+        self,
+        journal: Journal,
+        heads: list[tuple[str, int]],
+        ledgers: list[Ledger],
+        begun: list[Counter[int]],
+    ) -> None:
         """Take what was read, and sum up the file if it is long."""
         sums = RECORD_BYTES * sum(records for _, records in heads)
         if self._journal.path.stat().st_size > max(LONG, 4 * sums):
             journal.replace(
                 [
-                    {**_first_line(*head), "ledger": ledger.state_dict()}
-                    for head, ledger in zip(heads, ledgers, strict=True)
+                    {
+                        **_first_line(*head),
+                        "ledger": ledger.state_dict(),
+                        "begun": list(places.items())[-PLACES:],
+                    }
+                    for head, ledger, places in zip(heads, ledgers, begun, strict=True)
                 ]
             )
         self._head = heads.index(self._own)
+        self.begun = begun[self._head]
         self.ledger = ledgers[self._head]
         for number, ledger in enumerate(ledgers):
             if number != self._head:

@@ -36,6 +36,23 @@ def test_a_run_goes_on_record_by_record_in_another_process(tmp_path: Path) -> No
     assert spend(second, [0, 2]) == expected.epsilon(DELTA)
 
 
+def test_how_often_a_round_was_begun_is_known_to_its_run_alone(tmp_path: Path) -> None:
+    for run, records, expected in (("a", 4, 0), ("a", 4, 1), ("b", 4, 0), ("a", 5, 0), ("b", 4, 0)):
+        file = LedgerFile(tmp_path / "ledger", run, records)
+        assert file.begun[6] == expected
+        file.charge(file.ledger.price(RELEASE), np.array([0]), begins=6)
+        file.charge(file.ledger.price(RELEASE), np.array([1]))
+        assert (file.begun[6], file.begun[0]) == (expected + 1, 0)
+
+
+def test_what_another_process_has_begun_is_known_once_the_file_is_held(tmp_path: Path) -> None:
+    first = LedgerFile(tmp_path / "ledger", "a", 4)
+    second = LedgerFile(tmp_path / "ledger", "a", 4)
+    second.charge(second.ledger.price(RELEASE), np.array([0]), begins=2)
+    with first.held():
+        assert first.begun[2] == 1
+
+
 def test_another_run_begins_where_the_worst_record_stands(tmp_path: Path) -> None:
     last = 0.0
     for run, records in (("a", 4), ("b", 4), ("b", 5), ("a", 4), ("", 1)):
@@ -158,10 +175,12 @@ def test_a_long_file_is_summed_up_and_no_number_changes(
     for number, records in enumerate(ROUNDS):
         file = LedgerFile(path, "run-1", 4)
         release = replace(RELEASE, noise=replace(NOISE, sigma_s=20.0 + number))  # sums round
-        file.charge(file.ledger.price(release, Exposure("gradients")), records)
+        file.charge(file.ledger.price(release, Exposure("gradients")), records, begins=number)
         expected.charge(release, Exposure("gradients"), records=records)
         assert file.ledger.state_dict() == expected.state_dict()
-    assert LedgerFile(path, "run-1", 4).ledger.state_dict() == expected.state_dict()
+    last = LedgerFile(path, "run-1", 4)
+    assert last.ledger.state_dict() == expected.state_dict()
+    assert last.begun == dict.fromkeys(range(len(ROUNDS)), 1)
     assert len(read_journal(path)) < len(ROUNDS) / 2
 
 
@@ -214,8 +233,9 @@ def test_ledgers_of_earlier_versions_are_read(tmp_path: Path, version: int) -> N
     assert file.ledger.releases == 2
 
 
-def test_a_sum_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sums", [{"ledger": {"version": 99}}, {"begun": 5}, {"begun": [["x", 1]]}])
+def test_a_sum_that_does_not_fit_is_refused(sums: dict[str, object], tmp_path: Path) -> None:
     with closing(Journal(tmp_path / "ledger")) as journal:
-        journal.append({"version": 3, "run": "a", "records": 4, "ledger": {"version": 99}})
+        journal.append({"version": 3, "run": "a", "records": 4, **sums})
     with pytest.raises(JournalError, match="has a bad sum"):
         LedgerFile(tmp_path / "ledger", "a", 4)

@@ -136,6 +136,31 @@ def test_no_error_tells_the_largest_label_of_a_batch(node: Node, classes: int) -
     node.end(finish=False)
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
+def test_attempts_that_the_ledger_holds_are_not_charged_again(tmp_path: Path, lost: bool) -> None:
+    """The file has them, unless it is younger; each was charged twice, and in full."""
+    node = Node(tmp_path / "node", {"max-epsilon": 100.0})
+    share = noisy(WeightedShare(lam=0.5), clamp_labels=False)
+    node.begin()
+    for number in range(2):
+        assert node.step([share], number).reply
+    once = node.slope()
+    node.end(finish=False)
+    if lost:
+        (node.folder / "privacy-ledger-0.jsonl").unlink()
+    # Its state is that before the lost round, so a later round repeats the same batches.
+    node.begin(server_round=2, attempt=1)
+    for number in range(2):
+        assert node.step([share], number).reply
+    full = 4 * once  # whatever the masks were: of half of everything the cost is a quarter
+    assert node.slope() == pytest.approx(full + once if lost else 2 * once)
+    node.end()
+    # The next batch is another: the file has no attempt at it.
+    node.begin(server_round=3, state_round=2, attempt=1)
+    assert node.step([share]).reply
+    assert node.slope() == pytest.approx(full + once)
+
+
 def test_an_attempt_below_zero_is_no_refund(node: Node) -> None:
     with pytest.raises(ClientError, match="the server's ticket has attempt -1"):
         node.begin(attempt=-1)

@@ -110,6 +110,11 @@ class Node:
         assert self.client.guard is not None
         return self.client.guard.ledger.releases
 
+    def slope(self) -> float:
+        """Return what the record that spent most has paid (see `privacy.costs`)."""
+        assert self.client.guard is not None
+        return float(self.client.guard.ledger.spent()[2])
+
     def audit(self) -> list[dict[str, Any]]:
         """Return the lines of the node's audit log."""
         path = self.folder / "audit-0.jsonl"
