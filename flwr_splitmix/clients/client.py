@@ -185,6 +185,12 @@ class Client(ABC):
                 "what has no epsilon"
             )
 
+    def begin_run(self) -> None:  # noqa: B027  # most keep nothing of a run
+        """Forget what belongs to a run alone; called before a run first attaches the client.
+
+        Another `fit` takes the same object into another run.
+        """
+
     def trained(self) -> Iterable[nn.Parameter]:
         """Return the parameters that this client's optimizer changes."""
         return ()

@@ -37,6 +37,10 @@ class FirstWeights:
         """Return the record of a node's client in the node's folder, if it has one."""
         return cls(None if folder is None else folder / f"first-weights-{index}.jsonl", run)
 
+    def forget(self) -> None:
+        """Begin another run of this process; a node's file tells its runs apart itself."""
+        self._first = ""
+
     def admit(self, arrays: Mapping[str, Tensor], allowance: str) -> None:
         """Record a run's first weights; refuse others.
 

@@ -81,6 +81,10 @@ class GuardedClient(Client):
         if self.privacy is not None:
             self.guard = self._make_guard(self.privacy)
 
+    def begin_run(self) -> None:
+        """Take the first weights of another run; what was spent stays."""
+        self._first_weights.forget()
+
     @property
     def epsilon(self) -> float | None:
         """The epsilon that the client has spent; None without a ledger."""

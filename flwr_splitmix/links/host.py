@@ -85,6 +85,7 @@ class ClientHost:
                 raise ClientError(
                     f"client_fn must return a SplitClient, it returned {type(client).__name__}"
                 )
+            client.begin_run()
             # Arrays first, whatever state is kept: a different model is refused here.
             client.attach(ticket.order, arrays)
             self.finished[index] = self._restore(ticket, client)

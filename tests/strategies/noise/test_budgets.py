@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.clients import ClientError, PrivacyBudget
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import (
@@ -19,6 +20,7 @@ from flwr_splitmix.strategies import (
     DPCutMixSL,
     DPMixSFL,
 )
+from flwr_splitmix.testing.toy import sgd
 from tests.strategies.noise.honest import (
     E_S,
     E_Y,
@@ -134,3 +136,19 @@ def test_one_client_with_a_budget_does_not_stop_the_others() -> None:
     outcome = run(noised(DPSL), TOY, 2, budgets=limits(1e-3))
     assert [sorted(step.uploads) for step in outcome.seen.steps] == [[1, 2, 3]] * 6
     assert outcome.strategy.over == ""
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_clients_with_a_budget_can_be_fitted_again_and_go_on_spending(clients: int) -> None:
+    """The weights that another fit begins with counted as an average, which a budget refuses."""
+    toy = replace(TOY, clients=clients)
+    own = toy.make_clients(sgd(0.1), privacy=PrivacyBudget(max_epsilon=100.0))
+    spent = []
+    for _ in range(2):
+        strategy = DPSL(toy.upper(), noise=NOISE, optimizer=sgd(0.1), device="cpu")
+        strategy.fit(own, 1)
+        spent.append(own[-1].epsilon)
+    assert spent == pytest.approx([epsilon(E_S + E_Y), epsilon(2 * (E_S + E_Y))])
+    other = {name: tensor + 1 for name, tensor in own[0].weights().items()}
+    with pytest.raises(ClientError, match="other weights within the run"):
+        own[0].attach(own[0].order, other)
