@@ -197,8 +197,9 @@ def test_nothing_sent_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [({"alpha": 0.0}, "alpha is 0.0"), ({"alpha": np.inf}, "alpha is inf"),
-     ({"failure": 0.0}, "failure is 0.0"), ({"failure": 1.0}, "failure is 1.0")],
+     ({"failure": 0.0}, "failure is 0.0"), ({"failure": 1.0}, "failure is 1.0"),
+     ({"clients": 0}, "clients is 0")],
 )  # fmt: skip
-def test_masks_that_make_no_sense_are_refused(wrong: dict[str, float], said: str) -> None:
+def test_masks_that_make_no_sense_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         RandomMasks(**{"alpha": 1.0, "failure": 0.1, **wrong})
