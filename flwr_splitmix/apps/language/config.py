@@ -15,6 +15,7 @@ from flwr_splitmix.apps.run_config import (
     Rate,
 )
 from flwr_splitmix.apps.suggestions import allowed
+from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns
 from flwr_splitmix.data.texts.generated import GENERATED
@@ -29,7 +30,6 @@ from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.language import LanguageCut
 from flwr_splitmix.segments.language.cutting import PARTS
 from flwr_splitmix.server.aggregation import AggregatorName
-from flwr_splitmix.server.intake.checks import LARGEST
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 SMALL = "small"

@@ -14,6 +14,7 @@ from flwr_splitmix.apps.vision.cutting import edge_of
 from flwr_splitmix.apps.vision.third_party import check_third_party, mixer_link
 from flwr_splitmix.apps.vision.trial import named_options, needs_labels, trial_strategy
 from flwr_splitmix.clients import PrivacyBudget
+from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.links import Link
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.observers import KeptMixtures, Observer
@@ -24,7 +25,6 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.vision.shuffled_edge import Embedding
 from flwr_splitmix.server.aggregation import AggregatorName
-from flwr_splitmix.server.intake.checks import LARGEST
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.server.steps.pace import Grouping, GroupOrder, Pace, Straggler
 from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartCount, PartsAsked, is_parts
