@@ -53,16 +53,23 @@ def test_a_file_of_somebody_else_is_not_said_to_be_damaged(
     """Whoever looked at a service's runs was told to remove them."""
     run = Run.create({}, name="x", home=tmp_path)
     (run.path / file).write_text("{}\n")
-    monkeypatch.setattr(Path, "read_text", denied)
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    for name in ("read_text", "read_bytes"):
+        monkeypatch.setattr(Path, name, denied(file, getattr(Path, name)))
     read, _ = READS.get(file, (lambda run: Run(run.path), ""))
     with pytest.raises(RunError) as raised:
         read(run)
     assert str(raised.value).endswith(f"{file}: Permission denied; its owner may read it")
 
 
-def denied(path: Path, *arguments: Any, **options: Any) -> str:
-    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+def denied(file: str, read: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that reads all files but one."""
+
+    def reading(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == file:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path, *arguments, **options)
+
+    return reading
 
 
 CLIENT = {"rounds": 1, "seconds": 0.5, "slowest": 1, "failed": 1, "failures": [[1, "gone"]]}

@@ -134,9 +134,11 @@ def test_tensorboard_shows_a_run_that_began_anew_once(tmp_path: Path) -> None:
             steps_per_round=1,
             run=run,
             observers=make_trackers("tensorboard"),
+            checkpoint_every=3,
         )
         strategy.fit(toy.make_clients(), 2)
-        shutil.rmtree(run.path / "checkpoints")  # as after a full disk: rows, but no checkpoint
+        shutil.rmtree(run.path / "checkpoints")  # as if killed: rows, but no checkpoint yet
+        (run.path / "summary.json").unlink()
     read = EventAccumulator(str(run.path / "tensorboard"))
     read.Reload()
     assert [event.step for event in read.Scalars("loss")] == [1, 2]
