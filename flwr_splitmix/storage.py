@@ -267,10 +267,13 @@ def _keep_scalar_dtypes(
     """Give loaded 0-d tensors the dtype that they were kept in; torch's loading casts all but step.
 
     Moments take the weights' dtype, which may be another in the resumed run. Scalars, such as
-    NAdam's `mu_product`, have one of their own.
+    NAdam's `mu_product`, have one of their own. The moments of a 0-d weight look like scalars, so
+    what is kept for such a weight is left as torch loads it.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, entries in state.items():
+        if not parameters[index].ndim:
+            continue
         loaded = optimizer.state[parameters[index]]
         for name, kept in entries.items():
             if name != "step" and isinstance(kept, Tensor) and kept.ndim == 0:

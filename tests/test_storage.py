@@ -243,6 +243,16 @@ def test_moments_take_the_dtype_of_the_weights() -> None:
     assert (kept["exp_avg"].dtype, kept["mu_product"].dtype) == (torch.float64, torch.float32)
 
 
+def test_moments_of_a_single_number_do_so_too() -> None:
+    first, second = torch.zeros(()), torch.zeros((), dtype=torch.float64)
+    began = torch.optim.AdamW([first])
+    step(began, [first], [torch.ones(())])
+    resumed = torch.optim.AdamW([second])
+    unpack_optimizer(resumed, *pack_optimizer(began))
+    step(resumed, [second], [torch.ones((), dtype=torch.float64)])
+    assert resumed.state[second]["exp_avg"].dtype == torch.float64
+
+
 @pytest.mark.parametrize("tensor", [False, True])
 def test_a_resumed_optimizer_keeps_its_own_options_and_takes_the_state(tensor: bool) -> None:
     first, second = torch.zeros(2), torch.zeros(2)

@@ -75,7 +75,7 @@ class AppConfig(BaseModel):
     num_server_rounds: Count
     epochs_per_round: Count
     steps_per_round: CountOrAuto
-    batch_size: Count
+    batch_size: Annotated[int, Field(ge=1, le=65_536)]
     lr: Rate
     weight_decay: Annotated[float, Field(ge=0, le=1000)]
     warmup_epochs: NotNegative

@@ -133,6 +133,11 @@ def _kept(given: Mapping[str, Any], k: int) -> Any:
     if n is not None and n < k:
         raise ValueError(f"k is {k} for {counted(n, 'client')}; a group has at most all")
     if given["kept"] is not None:
+        if given["kept"] < 1 and left_over(n, k):
+            raise ValueError(
+                f"kept is {given['kept']}, but groups of {k} of {n} clients leave some over, which "
+                "keep more of their data: leave --kept out, or say --kept 1"
+            )
         return given["kept"]
     even = given["alpha"] == math.inf
     if even and not left_over(n, k):

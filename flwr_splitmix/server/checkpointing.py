@@ -79,8 +79,9 @@ def newest_checkpoint(run: Run, every: int) -> Checkpoint | None:
     # A crash may come between the metrics of a round and its checkpoint.
     if run.status == "finished" or rounds > every:
         raise RunError(
-            f"run {run.id} has finished {counted(rounds, 'round')}, but no checkpoint is left in "
-            f"{run.path / 'checkpoints'} to go on from: restore one, or start a new run"
+            f"run {run.id} has finished {counted(rounds, 'round')}, but "
+            f"{run.path / 'checkpoints'} has no checkpoint to go on from: restore one, or start a "
+            "new run (without its metrics and its summary this one begins anew)"
         )
     return None
 

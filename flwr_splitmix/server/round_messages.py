@@ -50,11 +50,11 @@ class RoundMessages(Shape):
         Raises
         ------
         ValueError
-            In the first round, if it has fewer nodes than the strategy asks for. Nodes that are
-            lost later, or have no data, do not end a run that has begun.
+            In round 1, if it has fewer nodes than the strategy asks for. Nodes that are lost later,
+            or have no data, do not end a run that has begun, nor keep it from being resumed.
         """
         nodes = self._sample(grid, server_round, "train")
-        if server_round == self.first_round:
+        if server_round == 1:
             self.check_clients(len(nodes))
         messages = self.aggregator.configure(
             server_round, arrays, config, grid, list(nodes.values())

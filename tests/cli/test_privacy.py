@@ -129,6 +129,7 @@ WRONG = [
     ("--kept 2", "kept holds a ratio that is not in 0..1"),
     ("--passes 0", "passes is 0"),
     ("--k 3 --clients 2", "k is 3 for 2 clients; a group has at most all"),
+    ("--kept 0.5 --clients 3", "kept is 0.5, but groups of 2 of 3 clients leave some over"),
     ("--k-times --method mix", "k_times is an option of cutmix, and the method is mix"),
     ("--patches 0", "patches is 0"),
     ("--clip-norm 0", "clip_norm is 0.0"),

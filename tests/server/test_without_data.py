@@ -93,6 +93,15 @@ def test_groups_are_smaller_without_them(
         strategy.fit(clients[:2], 1)
 
 
+def test_a_run_that_went_on_in_smaller_groups_is_resumed_in_them(tmp_path: Path) -> None:
+    toy, run = Toy(clients=3), Run.create({}, name="toy", home=tmp_path)
+    for clients, rounds in ((3, 1), (2, 2)):
+        strategy = CutMixSL(toy.upper(), k=3, device="cpu", steps_per_round=1, run=run)
+        strategy.fit(toy.make_clients(sgd(0.1))[:clients], rounds)
+        run = Run.open(run.id, home=tmp_path)
+    assert [row["clients_alive"] for row in run.rows] == [3, 2]
+
+
 def test_smaller_groups_cost_what_groups_of_their_size_cost(asked: type[Empty]) -> None:
     def spent(k: int, clients: int) -> list[float]:
         toy = Toy(clients=clients, batch_norm=False)

@@ -44,7 +44,8 @@ def train(grid: Grid, context: Context) -> None:
         torch.set_num_threads(config.server_threads)
     make = partial(make_strategy, config, segments.upper)
     # Errors are raised before the run gets a directory.
-    check_first_round(make(None), config, segments.lower.geometry, grid)
+    if resumed is None or not resumed.checkpoints.rounds():
+        check_first_round(make(None), config, segments.lower.geometry, grid)
     labels = labels_of_clients(config, grid) if config.needs_labels else []
     run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
     if resumed is None:

@@ -23,7 +23,7 @@ MOST = 2**31 - 1
 """Bound on every number in a client's description of itself."""
 
 MAX_BATCH = 65_536
-"""Most examples that a client may send at once."""
+"""Most texts that a client may send at once."""
 
 MUCH_MORE = 100
 """A client's data set counts in full up to this many times the median."""

@@ -15,7 +15,6 @@ from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
-    MAX_BATCH,
     MOST,
     NOT_FINITE,
     UploadError,
@@ -31,16 +30,19 @@ from flwr_splitmix.server.intake.checks import (
 from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.words import counted
 
+MAX_EXAMPLES = 2**20
+"""Most examples in a client's batch: a full batch of vectors may have many."""
+
+MAX_SMASHED = 2**30
+"""Most numbers in the smashed data of a client's batch, 4 GiB of float32."""
+
 _RANGES = {
-    "batch-size": (1, MAX_BATCH),
+    "batch-size": (1, MAX_EXAMPLES),
     "patches": (1, MOST),
     "width": (1, MOST),
     "prefix": (0, MOST),
     "num-examples": (1, MOST),
 }
-
-MAX_SMASHED = 2**30
-"""Most numbers in the smashed data of a client's batch, 4 GiB of float32."""
 
 
 class UploadIntake:
@@ -267,9 +269,10 @@ def agree_on_shape(
     if not fitting:
         raise LinkError(f"no client fits the upper segment: {reasons(clients)}")
     chosen = agreed(fitting, lambda shape: math.prod(shape.size))
+    most = 2 * fitting.count(chosen) > len(fitting)
     for client in clients.alive:
         if shapes[client] != chosen:
-            others = f"most clients make {chosen.size}"
+            others = f"{'most clients' if most else 'others'} make {chosen.size}"
             if shapes[client].batch != chosen.batch:
                 others += f": give all of them one batch_size, here {chosen.batch}"
             clients.fail(client, _differs(shapes[client], others))

@@ -158,7 +158,7 @@ def test_the_majority_decides_where_the_upper_segment_does_not() -> None:
     assert steps == 10
     assert clients.alive == (0, 2)
     assert clients.failures[3] == (
-        "its smashed data are 4 x (7 patches) x 3, most clients make (4, 6, 3)"
+        "its smashed data are 4 x (7 patches) x 3, others make (4, 6, 3)"
     )
 
 
@@ -201,7 +201,7 @@ def test_steps_are_the_mean_number_of_full_batches() -> None:
     ("changes", "sentence"),
     [
         ({"batch_size": 0}, "says that its batch-size is 0; it must be an integer of at least 1"),
-        ({"batch_size": 65_537}, "says that its batch-size is more than 65536"),
+        ({"batch_size": 2**20 + 1}, "says that its batch-size is more than 1048576"),
         (
             {"batch_size": 60_000, "width": 3_000},
             "x (6 patches) x 3000, or 1080000000 numbers; allowed are 1073741824",
