@@ -115,9 +115,9 @@ class Mixer(ABC):
     ) -> Mixed:
         """Mix the uploads that arrived.
 
-        A missing member leaves zeros at its patches, and the target is divided by the sum of the
-        ratios that arrived; with noise, which that would amplify, nothing is divided. A group of
-        which no patch arrived is left out.
+        A missing member leaves zeros at its patches. The target and weighted sums of smashed data
+        are divided by the sum of the ratios that arrived, each of them unless it holds noise, which
+        that would amplify. A group of which no patch arrived is left out.
 
         Parameters
         ----------
@@ -156,8 +156,9 @@ class Mixer(ABC):
                 targets[here] += upload.targets(
                     source.index, member.share.lam, num_classes, targets
                 )
+            if source.labels_divisor != 1:
+                targets[here] /= source.labels_divisor
             if source.divisor != 1:
-                targets[here] /= source.divisor
                 self.renormalise(mixed[here], source.divisor, plan.shape)
         return Mixed(mixed, targets, tuple(sources))
 

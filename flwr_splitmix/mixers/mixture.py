@@ -71,11 +71,16 @@ class Source:
 
     @property
     def divisor(self) -> float:
-        """What sums of uploads are divided by: the ratio; 1 with noise, which would grow with it.
+        """What sums of smashed data are divided by: the ratio, or 1 if a member's hold noise.
 
         Noise is as large at every ratio, and a ratio can be as small as 1e-6.
         """
         return 1.0 if any(member.share.noised for member in self.members) else self.ratio
+
+    @property
+    def labels_divisor(self) -> float:
+        """What sums of labels are divided by: the ratio, or 1 if a member's hold noise."""
+        return 1.0 if any(member.share.labels_noised for member in self.members) else self.ratio
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class Mixed:
         (groups * b, prefix + N, d), group after group.
     targets
         Soft labels (groups * b, L) that sum to 1; mixed multi-label ones each lie in 0..1. With
-        noise they are the sums of what came, whatever these amount to.
+        noise on labels they are the sums of what came, whatever these amount to.
     sources
         The origin of each group, in order.
     """

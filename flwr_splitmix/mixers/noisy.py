@@ -140,8 +140,13 @@ class NoisyShare(Share):
 
     @property
     def noised(self) -> bool:
-        """Whether there is noise, on the smashed data or on the labels."""
-        return self.noise.sigma_s > 0 or self.noise.sigma_y > 0
+        """Whether there is noise on the smashed data."""
+        return self.noise.sigma_s > 0
+
+    @property
+    def labels_noised(self) -> bool:
+        """Whether there is noise on the labels."""
+        return self.noise.sigma_y > 0
 
     @property
     def overwrites(self) -> bool:

@@ -153,6 +153,11 @@ class Share(ABC):
         return False
 
     @property
+    def labels_noised(self) -> bool:
+        """Whether soft labels hold noise, which a mixer that divides by a ratio would amplify."""
+        return False
+
+    @property
     def mixed(self) -> bool:
         """Whether the upload itself already mixes several examples."""
         return False

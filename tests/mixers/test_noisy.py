@@ -222,3 +222,26 @@ def test_what_came_without_a_member_keeps_the_size_of_its_noise(mixer: Mixer) ->
     (back,) = outer.split(gradient, mixed, plan)[0]
     assert back is not None
     assert torch.equal(back[:, :prefix], shares[0].pick(gradient)[:, :prefix])
+
+
+@pytest.mark.parametrize("sigma_s", [0.0, 0.5])
+@pytest.mark.parametrize("sigma_y", [0.0, 0.5])
+def test_what_holds_no_noise_is_divided(sigma_s: float, sigma_y: float) -> None:
+    """Examples of several labels have noise on the smashed data only; theirs were left halved."""
+    inner = WeightedShare(lam=0.5)
+    noise = replace(NOISE, sigma_s=sigma_s, sigma_y=sigma_y, clip="none", clamp_labels=False)
+    share = NoisyShare.around(inner, noise, L)
+    shape = SmashedShape(2, N, D, classes=L)
+    plan = Plan(shape, ((Group((Member(0, share), Member(1, share))),),))
+    classes = torch.tensor([1, 2])
+    labels = classes if sigma_y else torch.tensor([[1, 0, 1], [0, 1, 1]])
+    sent, _ = share.upload(torch.ones(shape.size, dtype=torch.float64))
+    soft = share.upload_labels(labels, torch.float64)
+    mixer = Noisy(Mixup(2), noise)
+    mixed = mixer.merge({0: Upload([sent], [soft])}, plan, num_classes=L)
+    assert torch.equal(mixed.targets, soft if sigma_y else labels.double())
+    assert torch.equal(mixed.smashed, sent if sigma_s else torch.ones_like(sent))
+    gradient = torch.randn(shape.size, dtype=torch.float64)
+    (back,) = mixer.split(gradient, mixed, plan)[0]
+    assert back is not None
+    assert torch.equal(back, share.pick(gradient if sigma_s else 2 * gradient))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,29 @@ class Sources(Observer):
     def on_step(self, event: StepDone) -> None:
         assert event.mixed is not None
         self.groups += [[m.client for m in source.members] for source in event.mixed.sources]
+
+
+class Targets(Observer):
+    """Records the sum of each sample's soft labels."""
+
+    def __init__(self) -> None:
+        self.sums: list[float] = []
+
+    def on_step(self, event: StepDone) -> None:
+        assert event.mixed is not None
+        self.sums += event.mixed.targets.sum(1).tolist()
+
+
+def test_labels_without_noise_are_whole_where_a_member_is_missing(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    seen = Targets()
+    through(
+        link_to(start_mixer()), tmp_path / "nodes", "DPMixSL", 1, LeavesAtOnce, k=4,
+        steps_per_round=1, noise=replace(KEPT, sigma_y=0.0), observers=[seen],
+    )  # fmt: skip
+    assert seen.sums == pytest.approx([1.0] * len(seen.sums))
+    assert seen.sums
 
 
 def test_an_upload_that_is_in_no_mixture_costs_nothing(
