@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from copy import copy
-from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flwr_splitmix.mixers.masks import patch_order
+from flwr_splitmix.mixers.plain import NOT_SENT
 from flwr_splitmix.mixers.share import Share
 from flwr_splitmix.privacy.events import Family
 
@@ -52,7 +51,7 @@ class MaskShare(Share):
         """Return the number a of kept patches."""
 
     def kept_patches(self, batch: int) -> Tensor:
-        """Return `positions`, checked.
+        """Return the kept patches of the `batch` samples that the share is for, checked.
 
         Raises
         ------
@@ -61,7 +60,7 @@ class MaskShare(Share):
             lie outside 0..N-1, or if one is given twice, so that a patch would be sent more often
             than the accounting of noise knows.
         """
-        kept, count = self.positions(batch), self.count()
+        kept, count = self._kept(batch), self.count()
         if not isinstance(kept, Tensor) or kept.dtype != torch.int64:
             what = kept.dtype if isinstance(kept, Tensor) else type(kept).__name__
             raise ValueError(
@@ -104,7 +103,7 @@ class MaskShare(Share):
 
     def place(self, mixed: Tensor, upload: Tensor) -> None:
         """Write the kept patches to their positions and add the prefix."""
-        at = self.positions(len(mixed)).to(mixed.device)
+        at = self._kept(len(mixed)).to(mixed.device)
         patches, kept = mixed[:, self.prefix :], upload[:, self.prefix :]
         if at.ndim == 1:
             patches.index_add_(1, at, kept)
@@ -118,6 +117,10 @@ class MaskShare(Share):
         if self.broadcast:
             return gradient
         return self._select(gradient[:, : self.prefix], gradient)
+
+    def _kept(self, batch: int) -> Tensor:
+        """Return the kept patches, unchecked."""
+        return self.positions(batch)
 
     def _take(self, smashed: Tensor) -> Tensor:
         return self._select(self.lam * smashed[:, : self.prefix], smashed)
@@ -138,6 +141,11 @@ class PatchShare(MaskShare):
 
     The members of a group have the same seed and consecutive slices: their masks are exclusive
     and exhaustive. With `per_sample`, every sample of the batch has its own permutation.
+
+    Parameters
+    ----------
+    first
+        The sample of the batch at which the share begins; above 0 for a part of a batch (`part`).
     """
 
     name: ClassVar[str] = "patches"
@@ -146,14 +154,21 @@ class PatchShare(MaskShare):
     start: int
     stop: int
     per_sample: bool = False
+    # Not sent, as each side makes the parts itself: a huge one would cost a client's memory.
+    first: int = field(default=0, metadata=NOT_SENT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.first < 0:
+            raise ValueError(f"first is {self.first}; it must be at least 0")
         if not 0 <= self.start <= self.stop <= self.patches:
             raise ValueError(f"slice {self.start}:{self.stop} is not within {self.patches} patches")
 
     def positions(self, batch: int) -> Tensor:
-        """Return this member's slice of the permutation."""
+        """Return this member's slice of the permutation, for the first `batch` samples of a batch.
+
+        A part of a batch may begin later; `kept_patches` returns those of its samples.
+        """
         order = patch_order(self.seed, self.patches, batch if self.per_sample else None)
         return torch.from_numpy(order[..., self.start : self.stop].copy())
 
@@ -165,17 +180,13 @@ class PatchShare(MaskShare):
         """Return the share for the samples from `first` on, which keep their patches.
 
         They are `positions` of the whole batch, also those of a subclass; a sample's must not
-        depend on how many follow it.
+        depend on how many follow it. An `upload` or `place` of its own asks `kept_patches` for
+        them.
         """
-        if not first:
-            return self
-        later = copy(self)
-        # In place of the method, so that a subclass keeps its own `upload`, `count` or `place`.
-        object.__setattr__(later, "positions", partial(_positions_from, self, first))
-        return later
+        return replace(self, first=self.first + first)
 
-
-def _positions_from(share: PatchShare, first: int, batch: int) -> Tensor:
-    """Return a share's kept patches of `batch` samples from sample `first` on."""
-    kept = share.positions(first + batch)
-    return kept if kept.ndim == 1 else kept[first:]
+    @final
+    def _kept(self, batch: int) -> Tensor:
+        """Return the kept patches of `batch` samples from sample `first` on, unchecked."""
+        kept = self.positions(self.first + batch)
+        return kept[self.first :] if self.first and kept.ndim == 2 else kept

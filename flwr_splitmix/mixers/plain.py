@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import Field
 from typing import Any
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -17,6 +18,15 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 _KIND = re.compile(r"(list|dict)\[(?:(?<=dict\[)str,\s*)?(.+)\]")
 """A list or dictionary of something: the container, and what is in it."""
+
+
+NOT_SENT = {"sent": False}
+"""Metadata of a field that is not sent: a share that is sent has its default, at both ends."""
+
+
+def is_sent(field: Field[Any]) -> bool:
+    """Return whether a field of a share is sent with it."""
+    return bool(field.metadata.get("sent", True))
 
 
 def check_fields(cls: type) -> None:

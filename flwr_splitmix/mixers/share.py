@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 import numpy as np
 from torch import Tensor
 
-from flwr_splitmix.mixers.plain import check_fields, fits, kind_of
+from flwr_splitmix.mixers.plain import check_fields, fits, is_sent, kind_of
 from flwr_splitmix.privacy.events import Family
 from flwr_splitmix.words import described
 
@@ -186,8 +186,21 @@ class Share(ABC):
         return labels
 
     def to_wire(self) -> dict[str, Plain]:
-        """Return the share as plain values."""
-        return {"share": self.name, **asdict(self)}
+        """Return the share as plain values.
+
+        Raises
+        ------
+        ValueError
+            If a field that is not sent (`NOT_SENT`) has another value than its default.
+        """
+        values = asdict(self)
+        for field in fields(self):
+            if not is_sent(field) and (value := values.pop(field.name)) != field.default:
+                raise ValueError(
+                    f"{field.name} of share {self.name!r} is {value!r} and cannot be sent: only "
+                    "shares of whole batches are"
+                )
+        return {"share": self.name, **values}
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any], known: Iterable[type[Share]]) -> Self:
@@ -196,10 +209,12 @@ class Share(ABC):
         Raises
         ------
         ValueError
-            If a value is missing, superfluous or of the wrong type.
+            If a value is missing, superfluous or of the wrong type, or must not be sent.
         """
         for field in fields(cls):
             if field.name in values:
+                if not is_sent(field):
+                    raise ValueError(f"{field.name} of share {cls.name!r} must not be sent")
                 kind, value = kind_of(field.type), values[field.name]
                 if not fits(value, kind):
                     raise ValueError(

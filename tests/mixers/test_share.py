@@ -43,6 +43,7 @@ def test_a_share_travels_as_plain_values() -> None:
         ({"lam": -0.1}, "lam is -0.1"),
         ({"lam": 10**400}, "a mixing ratio lies in 0..1"),
         ({"prefix": -1, "patches": 10}, "prefix is -1; it must be at least 0"),
+        ({"first": 10**12, "per_sample": True}, "first of share 'patches' must not be sent"),
     ],
 )
 def test_hostile_values_are_refused(changes: dict[str, Any], sentence: str) -> None:
@@ -120,6 +121,20 @@ def test_pick_is_the_gradient_of_place(per_sample: bool) -> None:
     gradient = torch.randn_like(mixed)
     (expected,) = torch.autograd.grad((mixed * gradient).sum(), upload)
     assert torch.equal(share.pick(gradient), expected)
+
+
+def test_a_part_keeps_its_patches_whatever_else_is_changed() -> None:
+    whole = dataclasses.replace(PATCHES, per_sample=True)
+    part = whole.part(1).part(2)
+    assert part == whole.part(3)
+    assert part != whole
+    kept = whole.kept_patches(5)[3:]
+    assert torch.equal(dataclasses.replace(part, broadcast=True).kept_patches(2), kept)
+    with pytest.raises(ValueError, match="first of share 'patches' is 3 and cannot be sent"):
+        part.to_wire()
+    assert whole.part(0).to_wire().keys() == WIRE.keys()
+    with pytest.raises(ValueError, match="first is -1; it must be at least 0"):
+        part.part(-4)
 
 
 def test_an_empty_share_uploads_the_prefix_only() -> None:
