@@ -238,7 +238,7 @@ class SplitStrategy(RoundLoop):
             )
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
-        """Make clients of this process known to each other, if the mixer mixes their raw inputs.
+        """Begin a run; make clients of this process known to each other if raw inputs are mixed.
 
         Raises
         ------
@@ -249,6 +249,7 @@ class SplitStrategy(RoundLoop):
         """
         if clients is not None and isinstance(self.mixer, MixedElsewhere):
             raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
+        self._remarks = Remarks()  # each run makes them anew
         self.upper.warn_of_unknown_weights()
         self.upper.check_apart(clients or ())
         if not self.mixer.raw_inputs_cross:

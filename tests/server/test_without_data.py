@@ -102,6 +102,19 @@ def test_a_run_that_went_on_in_smaller_groups_is_resumed_in_them(tmp_path: Path)
     assert [row["clients_alive"] for row in run.rows] == [3, 2]
 
 
+def test_each_run_says_that_its_groups_are_smaller(
+    asked: type[Empty], caplog: pytest.LogCaptureFixture
+) -> None:
+    toy = Toy(clients=4)
+    strategy = CutMixSL(toy.upper(), k=3, device="cpu", steps_per_round=1, evaluation="none")
+    caplog.set_level(logging.WARNING, "flwr.splitmix")
+    for _ in range(2):
+        caplog.clear()
+        empty = toy.make_clients(sgd(0.1), kind=asked)[2:]
+        strategy.fit([*toy.make_clients(sgd(0.1))[:2], *empty], 2)
+        assert caplog.text.count("round 1 goes on in smaller mixing groups") == 1
+
+
 def test_smaller_groups_cost_what_groups_of_their_size_cost(asked: type[Empty]) -> None:
     def spent(k: int, clients: int) -> list[float]:
         toy = Toy(clients=clients, batch_norm=False)
