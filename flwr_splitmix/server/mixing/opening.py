@@ -33,7 +33,7 @@ DTYPES = {
 """The dtypes allowed for smashed data, by name."""
 
 MOST = 2**31 - 1
-MAX_NODES = 3500
+MAX_MIXED_NODES = 3500
 """Most nodes of a round: the tokens of more would not fit into the header of one frame."""
 
 Whole = Annotated[StrictInt, Field(ge=0, le=MOST)]
@@ -63,7 +63,7 @@ class LedgerAsked(BaseModel):
     run: Annotated[StrictStr, Field(min_length=1, max_length=200)]
     delta: Annotated[StrictFloat, Field(gt=0, lt=1)]
     relation: Relation
-    attempts: dict[str, Whole] = Field(max_length=MAX_NODES)
+    attempts: dict[str, Whole] = Field(max_length=MAX_MIXED_NODES)
     wire_dtype: WireDtype
 
 
@@ -107,7 +107,7 @@ class Opening(BaseModel):
     epochs_per_round: Count
     round: Count
     seed: StrictInt
-    nodes: dict[str, StrictInt] = Field(min_length=1, max_length=MAX_NODES)
+    nodes: dict[str, StrictInt] = Field(min_length=1, max_length=MAX_MIXED_NODES)
     wire_dtype: WireDtype
     wire_feedback: StrictBool
     step_timeout: Seconds
@@ -118,9 +118,9 @@ class Opening(BaseModel):
     def read(cls, values: Mapping[str, Any]) -> Self:
         """Validate what a ServerApp sent; raise RefusedError if it is not an opening."""
         nodes = values.get("nodes")
-        if isinstance(nodes, Mapping) and len(nodes) > MAX_NODES:
+        if isinstance(nodes, Mapping) and len(nodes) > MAX_MIXED_NODES:
             raise RefusedError(
-                f"the round has {len(nodes)} nodes, and a mixer takes at most {MAX_NODES}: "
+                f"the round has {len(nodes)} nodes, and a mixer takes at most {MAX_MIXED_NODES}: "
                 "lower fraction-train"
             )
         try:

@@ -20,7 +20,7 @@ from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, T
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.sandbox.superlink import free_port
-from flwr_splitmix.server.mixing.opening import MAX_NODES
+from flwr_splitmix.server.mixing.opening import MAX_MIXED_NODES
 from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.server.mixing.steps import MixedSteps
 from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
@@ -243,7 +243,7 @@ def test_groups_are_smaller_where_nodes_are_missing(
 
 def test_as_many_nodes_as_a_mixer_takes_get_their_tokens(channel: MixerChannel) -> None:
     """Of 4,000 the tokens did not fit into the reply."""
-    many = {str(10**8 + client): 2**64 - 1 - client for client in range(MAX_NODES + 1)}
+    many = {str(10**8 + client): 2**64 - 1 - client for client in range(MAX_MIXED_NODES + 1)}
     opening = {**OPENING, "round": 2**31 - 1, "nodes": many}
     with pytest.raises(LinkError, match="has 3501 nodes, and a mixer takes at most 3500: lower f"):
         channel.open(opening)
