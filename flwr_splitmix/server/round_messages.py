@@ -27,8 +27,6 @@ class RoundMessages(Shape):
     ----------
     draws
         Seed of the server's random draws; `seed`, unless the same clients are fitted again.
-    first_round
-        The first round of this `start` or `fit`, 1 unless a run is resumed.
     """
 
     aggregator: LowerAggregator
@@ -40,7 +38,6 @@ class RoundMessages(Shape):
     num_rounds: int
     seed: int
     draws: int
-    first_round: int
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None

@@ -116,7 +116,6 @@ class RoundLoop(RoundMessages):
         self.audience = Audience(self.observers)
         self.over = ""
         self.num_rounds = 0
-        self.first_round = 1
         self._finished = 0
 
     def start(
@@ -242,14 +241,13 @@ class RoundLoop(RoundMessages):
         self.aggregator.check_has_weights(job.initial)
         self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)
-        self.first_round = self._finished + 1
         self.summary()
         name = type(self).__name__
         if job.evaluate_fn is not None and not self.aggregator.averages:
             warn_of_initial_weights(name)
         error = ""
         try:
-            self.audience.on_start(self.recorder.started(name, num_rounds, self.first_round))
+            self.audience.on_start(self.recorder.started(name, num_rounds, self._finished + 1))
             self._rounds(job)
             if self.recorder.run is not None:
                 self.audience.check_facts(self.recorder.summary(self._own_facts))
