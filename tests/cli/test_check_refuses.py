@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_letters_of_any_alphabet_make_a_name(tmp_path: Path) -> None:
     [
         ("label='a\nb'", r"""label is "'a\nb'", which has a line break or another control"""),
         ("label=\"a\x1bb\"", "control character; write it in one line, without"),
-        ("batch-size=1" + 40 * "0", "; input should be less than 2147483648"),
+        ("batch-size=1" + 40 * "0", "; input should be less than or equal to 65536"),
         ("model='resnet18' batch-size=1",
          "batch-size is 1, but batch normalisation in the upper segment needs more than one value"),
         ("resume='../x'", "resume is '../x', but '../x' is not a run's id: an id is a name"),
@@ -106,12 +107,22 @@ def test_what_cannot_be_run_is_found(keys: str, said: str) -> None:
     assert said in done.stderr
 
 
-def test_smashed_data_larger_than_the_memory_are_remarked() -> None:
-    done = check(APPS / "vision", "--no-cuts", "--run-config", "batch-size=100000000")
-    assert "alone take 2,288.8 GiB at the server, and this machine has" in done.stdout
+def test_smashed_data_larger_than_the_memory_are_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.sysconf
+    monkeypatch.setattr(os, "sysconf", lambda key: 1 if key == "SC_PHYS_PAGES" else real(key))
+    done = check(APPS / "vision", "--no-cuts", "--run-config", "batch-size=65536")
+    assert "alone take 1.5 GiB at the server, and this machine has" in done.stdout
     assert "a smaller batch-size or image-size needs less" in done.stdout
+    monkeypatch.undo()
     done = check(APPS / "vision", "--no-cuts")
     assert "GiB" not in done.stdout
+
+
+def test_a_batch_that_no_server_takes_is_found() -> None:
+    keys = "batch-size=65536 image-size=256"
+    done = check(APPS / "vision", "--no-cuts", "--nodes", "2", "--run-config", keys)
+    assert done.exit_code == 1
+    assert "have 12,884,901,888 numbers; allowed are up to 1,073,741,824: a smaller" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
+from flwr_splitmix.server.intake.split import MAX_SMASHED
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.words import counted
 
@@ -110,9 +111,14 @@ def _check_model(config: VisionConfig, report: Report) -> None:
         f"{config.model}, {counts[0]:,} of {sum(counts):,} parameters at the clients"
     )
     report.facts["smashed data"] = f"{segments.lower.geometry} for each image"
-    step = in_a_round(strategy, report.nodes) * config.batch_size
-    numbers = step * math.prod(segments.lower.geometry.shape(1))
-    remark_memory(report, numbers, "a smaller batch-size or image-size")
+    numbers = config.batch_size * math.prod(segments.lower.geometry.shape(1))
+    smaller = "a smaller batch-size or image-size"
+    if numbers > MAX_SMASHED:
+        raise ValueError(
+            f"a batch's smashed data have {numbers:,} numbers; allowed are up to {MAX_SMASHED:,}: "
+            f"{smaller} has fewer"
+        )
+    remark_memory(report, in_a_round(strategy, report.nodes) * numbers, smaller)
     if config.batch_size == 1 and needs_whole_batch(segments.upper):
         _try_one_image(segments)
     clients = in_a_round(strategy, report.nodes)
