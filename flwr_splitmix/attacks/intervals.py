@@ -112,35 +112,6 @@ def _decided(low: float, high: float, floor: float, groups: int) -> tuple[float,
     return (low, high) if groups >= FEW else (min(low, floor), max(high, floor))
 
 
-def roc_curve(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the false- and the true-positive rates at each threshold, from (0, 0) to (1, 1).
-
-    It is scikit-learn's `roc_curve` with all points, without its checks: these took nearly all the
-    time of a bootstrap.
-
-    Parameters
-    ----------
-    scores
-        (n,), finite, higher for the positive class.
-    positive
-        bool (n,); both classes are present.
-
-    Returns
-    -------
-    Two float64 arrays of one length: a point for each distinct score, after (0, 0).
-    """
-    order = np.argsort(-scores, kind="stable")
-    ordered = scores[order]
-    last = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
-    true = np.append(0.0, np.cumsum(positive[order])[last])
-    false = np.append(0.0, last + 1.0) - true
-    return false / false[-1], true / true[-1]
-
-
-def _area(false: np.ndarray, true: np.ndarray) -> float:
-    return float((np.diff(false) * (true[1:] + true[:-1]) / 2).sum())
-
-
 def curve_measures(
     scores: np.ndarray,
     positive: np.ndarray,
@@ -173,21 +144,23 @@ def curve_measures(
     ValueError
         If a class is missing, or a score is not finite.
     """
+    from sklearn.metrics import auc, roc_curve  # an extra
+
     scores, positive = np.asarray(scores, np.float64), np.asarray(positive, bool)
     if positive.all() or not positive.any():
         raise ValueError("an AUC needs examples of both classes")
     if not np.isfinite(scores).all():
         raise ValueError("an AUC needs finite scores")
 
-    if either_way and _area(*roc_curve(scores, positive)) < 0.5:
+    if either_way and float(auc(*roc_curve(positive, scores)[:2])) < 0.5:
         scores = -scores
 
     def reached(rows: np.ndarray) -> tuple[float, float, float]:
-        false, true = roc_curve(scores[rows], positive[rows])
+        false, true, _ = roc_curve(positive[rows], scores[rows], drop_intermediate=False)
         percent, thousandth = (
             float(true[false <= limit].max(initial=0.0)) for limit in (0.01, 0.001)
         )
-        return _area(false, true), percent, thousandth
+        return float(auc(false, true)), percent, thousandth
 
     names = range(len(scores)) if groups is None else groups
     classes = [

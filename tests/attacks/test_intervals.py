@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import bootstrap
-from sklearn.metrics import roc_auc_score
-from sklearn.metrics import roc_curve as scikit_curve
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Goal, Guess, Pictures
-from flwr_splitmix.attacks.intervals import CURVE_FLOORS, curve_measures, mean_measure, roc_curve
+from flwr_splitmix.attacks.intervals import CURVE_FLOORS, curve_measures, mean_measure
 from flwr_splitmix.attacks.release import Origin
 from flwr_splitmix.attacks.scores import Floors, score_guess
 from flwr_splitmix.attacks.vault import Truth
@@ -71,19 +69,6 @@ def test_many_releases_of_an_image_are_one_group_and_so_is_a_guess_at_several_im
 
     assert groups(torch.arange(20)[:, None], 8) == (160, 20)
     assert groups(torch.arange(20).view(10, 2), 1) == (20, 10)
-
-
-@pytest.mark.parametrize("distinct", [1, 2, 7, 1000])
-def test_the_curve_is_scikit_learns_also_of_scores_that_are_equal(distinct: int) -> None:
-    rng = np.random.default_rng(distinct)
-    for number in (2, 9, 300):
-        scores = rng.integers(0, distinct, number) / 3
-        positive = np.arange(number) % 3 == 0
-        false, true, _ = scikit_curve(positive, scores, drop_intermediate=False)
-        made = roc_curve(scores, positive)
-        assert np.array_equal(made[0], false)
-        assert np.array_equal(made[1], true)
-        assert curve_measures(scores, positive)[0].value == roc_auc_score(positive, scores)
 
 
 def test_scores_that_are_not_finite_have_no_curve() -> None:
