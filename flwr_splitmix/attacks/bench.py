@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.apps.trial import needs_labels, trial_strategy
 from flwr_splitmix.apps.vision.cutting import split_for
-from flwr_splitmix.apps.vision.trial import needs_labels, trial_strategy
 from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.defences import Defence, blurred, own_lower, undefended
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flwr_splitmix.apps.vision.trial import needs_labels
+from flwr_splitmix.apps.trial import needs_labels
 from flwr_splitmix.attacks.defences import own_lower
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data.batches import fetch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from flwr_splitmix.apps.vision.trial import trial_strategy
+from flwr_splitmix.apps.trial import trial_strategy
 from flwr_splitmix.experiments.baselines import BASELINES
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.privacy import GaussianNoise

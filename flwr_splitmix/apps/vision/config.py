@@ -10,9 +10,9 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
 from flwr_splitmix.apps.suggestions import allowed
+from flwr_splitmix.apps.trial import named_options, needs_labels, trial_strategy
 from flwr_splitmix.apps.vision.cutting import edge_of
 from flwr_splitmix.apps.vision.third_party import check_third_party, mixer_link
-from flwr_splitmix.apps.vision.trial import named_options, needs_labels, trial_strategy
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.links import Link
