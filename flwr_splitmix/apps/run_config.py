@@ -32,6 +32,7 @@ from flwr_splitmix.observers.trackers.choice import split_names
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import trace_dir
 from flwr_splitmix.schedule import OptimizerFactory, adamw
+from flwr_splitmix.server.intake.checks import MAX_BATCH
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 CountOrAuto = Annotated[int, Field(ge=0, lt=2**31)]
@@ -75,7 +76,7 @@ class AppConfig(BaseModel):
     num_server_rounds: Count
     epochs_per_round: Count
     steps_per_round: CountOrAuto
-    batch_size: Annotated[int, Field(ge=1, le=65_536)]
+    batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)]
     lr: Rate
     weight_decay: Annotated[float, Field(ge=0, le=1000)]
     warmup_epochs: NotNegative
