@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, console, number, table
+from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, RunName, console, number, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.selection import select_one
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.intervals import Measure
@@ -80,7 +81,7 @@ def list_attacks() -> None:
 
 
 def run(
-    run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A run's id.")],
+    run: RunName,
     attack: Annotated[str, typer.Option("--attack", help="See `splitmix attack list`.")],
     view: Annotated[
         Adversaries, typer.Option("--view", help="The adversary, which has only what it received.")
@@ -151,7 +152,7 @@ def run(
 
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
         raise typer.BadParameter("nan is no time", param_hint="--seconds")
-    opened = Run.open(run, home=run_dir)
+    opened = select_one(run, run_dir)
     try:
         with ExitStack() as shown:
 

@@ -9,8 +9,9 @@ import typer
 
 from flwr_splitmix.cli.attack_run import measures_table
 from flwr_splitmix.cli.picture import draw_reconstructions
-from flwr_splitmix.cli.terminal import RunDirectory, console, megabytes
+from flwr_splitmix.cli.terminal import RUNS_HELP, RunDirectory, console, megabytes
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.selection import select, select_one
 from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def show(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN...]", help='Ids, or "latest".')
+        list[str] | None, typer.Argument(metavar="[RUN...]", help=RUNS_HELP)
     ] = None,
     output: Annotated[
         Path | None,
@@ -35,8 +36,7 @@ def show(
     from flwr_splitmix.attacks.results import kept_results, paper_note
 
     out, shown = console(), []
-    for name in runs or ["latest"]:
-        opened = Run.open(name, home=run_dir)
+    for opened in select(runs or ["latest"], run_dir):
         results = kept_results(_results(opened))
         if not results:
             raise RunError(
@@ -63,13 +63,15 @@ def show(
 
 
 def forget(
-    run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A recorded run's id.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|latest", help="A recorded run's id, or its label.")
+    ],
     run_dir: RunDirectory = None,
 ) -> None:
     """Remove a run's recording and all results of attacks on it."""
     from flwr_splitmix.runs.recording import forget as remove
 
-    opened = Run.open(run, home=run_dir)
+    opened = select_one(run, run_dir)
     there = remove(opened)
     if there is None:
         typer.echo(f"run {opened.id} has no recording")

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from flwr_splitmix.cli.picture import EXTENSIONS, save
-from flwr_splitmix.cli.terminal import RunDirectory, console, printable_lines, table
+from flwr_splitmix.cli.terminal import RunDirectory, RunNames, console, printable_lines, table
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.comparison import Comparison
 from flwr_splitmix.runs.reports.comparison import compare as compare_runs
 from flwr_splitmix.runs.reports.curves import OVER, Over, draw_curves
-from flwr_splitmix.runs.reports.selection import select
 from flwr_splitmix.runs.reports.tables import WRITERS, ComparisonTable, tabulate
+from flwr_splitmix.runs.selection import select
 
 
 class TableFormat(StrEnum):
@@ -40,10 +40,7 @@ _FORMATS = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 
 
 def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN...", help='Ids, "latest", or labels: all runs of that label.'),
-    ],
+    runs: RunNames,
     output: Annotated[
         list[Path] | None,
         typer.Option(

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from flwr_splitmix.cli.terminal import RunDirectory
-from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.cli.terminal import RunDirectory, RunName
+from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs.selection import select_one
 
 
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN|latest", help="A run's id.")],
+    run: RunName,
     folder: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
     client: Annotated[
         int | None,
@@ -34,7 +35,7 @@ def export(
     run_dir: RunDirectory = None,
 ) -> None:
     """Write the trained model of a run's newest checkpoint to a folder, with a model card."""
-    opened = Run.open(run, home=run_dir)
+    opened = select_one(run, run_dir)
     defaults = {} if app is None else _defaults(app)
     from flwr_splitmix.apps.exporting import export_run  # loads torch
 

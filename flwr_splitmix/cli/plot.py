@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flwr_splitmix.cli.picture import check_name, save, two_panels
-from flwr_splitmix.cli.terminal import RunDirectory, text
+from flwr_splitmix.cli.terminal import RunDirectory, RunNames, text
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.reports.curves import as_label
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
+from flwr_splitmix.runs.selection import select
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def plot(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help='Ids, or "latest".')],
+    runs: RunNames,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="FILE.png", help="The picture; .pdf and .svg too."),
@@ -28,7 +29,7 @@ def plot(
     run_dir: RunDirectory = None,
 ) -> None:
     """Draw top-1 accuracy and cumulative uplink over rounds, one line per run."""
-    opened = [Run.open(name, home=run_dir) for name in runs]
+    opened = select(runs, run_dir)
     for run in opened:
         if not run.rows:
             raise RunError(f"run {run.id} has no rounds to plot yet")

@@ -8,19 +8,16 @@ from typing import Annotated
 
 import typer
 
-from flwr_splitmix.cli.terminal import RunDirectory
+from flwr_splitmix.cli.terminal import RunDirectory, RunNames
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.comparison import compare
 from flwr_splitmix.runs.reports.page import page
-from flwr_splitmix.runs.reports.selection import select
+from flwr_splitmix.runs.selection import select
 
 
 def report(
-    runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN...", help='Ids, "latest", or labels: all runs of that label.'),
-    ],
+    runs: RunNames,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.html", help="The page.")
     ] = Path("report.html"),

@@ -26,6 +26,7 @@ from flwr_splitmix.runs import Row, Run
 from flwr_splitmix.runs.recording import recording_of
 from flwr_splitmix.runs.reports.differences import in_words
 from flwr_splitmix.runs.reports.facts import epsilon_in_words, facts_of, rounds_of
+from flwr_splitmix.runs.selection import select_one
 from flwr_splitmix.words import are, counted
 
 _SHOWN_ROUNDS = 12
@@ -42,14 +43,16 @@ class RunFormat(StrEnum):
 
 
 def show(
-    run: Annotated[str, typer.Argument(metavar="[RUN|latest]", help="A run's id.")] = "latest",
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN|latest]", help="A run's id, or its label.")
+    ] = "latest",
     format: Annotated[  # noqa: A002 - the option's name
         RunFormat, typer.Option("--format", help="Tables, or one JSON object.")
     ] = RunFormat.table,
     run_dir: RunDirectory = None,
 ) -> None:
     """Show a run's summary and its evaluated rounds; JSON has all rounds and the config."""
-    opened = Run.open(run, home=run_dir)
+    opened = select_one(run, run_dir)
     if format is RunFormat.json:
         everything = {
             "id": opened.id,

@@ -15,6 +15,9 @@ from rich.table import Table
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.damage import printable
 
+RunName = Annotated[str, typer.Argument(metavar="RUN|latest", help="A run's id, or its label.")]
+RUNS_HELP = 'Ids, "latest", or labels: all runs of that label.'
+RunNames = Annotated[list[str], typer.Argument(metavar="RUN...", help=RUNS_HELP)]
 RunDirectory = Annotated[
     Path | None,
     typer.Option(

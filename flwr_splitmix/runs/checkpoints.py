@@ -174,7 +174,9 @@ class CheckpointStore:
         if round is None:
             newest = _newest_readable(rounds, self._load)
             if newest is None:
-                state = f"none of rounds {_listed(rounds)} can be read" if rounds else "it is empty"
+                state = "none has been written yet; checkpoint-every says after how many rounds"
+                if rounds:
+                    state = f"none of rounds {_listed(rounds)} can be read"
                 raise StorageError(f"there is no checkpoint to load in {self.path}: {state}")
             return newest
         if round not in rounds:

@@ -97,6 +97,7 @@ def test_letters_of_any_alphabet_make_a_name(tmp_path: Path) -> None:
         ("resume='latest' run-dir='/nonexistent'",
          "resume is 'latest', but there are no runs in /nonexistent/runs"),
         ("tracker='foo'", "tracker is 'foo'; 'foo' is no tracker; allowed are csv, tensorboard"),
+        ("tracker='csv,'", "tracker is 'csv,'; '' is no tracker; allowed are csv, tensorboard"),
         ("resume='latest' run-dir='~nobody-here/x'",
          "resume is 'latest', but cannot find the folder '~nobody-here/x'"),
     ],

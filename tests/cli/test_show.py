@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from flwr_splitmix.runs import Run
+from tests.cli.conftest import add_rounds
 
 Splitmix = Callable[..., Result]
 
@@ -191,3 +192,15 @@ def test_label_and_options_are_shown(splitmix: Splitmix, home: Path) -> None:
     shown = splitmix("show").stdout
     assert "ours" in shown
     assert "k 3, alpha inf, dataset d, partition iid" in shown
+
+
+@pytest.mark.parametrize("command", [["show"], ["plot"], ["attack", "show"], ["export"]])
+def test_commands_about_a_run_take_its_label(
+    splitmix: Splitmix, home: Path, tmp_path: Path, command: list[str]
+) -> None:
+    run = Run.create({"label": "mine"}, name="run", home=home)
+    add_rounds(run, 1)
+    outputs = {"plot": ["-o", str(tmp_path / "runs.png")], "export": [str(tmp_path / "model")]}
+    result = splitmix(*command, "mine", *outputs.get(command[0], []))
+    said = result.stdout + result.stderr
+    assert run.id in said or (result.exit_code == 0 and "wrote" in said), said

@@ -12,7 +12,7 @@ from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.observers import ClientTimes, KeptMixtures, MessageKinds
 from flwr_splitmix.observers.message_kinds import MOST_KINDS, describe
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.reports.selection import select
+from flwr_splitmix.runs.selection import select
 from flwr_splitmix.strategies import PSL, CutMixSL, MixupSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
 from tests.toy_runs import CLIENTS, FAILING, ROUNDS, SECRET

@@ -283,3 +283,9 @@ def test_what_a_crash_has_left_between_gives_way_to_a_newer_checkpoint(tmp_path:
     assert store.load().round == 10
     store.save(15, tensors(15), {})
     assert store.rounds() == [10, 15]
+
+
+def test_a_run_that_has_stored_none_says_when_one_is_stored(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(StorageError, match="none has been written yet; checkpoint-every says"):
+        store.load()

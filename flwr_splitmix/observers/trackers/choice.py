@@ -45,7 +45,7 @@ def split_names(names: str) -> list[str]:
     TrackerError
         If one is unknown, or given twice.
     """
-    asked = [name.strip() for name in names.split(",") if name.strip()]
+    asked = [name.strip() for name in names.split(",")] if names.strip() else []
     for name in asked:
         if name not in _KNOWN:
             raise TrackerError(

@@ -17,8 +17,8 @@ from flwr_splitmix.runs.reports.comparison import compare, mean_and_deviation
 from flwr_splitmix.runs.reports.curves import curve_of, draw_curves
 from flwr_splitmix.runs.reports.differences import differing, in_words
 from flwr_splitmix.runs.reports.page import page
-from flwr_splitmix.runs.reports.selection import select
 from flwr_splitmix.runs.reports.tables import as_csv, as_latex, as_markdown, tabulate
+from flwr_splitmix.runs.selection import select
 
 
 def made(home: Path, accuracies: list[float], kind: str = "central", **config: Any) -> Run:

@@ -12,7 +12,7 @@ import pytest
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.reports.comparison import compare
 from flwr_splitmix.runs.reports.page import page
-from flwr_splitmix.runs.reports.selection import select
+from flwr_splitmix.runs.selection import select
 from tests.toy_runs import CLIENTS, FAILING, ROUNDS, SECRET
 
 VOID = {"meta", "use", "path", "rect"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.run import Run
 
 
@@ -30,3 +31,26 @@ def select(names: Sequence[str], home: str | Path | None = None) -> list[Run]:
         for run in labelled.get(name) or [Run.open(name, home=home)]:
             chosen.setdefault(run.id, run)
     return list(chosen.values())
+
+
+def select_one(name: str, home: str | Path | None = None) -> Run:
+    """Return the run with this id, the newest one for "latest", or the only one with this label.
+
+    Raises
+    ------
+    RunError
+        If `name` is none of these, or several runs have this label.
+    """
+    try:
+        return Run.open(name, home=home)
+    except RunError:
+        labelled = [run for run in Run.list(home) if run.label == name]
+        if not labelled:
+            raise
+    if len(labelled) > 1:
+        newest = ", ".join(run.id for run in reversed(labelled[-10:]))
+        raise RunError(
+            f"{len(labelled)} runs have the label {name!r}; give the id of one, newest first: "
+            f"{newest}"
+        )
+    return labelled[0]
