@@ -18,7 +18,8 @@ class UnfinishedRounds(Observer):
     A client that is lost in a round continues from its last state, which may lack what it charged
     itself in that round. After an interruption all clients continue from their states of the
     newest checkpoint: the first rounds of a client from there repeat those that it had begun since
-    the checkpoint, whichever these were.
+    the checkpoint, whichever these were. One that followed a lost one may have repeated it, or gone
+    on where the client was lost; both are counted.
     """
 
     def __init__(self) -> None:
@@ -32,6 +33,11 @@ class UnfinishedRounds(Observer):
     def of(self, client: int) -> int:
         """Return how often a client may have sent the batches of its next round before."""
         return self._lost[client] + next(iter(self._repeats.get(client, ())), 0)
+
+    @property
+    def lost(self) -> Collection[int]:
+        """The clients that were lost in the last round that they began."""
+        return self._lost.keys()
 
     @property
     def clients(self) -> set[int]:
@@ -60,23 +66,27 @@ class UnfinishedRounds(Observer):
         self._recorded = len(begun)
         self._evaluations.update(client for one in since if one.evaluates for client in one.clients)
         rounds: Counter[int] = Counter()
+        again: Counter[int] = Counter()
         last = 0
         for one in since:
             if one.evaluates:
                 continue
             if one.round <= last:
-                self._owe(rounds)
                 rounds.clear()
-            rounds.update(one.clients)
+                again.clear()
+            for client in one.clients:
+                if client in rounds:
+                    again[client] += client in one.again
+                self._owe(client, rounds[client] - again[client], rounds[client])
+                rounds[client] += 1
             last = one.round
-        self._owe(rounds)
         return missing
 
-    def _owe(self, rounds: Mapping[int, int]) -> None:
-        for client, number in rounds.items():
-            repeats = self._repeats.setdefault(client, [])
-            repeats += [0] * (number - len(repeats))
-            repeats[:number] = [times + 1 for times in repeats[:number]]
+    def _owe(self, client: int, first: int, last: int) -> None:
+        """Count a begun round for the client's next rounds from the `first` to the `last`."""
+        repeats = self._repeats.setdefault(client, [])
+        repeats += [0] * (last + 1 - len(repeats))
+        repeats[first : last + 1] = [times + 1 for times in repeats[first : last + 1]]
 
     def on_begin(self, event: RoundBegun) -> None:
         """Count the round for all nodes that attached to it."""

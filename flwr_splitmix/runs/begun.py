@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +12,16 @@ from flwr_splitmix.runs.damage import unreadable
 
 
 class Begun(NamedTuple):
-    """A round's training or evaluation that has begun, whether it finished or not."""
+    """A round's training or evaluation that has begun, whether it finished or not.
+
+    `again` has those of `clients` that were lost in the round that they had begun before, so that
+    they send its batches again; files of earlier versions lack it.
+    """
 
     round: int
-    clients: list[int]
+    clients: Sequence[int]
     evaluates: bool
+    again: Sequence[int] = ()
 
 
 def append_begun(path: Path, begun: Begun) -> None:
@@ -47,7 +52,8 @@ def _parsed(path: Path, number: int, line: str) -> Begun:
         begun = Begun(**values)
     except (ValueError, TypeError, RecursionError):
         raise unreadable(path, f"line {number} is damaged") from None
-    numbers: Iterable[Any] = begun.clients if isinstance(begun.clients, list) else [None]
-    if any(type(one) is not int or one < 0 for one in (begun.round, *numbers)):
+    lists = all(isinstance(named, list) for named in (begun.clients, values.get("again", [])))
+    numbers: Sequence[Any] = (begun.round, *begun.clients, *begun.again) if lists else (None,)
+    if any(type(one) is not int or one < 0 for one in numbers):
         raise unreadable(path, f"line {number} holds other values than numbers of clients")
     return begun

@@ -6,7 +6,7 @@ import builtins
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -179,15 +179,29 @@ class Run:
         """The training and the evaluation of rounds in the order in which they began."""
         return read_begun(self.path / "begun.jsonl")
 
-    def begin(self, round: int, clients: Iterable[int], *, evaluates: bool = False) -> None:
+    def begin(
+        self,
+        round: int,
+        clients: Iterable[int],
+        *,
+        evaluates: bool = False,
+        again: Collection[int] = (),
+    ) -> None:
         """Record what begins, so that a repeated round counts its uploads as sent before.
+
+        Parameters
+        ----------
+        again
+            Those of `clients` that did not finish the round that they began before.
 
         Raises
         ------
         OSError
             If the file cannot be written.
         """
-        append_begun(self.path / "begun.jsonl", Begun(round, sorted(clients), evaluates))
+        asked = sorted(clients)
+        repeat = [client for client in asked if client in again]
+        append_begun(self.path / "begun.jsonl", Begun(round, asked, evaluates, repeat))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Complete metrics.parquet and write summary.json, which marks the run as finished."""

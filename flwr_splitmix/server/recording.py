@@ -172,7 +172,8 @@ class RunRecorder:
         if self.run is None:
             return
         try:
-            self.run.begin(server_round, clients, evaluates=evaluates)
+            again = () if evaluates else self.unfinished.lost
+            self.run.begin(server_round, clients, evaluates=evaluates, again=again)
         except OSError as error:
             if required:
                 raise RunError(

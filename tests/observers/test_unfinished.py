@@ -83,6 +83,28 @@ def test_a_client_repeats_its_rounds_whichever_these_were() -> None:
     assert [rounds.of(1), rounds.of(2)] == [1, 0]
 
 
+def test_who_is_lost_may_have_repeated_its_round_or_gone_on_before_an_interruption() -> None:
+    rounds = UnfinishedRounds()
+    begun = [train(1, 0, 1), Begun(2, [0, 1], evaluates=False, again=[0]), train(3, 0, 1)]
+    rounds.resume(begun)
+    repeats = []
+    for number in (1, 2, 3, 4):
+        repeats.append((rounds.of(0), rounds.of(1)))
+        begin(rounds, number)
+        end(rounds, number)
+    assert repeats == [(2, 1), (2, 1), (1, 1), (0, 0)]
+
+
+def test_who_was_lost_before_the_checkpoint_has_sent_one_round_more() -> None:
+    rounds = UnfinishedRounds()
+    begin(rounds, 1)
+    end(rounds, 1, failures=[0])
+    assert set(rounds.lost) == {0}
+    rounds.recorded()
+    rounds.resume([train(1, 0, 1), Begun(2, [0, 1], evaluates=False, again=[0])])
+    assert [rounds.of(0), rounds.of(1)] == [2, 1]
+
+
 def test_a_client_that_is_lost_when_it_repeats_a_round_may_send_it_a_third_time() -> None:
     rounds = UnfinishedRounds()
     rounds.resume([train(1, 0, 1)])

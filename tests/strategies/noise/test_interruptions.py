@@ -228,7 +228,7 @@ def test_a_round_whose_beginning_cannot_be_recorded_does_not_begin(
     """Uploads of a round that nobody remembers would be free when it is repeated."""
     home, sent, begin = new_run(tmp_path), Sent(), Run.begin
 
-    def full(own: Run, server_round: int, clients: Iterable[int], **kind: bool) -> None:
+    def full(own: Run, server_round: int, clients: Iterable[int], **kind: Any) -> None:
         if server_round == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         begin(own, server_round, clients, **kind)
