@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 from flwr.serverapp import Grid
 
-from flwr_splitmix.links import Clients, Link
+from flwr_splitmix.links import Clients, Link, LinkError
 from flwr_splitmix.server.federation import Federation
 from flwr_splitmix.server.without_data import WithoutData
+
+
+class DrawAgainError(LinkError):
+    """Too few of the clients that were drawn have data, but others may have."""
 
 
 class Participants:
@@ -30,6 +34,7 @@ class Participants:
         """Begin another run."""
         self.trained: dict[int, int] = {}
         self._without_data = WithoutData()
+        self._undrawn = 0
 
     def draw(
         self,
@@ -59,8 +64,24 @@ class Participants:
         directory = link.directory(grid, min_nodes)
         self._federation.check(link.virtual_nodes, link.run_of_strategy)
         size = max(min_nodes, round(fraction * len(directory)))
-        drawn = rng.permutation(sorted(directory))[:size]
-        return {client: directory[client] for client in self._without_data.asked(drawn)}
+        order = self._without_data.others(rng.permutation(sorted(directory)))
+        self._undrawn = max(len(order) - size, 0)
+        return {client: directory[client] for client in sorted(order[:size])}
+
+    def admit(self, clients: Clients, min_nodes: int) -> None:
+        """Have a round drawn again if too few of its clients have data, and others may have.
+
+        Raises
+        ------
+        DrawAgainError
+            If that is so; those without data are then known.
+        """
+        if len(clients.nodes) >= min_nodes or not self._undrawn:
+            return
+        known = len(self._without_data.clients)
+        self._without_data.failures(clients.failures, clients.descriptions)
+        if len(self._without_data.clients) > known:
+            raise DrawAgainError(f"round {clients.server_round}: too few clients have data")
 
     def finish_round(self, clients: Clients) -> dict[int, str]:
         """Note who has finished a round; return why others failed, if not for lack of data."""
@@ -75,10 +96,12 @@ class Participants:
     def state(self) -> dict[str, Any]:
         """Return the plain values that a checkpoint keeps."""
         trained = {str(client): done for client, done in self.trained.items()}
-        return {"trained": trained, **self._federation.state()}
+        kept = {**self._federation.state(), **self._without_data.state()}
+        return {"trained": trained, **kept}
 
     def restore(self, meta: Mapping[str, Any]) -> None:
         """Begin a run: anew ({}), or from a checkpoint's plain values."""
         trained = meta.get("trained", {})
         self.trained = {int(client): int(done) for client, done in trained.items()}
         self._federation.restore(meta)
+        self._without_data.restore(meta)

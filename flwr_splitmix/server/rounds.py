@@ -43,7 +43,7 @@ from flwr_splitmix.server.options import (
     check_options,
     check_parts,
 )
-from flwr_splitmix.server.participants import Participants
+from flwr_splitmix.server.participants import DrawAgainError, Participants
 from flwr_splitmix.server.recording import RunRecorder
 from flwr_splitmix.server.round_messages import RoundMessages
 from flwr_splitmix.values import whole_number
@@ -267,6 +267,8 @@ class RoundLoop(RoundMessages):
             while self._finished < self.num_rounds and not self.over:
                 try:
                     self._round(job, self._finished + 1)
+                except DrawAgainError:
+                    continue
                 except RoundLostError as lost:
                     log.warning("round %d is lost, the run goes on: %s", self._finished + 1, lost)
                 self._finished += 1
@@ -321,6 +323,7 @@ class RoundLoop(RoundMessages):
 
     def _begin_round(self, clients: Clients, arrays: ArrayRecord) -> None:
         """Record and tell that a round begins with the clients that have attached to it."""
+        self._participants.admit(clients, self.min_nodes)
         self.require(clients)
         self.recorder.begin(clients.server_round, clients.nodes, required=self.keeps_ledger)
         averages = self.aggregator.averages

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping
+from typing import Any
 
 from flwr_splitmix.clients import NO_DATA
 from flwr_splitmix.server.remarks import name_clients
 
 log = logging.getLogger("flwr.splitmix")
 
+_KEY = "without-data"
+
 
 class WithoutData:
     """Keeps track of the clients that reported to have no training data.
 
-    They are still drawn, so that the draws of others do not change, but no longer asked.
+    They are no longer drawn, also when the run is resumed.
 
     Attributes
     ----------
@@ -25,9 +28,9 @@ class WithoutData:
     def __init__(self) -> None:
         self.clients: set[int] = set()
 
-    def asked(self, drawn: Iterable[int]) -> list[int]:
-        """Return those of the drawn clients that may have data, sorted."""
-        return sorted(int(client) for client in drawn if int(client) not in self.clients)
+    def others(self, clients: Iterable[int]) -> list[int]:
+        """Return those of the clients that may have data, in the given order."""
+        return [int(client) for client in clients if int(client) not in self.clients]
 
     def failures(self, reasons: Mapping[int, str], attached: Container[int]) -> dict[int, str]:
         """Return the failures of clients with data; record and log clients without data once.
@@ -54,3 +57,11 @@ class WithoutData:
     def facts(self) -> dict[str, int]:
         """Entry for a run's summary: the number of these clients, if any."""
         return {"clients_without_data": len(self.clients)} if self.clients else {}
+
+    def state(self) -> dict[str, list[int]]:
+        """Return the plain values that a checkpoint keeps."""
+        return {_KEY: sorted(self.clients)} if self.clients else {}
+
+    def restore(self, meta: Mapping[str, Any]) -> None:
+        """Begin a run: anew, or from a checkpoint's plain values."""
+        self.clients = {int(client) for client in meta.get(_KEY, ())}

@@ -12,7 +12,8 @@ import pytest
 
 from flwr_splitmix import Run
 from flwr_splitmix.clients import NO_DATA, ClientError, Order, SplitClient
-from flwr_splitmix.events import StepDone
+from flwr_splitmix.events import RoundBegun, StepDone
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.schedule import constant
@@ -149,11 +150,65 @@ def test_a_run_knows_nothing_of_another_runs_clients(
     assert caplog.messages == []  # in particular, no client has lost its state
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_others_are_drawn_in_their_place(asked: type[Empty], seed: int) -> None:
+    """With small samples, rounds that drew one lacked a partner, and ended the run."""
+    toy = Toy(clients=6)
+    clients: list[SplitClient] = list(toy.make_clients(sgd(0.1)))
+    for empty in (1, 3):
+        clients[empty] = toy.make_clients(sgd(0.1), kind=asked)[empty]
+    strategy = CutMixSL(
+        toy.upper(), k=2, device="cpu", steps_per_round=1, evaluation="none", fraction_train=0.4,
+        seed=seed,
+    )  # fmt: skip
+    strategy.fit(clients, 8)
+    assert [row["clients_alive"] for row in strategy.recorder.metrics.rows] == [2] * 8
+    assert asked.asked <= 2
+
+
+def test_a_run_in_which_nobody_has_data_ends_with_the_reason(asked: type[Empty]) -> None:
+    toy = Toy(clients=4)
+    strategy = PSL(toy.upper(), device="cpu", fraction_train=0.25)
+    with pytest.raises(LinkError, match=f"round 1: 0 clients are left.*client .: {NO_DATA}"):
+        strategy.fit(toy.make_clients(sgd(0.1), kind=asked), 2)
+    assert asked.asked == 4
+
+
+def test_a_resumed_run_draws_the_same_clients(asked: type[Empty], tmp_path: Path) -> None:
+    """It knows who has no data, as the run did that was not interrupted."""
+
+    def alive(home: Path, *parts: int) -> list[list[int]]:
+        run, drawn = Run.create({}, name="toy", home=home), Drawn()
+        for rounds in parts:
+            toy = Toy(clients=6)
+            clients: list[SplitClient] = list(toy.make_clients(sgd(0.1)))
+            clients[3] = toy.make_clients(sgd(0.1), kind=asked)[3]
+            strategy = PSL(
+                toy.upper(), device="cpu", steps_per_round=1, fraction_train=0.5, run=run,
+                observers=[drawn],
+            )  # fmt: skip
+            strategy.fit(clients, rounds)
+            run = Run.open(run.id, home=home)
+        return drawn.nodes
+
+    assert alive(tmp_path / "parts", 2, 6) == alive(tmp_path / "whole", 6)
+
+
+class Drawn(Observer):
+    """Keeps who attached to each round."""
+
+    def __init__(self) -> None:
+        self.nodes: list[list[int]] = []
+
+    def on_begin(self, event: RoundBegun) -> None:
+        self.nodes.append(sorted(event.nodes))
+
+
 def test_other_failures_stay_failures() -> None:
     known = WithoutData()
     reasons = {0: "the battery is empty", 2: f"client_fn raised ClientError: {NO_DATA}"}
     assert known.failures(reasons, attached=()) == {0: "the battery is empty"}
-    assert known.asked([3, 2, 0]) == [0, 3]
+    assert known.others([3, 2, 0]) == [3, 0]
     assert known.facts == {"clients_without_data": 1}
 
 
@@ -162,4 +217,4 @@ def test_a_client_that_took_part_has_data_whatever_it_says() -> None:
     known = WithoutData()
     reasons = {2: NO_DATA}
     assert known.failures(reasons, attached={2: {}}) == reasons
-    assert known.asked([2]) == [2]
+    assert known.others([2]) == [2]
