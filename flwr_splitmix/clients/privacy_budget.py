@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from flwr_splitmix.privacy import Relation
 from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.privacy.events import check_relation
 from flwr_splitmix.privacy.policy import NodePolicy
+from flwr_splitmix.values import check_truth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,8 @@ class PrivacyBudget:
     Raises
     ------
     ValueError
-        If delta is not strictly between 0 and 1, or the budget is not above 0.
+        If delta is not strictly between 0 and 1, the budget is not above 0, the relation is
+        unknown, or a switch is neither true nor false.
     """
 
     delta: float = 1e-5
@@ -52,6 +55,11 @@ class PrivacyBudget:
         check_delta(self.delta)
         if self.max_epsilon is not None and not self.max_epsilon > 0:
             raise ValueError(f"max_epsilon is {self.max_epsilon}; a budget must be above 0")
+        check_relation(self.relation)
+        check_truth("public_evaluation", self.public_evaluation)
+        if self.allow_averaging is not None:
+            check_truth("allow_averaging", self.allow_averaging)
+        check_truth("allow_plain", self.allow_plain)
 
     @property
     def averages(self) -> bool:

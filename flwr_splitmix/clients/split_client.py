@@ -44,6 +44,7 @@ from flwr_splitmix.schedule import (
 )
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.storage import under
+from flwr_splitmix.values import check_truth
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -109,6 +110,7 @@ class SplitClient(PartedExchanges):
         repeatable_secrets: bool = False,
     ) -> None:
         super().__init__()
+        check_truth("repeatable_secrets", repeatable_secrets)
         self.device = pick_device(device)
         check_segment(segment)
         self.segment = segment.to(self.device)

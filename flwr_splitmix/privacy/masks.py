@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_splitmix.values import check_truth
 from flwr_splitmix.words import counted
 
 Floats = NDArray[np.float64]
@@ -53,6 +54,7 @@ class RandomMasks:
             raise ValueError(f"failure is {self.failure}; a probability lies between 0 and 1")
         if self.clients is not None and self.clients < 1:
             raise ValueError(f"clients is {self.clients}; it must be at least 1")
+        check_truth("k_times", self.k_times)
 
     def sizes(self, k: int) -> dict[int, float]:
         """Return how likely a client is in a group of each size in a step.

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient, UShapeClient
 from flwr_splitmix.hiding import DPForward
-from flwr_splitmix.links import LinkError
+from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
+from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.mixer.link import MixerLink
 from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.privacy.masks import RandomMasks
 from flwr_splitmix.segments import split_vision_model
 from flwr_splitmix.strategies import (
     DPSL,
@@ -228,3 +235,22 @@ class Tells(Observer):
 def test_facts_that_are_no_dict_are_named_with_their_observer() -> None:
     with pytest.raises(TypeError, match=r"^Tells.facts\(\) is a NoneType; needed is a dict"):
         PSL(TOY.upper(), device="cpu", observers=[Tells()]).fit(TOY.make_clients(), 1)
+
+
+def test_switches_of_privacy_and_of_links_are_true_or_false(tmp_path: Path) -> None:
+    """A text such as "no" would count as true: secrets of the run's seed, a line in plaintext."""
+    part, token, data = nn.Linear(2, 2), tmp_path / "token", TensorDataset(torch.zeros(1))
+    makers: list[tuple[str, Callable[[Any], object]]] = [
+        ("repeatable_secrets", lambda no: SplitClient(part, data, repeatable_secrets=no)),
+        ("repeatable_secrets", lambda no: UShapeClient(part, part, data, repeatable_secrets=no)),
+        ("insecure", lambda no: StreamLink(address="0.0.0.0:0", insecure=no)),
+        ("wire_feedback", lambda no: StreamLink(wire_dtype="int8", wire_feedback=no)),
+        ("insecure", lambda no: MixerLink("mixer.example:9444", token, insecure=no)),
+        ("wire_feedback", lambda no: MixerLink("127.0.0.1:9444", token, wire_feedback=no)),
+        ("k_times", lambda no: RandomMasks(alpha=2.0, failure=1e-6, k_times=no)),
+        ("refine_only", lambda no: MixGuardOptions(refine_only=no)),
+        ("secret_per_sample", lambda no: MixGuardOptions(secret_per_sample=no)),
+    ]
+    for name, make in makers:
+        with pytest.raises(ValueError, match=f"{name} is 'no'; it must be True or False"):
+            make("no")

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from flwr_splitmix.hiding.mixguard.perturbation import Perturbation
 from flwr_splitmix.hiding.mixguard.sampler import SCALE, Sampler, draw_secret
 from flwr_splitmix.hiding.mixguard.secret import Secret
+from flwr_splitmix.values import check_truth
 
 Gradients = Literal["target", "all-sources", "one-message"]
 Decoding = Literal["sum", "residual"]
@@ -154,6 +155,8 @@ class MixGuardOptions:
                 f"perturbation is {self.perturbation!r}; allowed are 'adaptive', 'constant' and "
                 "None"
             )
+        for name in ("refine_only", "secret_per_sample", "calibrated_inference"):
+            check_truth(name, getattr(self, name))
         for name, allowed in (
             ("gradients", get_args(Gradients)),
             ("decoding", get_args(Decoding)),

@@ -27,6 +27,7 @@ from flwr_splitmix.links.stream.pairs import read_authority, read_pair
 from flwr_splitmix.links.stream.replies import LOST, POLL_SECONDS, collect, why_not_attached
 from flwr_splitmix.links.ticket import Ticket, with_record
 from flwr_splitmix.privacy import RunAccount
+from flwr_splitmix.values import check_truth
 from flwr_splitmix.words import not_attached
 
 log = logging.getLogger("flwr.splitmix")
@@ -69,7 +70,8 @@ class MixerLink(RunLink):
     LinkError
         If an address, a file or a certificate is invalid.
     ValueError
-        If `wire_dtype` is not a wire format, or `wire_feedback` is set without rounding.
+        If `wire_dtype` is not a wire format, `wire_feedback` is set without rounding, or a switch
+        is neither true nor false.
     """
 
     def __init__(
@@ -90,6 +92,8 @@ class MixerLink(RunLink):
         reattach_timeout: float = 20.0,
     ) -> None:
         super().__init__(attach_timeout)
+        check_truth("insecure", insecure)
+        check_truth("wire_feedback", wire_feedback)
         host, port = split_address(via, "via (link-via)")
         if not port:
             raise LinkError(

@@ -10,6 +10,7 @@ import grpc
 
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.stream.pairs import check_signed, read_authority, read_pair
+from flwr_splitmix.values import check_truth
 
 
 class Endpoint:
@@ -40,6 +41,8 @@ class Endpoint:
         If an address is malformed, a file cannot be read, a certificate is not currently valid, a
         key does not match its certificate or is accessible to everyone, the authority has not
         signed the certificate, or TLS is needed but missing.
+    ValueError
+        If `insecure` is neither true nor false.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Endpoint:
         client_ca: str | Path | None = None,
         insecure: bool = False,
     ) -> None:
+        check_truth("insecure", insecure)
         self.host, port = split_address(address, "link-address")
         if port is None:
             raise LinkError(f"link-address is {address!r}; it must be host:port, e.g. 0.0.0.0:9443")

@@ -35,6 +35,7 @@ from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.links.ticket import Ticket, with_record
 from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.values import check_truth
 from flwr_splitmix.words import not_attached, one_line
 
 log = logging.getLogger("flwr.splitmix")
@@ -85,7 +86,8 @@ class StreamLink(RunLink):
     LinkError
         If an address or a certificate is invalid, or TLS is required but missing.
     ValueError
-        If `wire_dtype` is not a wire format, or `wire_feedback` is set without rounding.
+        If `wire_dtype` is not a wire format, `wire_feedback` is set without rounding, or a switch
+        is neither true nor false.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class StreamLink(RunLink):
         max_body: int = MAX_BODY,
     ) -> None:
         super().__init__(attach_timeout)
+        check_truth("wire_feedback", wire_feedback)
         self.endpoint = Endpoint(address, advertise, certificate, key, ca, client_ca, insecure)
         self.wire_dtype = check_wire_dtype(wire_dtype)
         self.wire_dtype_down = check_wire_dtype(wire_dtype_down or wire_dtype)
