@@ -192,6 +192,7 @@ class RoundLoop(RoundMessages):
             they are the clients of the last `fit`, they go on with what they have learned, by other
             random draws of the server, with the schedule from its beginning. With a `run` its
             newest checkpoint decides, and `num_rounds` includes the rounds before.
+            A ledger of noise counts every `fit`, as other clients may have the same data.
 
         Returns
         -------

@@ -11,7 +11,6 @@ import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
-from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient, UShapeClient
 from flwr_splitmix.hiding import DPForward
@@ -239,7 +238,8 @@ def test_facts_that_are_no_dict_are_named_with_their_observer() -> None:
 
 def test_switches_of_privacy_and_of_links_are_true_or_false(tmp_path: Path) -> None:
     """A text such as "no" would count as true: secrets of the run's seed, a line in plaintext."""
-    part, token, data = nn.Linear(2, 2), tmp_path / "token", TensorDataset(torch.zeros(1))
+    part, token = nn.Linear(2, 2), tmp_path / "token"
+    data: Any = [(torch.zeros(2), 0)]
     makers: list[tuple[str, Callable[[Any], object]]] = [
         ("repeatable_secrets", lambda no: SplitClient(part, data, repeatable_secrets=no)),
         ("repeatable_secrets", lambda no: UShapeClient(part, part, data, repeatable_secrets=no)),

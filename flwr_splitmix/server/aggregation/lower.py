@@ -20,6 +20,7 @@ from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.server.aggregation.measured import (
+    has_statistics,
     means_of_measured,
     whole_numbers,
     with_whole_numbers,
@@ -103,6 +104,7 @@ class LowerAggregator:
                 )
         self.strategy = strategy
         self._told_lost: set[str] = set()
+        self._told_statistics = False
 
     @property
     def averages(self) -> bool:
@@ -237,6 +239,7 @@ class LowerAggregator:
         whole = whole_numbers(replies[0])
         optimizes = isinstance(self.strategy, _SERVER_OPTIMIZERS)
         means = means_of_measured(replies, whole) if optimizes else {}
+        self._warn_of_wrapped_optimizer(replies[0])
         arrays, metrics = self.strategy.aggregate_train(server_round, replies)
         if arrays is None:
             raise AggregatorError(
@@ -249,6 +252,23 @@ class LowerAggregator:
             for name, array in arrays.items()
         }
         return with_whole_numbers(made, whole), metrics
+
+    def _warn_of_wrapped_optimizer(self, reply: Message) -> None:
+        """Say once if a server optimizer within another strategy steps on statistics, too.
+
+        What the outer strategy makes of them, such as noise, must not be undone by averaging.
+        """
+        outer, *inner = _with_wrapped(self.strategy)
+        optimizer = next((own for own in inner if isinstance(own, _SERVER_OPTIMIZERS)), None)
+        if optimizer is None or self._told_statistics or not has_statistics(reply):
+            return
+        self._told_statistics = True
+        _log.warning(
+            "%s within %s takes its step on BatchNorm's statistics, too, which then are none of "
+            "the data; take FedAvg there, or a model without BatchNorm",
+            type(optimizer).__name__,
+            type(outer).__name__,
+        )
 
     def _put_in_order(self, reply: Message) -> None:
         """Order FedAvgM's current arrays like the replies: a checkpoint does not keep the order."""

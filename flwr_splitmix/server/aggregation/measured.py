@@ -36,6 +36,11 @@ def means_of_measured(replies: Sequence[Message], whole: Collection[str]) -> dic
     }
 
 
+def has_statistics(reply: Message) -> bool:
+    """Return whether a reply has what BatchNorm measures."""
+    return any(name.rpartition(".")[2] in _STATISTICS for name in _arrays(reply))
+
+
 def without_negative_variances(name: str, array: Array) -> Array:
     """Return a running variance with 0 where noise or a server's step made it negative."""
     if name.rpartition(".")[2] != "running_var":

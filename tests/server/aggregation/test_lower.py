@@ -144,19 +144,16 @@ def test_server_optimizers_take_their_first_step_in_fit(
         assert not np.array_equal(after[key], start) or np.abs(moved).max() < 1e-9
 
 
-@pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
-def test_a_server_optimizer_makes_no_variance_negative(name: AggregatorName) -> None:
-    """It took its step on BatchNorm's variances too, after which every output was NaN."""
-    options = {"server_learning_rate": 2.0} if name == "FedAvgM" else {"eta": 9.0}
-    aggregator = LowerAggregator(getattr(flower, name)(**ANY_NODES, **options))
+def record(variance: float, batches: int) -> ArrayRecord:
+    numbers = {"norm.weight": variance, "norm.running_var": variance}
+    arrays = {key: Array(np.array([value])) for key, value in numbers.items()}
+    return ArrayRecord({**arrays, "norm.num_batches_tracked": Array(np.array(batches))})
 
-    def record(variance: float, batches: int) -> ArrayRecord:
-        numbers = {"norm.weight": variance, "norm.running_var": variance}
-        arrays = {key: Array(np.array([value])) for key, value in numbers.items()}
-        return ArrayRecord({**arrays, "norm.num_batches_tracked": Array(np.array(batches))})
 
+def replies_to(aggregator: LowerAggregator) -> list[Message]:
+    """Return two clients' replies to the aggregator's messages of round 1."""
     asked = aggregator.configure(1, record(1.0, 0), ConfigRecord(), None, [1, 2])
-    replies = [
+    return [
         Message(
             RecordDict(
                 {
@@ -170,7 +167,25 @@ def test_a_server_optimizer_makes_no_variance_negative(name: AggregatorName) -> 
             asked, (0.1, 0.2), (4, 8), (30, 10), strict=True
         )
     ]
-    arrays, _ = aggregator.aggregate(1, replies)
+
+
+@pytest.mark.parametrize(("kind", "told"), [(flower.FedAvg, 0), (flower.FedAdam, 1)])
+def test_a_wrapped_server_optimizer_that_steps_on_statistics_is_told_once(
+    kind: Any, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    aggregator = LowerAggregator(noisy(kind(**ANY_NODES)))
+    for _ in range(2):
+        aggregator.aggregate(1, replies_to(aggregator))
+    said = f"{kind.__name__} within DifferentialPrivacyServerSideFixedClipping takes its step on"
+    assert caplog.text.count(said) == told
+
+
+@pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
+def test_a_server_optimizer_makes_no_variance_negative(name: AggregatorName) -> None:
+    """It took its step on BatchNorm's variances too, after which every output was NaN."""
+    options = {"server_learning_rate": 2.0} if name == "FedAvgM" else {"eta": 9.0}
+    aggregator = LowerAggregator(getattr(flower, name)(**ANY_NODES, **options))
+    arrays, _ = aggregator.aggregate(1, replies_to(aggregator))
     assert arrays is not None
     after = to_tensors(arrays)
     assert after["norm.weight"] < 0  # as asked
