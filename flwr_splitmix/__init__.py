@@ -13,20 +13,25 @@ from flwr_splitmix.threads import wait_passively
 if TYPE_CHECKING:
     __version__: str
     from flwr_splitmix.client_app import SplitClientApp
-    from flwr_splitmix.clients import SplitClient
-    from flwr_splitmix.links import AutoLink, LocalLink, RayLink, StreamLink
+    from flwr_splitmix.clients import PrivacyBudget, SplitClient, UShapeClient
+    from flwr_splitmix.links import AutoLink, LocalLink, MixerLink, RayLink, StreamLink
+    from flwr_splitmix.privacy import GaussianNoise
     from flwr_splitmix.runs import Run
     from flwr_splitmix.schedule import WarmupCosine, adamw
     from flwr_splitmix.segments import split_vision_model
 
 __all__ = [
     "AutoLink",
+    "GaussianNoise",
     "LocalLink",
+    "MixerLink",
+    "PrivacyBudget",
     "RayLink",
     "Run",
     "SplitClient",
     "SplitClientApp",
     "StreamLink",
+    "UShapeClient",
     "WarmupCosine",
     "__version__",
     "adamw",
@@ -35,12 +40,16 @@ __all__ = [
 
 _HOMES = {
     "AutoLink": "links",
+    "GaussianNoise": "privacy",
     "LocalLink": "links",
+    "MixerLink": "links",
+    "PrivacyBudget": "clients",
     "RayLink": "links",
     "Run": "runs",
     "SplitClient": "clients",
     "SplitClientApp": "client_app",
     "StreamLink": "links",
+    "UShapeClient": "clients",
     "WarmupCosine": "schedule",
     "adamw": "schedule",
     "split_vision_model": "segments",
