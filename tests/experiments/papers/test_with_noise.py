@@ -46,9 +46,10 @@ def test_table_5_has_the_variances_and_epsilons_that_are_printed() -> None:
         "DP-CutMixSL": "66 47 36 29 25 21 19 17 15",
         "DP-MixSL": "60 43 33 27 23 20 17 15 14",
     }
+    printed["DP-CutMixSL, label noise as in Table 1"] = printed["DP-CutMixSL"]
     entries = {entry.place: entry for entry in EXPERIMENTS["dp-cutmixsl-table5"].entries}
     options = options_of("dp-cutmixsl-table5")
-    assert len(entries) == 27
+    assert len(entries) == 36
     for row, numbers in printed.items():
         for expected, number in zip(EPSILONS, numbers.split(), strict=True):
             place = row, f"{number}/255"
@@ -66,13 +67,20 @@ def test_what_has_an_epsilon_is_clipped_to_what_the_paper_assumes() -> None:
         assert {options.get("clip", "none") for options in options_of(name).values()} == {"none"}
 
 
+def test_labels_have_their_noise_before_they_are_scaled_as_algorithm_1_has_it() -> None:
+    """DP-CutMixSL, equation 1; Table 1 has it on the scaled labels."""
+    for name in ("fig5a", "fig5a-unclipped", "fig5c", "fig11a", "table5"):
+        for (row, _), options in options_of(f"dp-cutmixsl-{name}").items():
+            assert options.get("label_noise") == ("before" if row == "DP-CutMixSL" else None), row
+
+
 def test_figures_and_table_share_their_runs_and_no_noise_is_the_run_without_any() -> None:
     def ids(name: str) -> set[str]:
         return {cell.id for _, cell in EXPERIMENTS[name].cells(SCALES["cpu"])}
 
     assert ids("dp-cutmixsl-table5") == ids("dp-cutmixsl-fig5a")
     assert not ids("dp-cutmixsl-fig5a") & ids("dp-cutmixsl-fig5a-unclipped")
-    assert len(ids("dp-cutmixsl-fig11a") & ids("dp-cutmixsl-fig5a")) == 6
+    assert len(ids("dp-cutmixsl-fig11a") & ids("dp-cutmixsl-fig5a")) == 9
     assert len(ids("cutmixsl-fig9") & ids("cutmixsl-table1")) == 3
 
 
