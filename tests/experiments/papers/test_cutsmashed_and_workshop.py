@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES, Cell
 from flwr_splitmix.runs import Run
 from tests.experiments.conftest import RunCell
@@ -40,3 +42,19 @@ def test_the_workshops_noise_is_trained_with_and_has_an_epsilon(run: RunCell) ->
     of_three = run(cell_at("dp-cutmix-workshop-fig3b", "DP-MixSL", "k = 3")).rows[-1]
     assert math.isfinite(of_three["loss"])
     assert 0 < of_three["epsilon"] < math.inf
+
+
+@pytest.mark.parametrize(("name", "places"), [("fig3a", 15), ("fig3b", 8)])
+def test_mixups_noise_is_scaled_as_appendix_b2_has_it(name: str, places: int) -> None:
+    """The sum of k uploads has noise of sigma / sqrt(k); on scaled numbers, of sigma sqrt(k)."""
+    options = {
+        entry.place: dict(entry.variant.options)
+        for entry in EXPERIMENTS[f"dp-cutmix-workshop-{name}"].entries
+        if entry.variant is not None
+    }
+    mixed = [(place, own) for place, own in options.items() if place[0] == "DP-MixSL"]
+    for (_, column), own in mixed:
+        scaled = options["DP-MixSL, noise on scaled numbers", column]
+        assert own["sigma_s"] * own["k"] == pytest.approx(scaled["sigma_s"], rel=1e-4)
+        assert (own["sigma_y"], own["label_noise"]) == (scaled["sigma_y"], "before")
+    assert len(options) == places + len(mixed)
