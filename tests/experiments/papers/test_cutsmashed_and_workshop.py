@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_the_workshops_noise_is_trained_with_and_has_an_epsilon(run: RunCell) ->
 @pytest.mark.parametrize(("name", "places"), [("fig3a", 15), ("fig3b", 8)])
 def test_mixups_noise_is_scaled_as_appendix_b2_has_it(name: str, places: int) -> None:
     """The sum of k uploads has noise of sigma / sqrt(k); on scaled numbers, of sigma sqrt(k)."""
-    options = {
+    options: dict[tuple[str, str], dict[str, Any]] = {
         entry.place: dict(entry.variant.options)
         for entry in EXPERIMENTS[f"dp-cutmix-workshop-{name}"].entries
         if entry.variant is not None
