@@ -231,7 +231,8 @@ FIGURE_6A = Experiment(
         Ordering(("CutMixSL", _alpha(None)), ("CutMixSL", _alpha(6.0))),
     ),
     "The figure prints no numbers and no axis values: those for inf and 6 are Figure 6b's, the "
-    "other alphas are chosen here; inf is as even as possible.",
+    'other alphas are chosen here; inf is as even as possible. That Figure 6b\'s "uniform" is inf '
+    "is our reading; if its ratios are sampled, as the text on Table 2 says, it is alpha = 1.",
 )
 
 _WAYS = (2, 3, 4, 5)

@@ -16,7 +16,10 @@ from flwr_splitmix.experiments.experiment import (
 )
 from flwr_splitmix.experiments.papers.cutmixsl import BEST, MODELS, joint
 
-_NOTE = "The paper's CIFAR-10 values differ from CutMixSL's Table 1 for the same methods."
+_NOTE = (
+    "Of the paper's CIFAR-10 values for methods of CutMixSL's Table 1, only those of Standalone "
+    "and PSL with PiT-Tiny and VGG-16 are the same there."
+)
 
 
 def _both(

@@ -73,8 +73,7 @@ MIXGUARD_CURVE_STORIES = _curve(
     "mixguard-curve-stories15m",
     STORIES,
     "what each sampler of secrets leaks, and what it costs, on a pretrained decoder",
-    f"{_NOTE} The decoder, as the paper's models are, adds to what goes through it, so that errors "
-    "of decoding are smaller than on the encoder. Scale smoke makes a tiny one.",
+    f"{_NOTE} Scale smoke makes a tiny decoder.",
 )
 
 CURVES = (MIXGUARD_CURVE, MIXGUARD_CURVE_STORIES)

@@ -157,8 +157,7 @@ FIGURE_5B = PrivacyExperiment(
     ),
     "The figure prints no numbers and no noise; that DP-MixSL is ahead of DP-SL, and larger groups "
     "of smaller ones, is read from it, not from the text. Both standard deviations are "
-    f"{_SIGMA} here, without clipping. Groups of 2 and of all 4 clients; the paper has up to 5 of "
-    "10.",
+    f"{_SIGMA} here, without clipping. Groups of 2 and of all 4 clients; the text names no sizes.",
 )
 
 

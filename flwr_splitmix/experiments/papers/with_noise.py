@@ -138,8 +138,8 @@ FIGURE_5C = Experiment(
             for small, large in pairwise(_K)
         ),
     ),
-    f"{_CLIPPED} The noise is not said: {_over_255(_SHOWN)} is Table 5's of {_PROPOSED} at "
-    f"epsilon 1. {_FORMULAS} {_OURS} Of 10 clients, k = 3 leaves one, which "
+    f"{_CLIPPED} Neither the noise nor the sizes of groups are said: {_over_255(_SHOWN)} is Table "
+    f"5's of {_PROPOSED} at epsilon 1. {_FORMULAS} {_OURS} Of 10 clients, k = 3 leaves one, which "
     "sends everything, k = 4 leaves two, which form a pair. The paper says that DP-SL's accuracy "
     "tends to rise with k. That is not judged: DP-SL has no groups, so its four places are one "
     "cell. Of Figure 5d it says that epsilon falls with k for the other two; by its formulas it "

@@ -157,8 +157,9 @@ FIGURE_3B = Experiment(
         for k, column in zip(_WAYS, _K, strict=True)
     ),
     tuple(Ordering((row, large), (row, small)) for row in _MIXED for small, large in pairwise(_K)),
-    f"The variance of the noise is not said: {_SHOWN:g}/255 is chosen here. {_EPSILON} Of 10 "
-    "clients, k = 3 leaves one, which sends everything, k = 4 leaves two, which form a pair.",
+    f"Neither variance nor sizes of groups are said: {_SHOWN:g}/255 and 2 to 5 are chosen here. "
+    f"{_EPSILON} Of 10 clients, k = 3 leaves one, which sends everything, k = 4 leaves two, which "
+    "form a pair.",
 )
 
 WORKSHOP = (TABLE_1, FIGURE_3A, FIGURE_3B, FIGURE_3C)
