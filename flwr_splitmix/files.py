@@ -6,13 +6,13 @@ import errno
 import json
 import math
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 
-def write_atomic(path: Path, data: bytes, *, flush: bool = True) -> None:
+def write_atomic(path: Path, data: bytes, *, flush: bool = True, private: bool = False) -> None:
     """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
 
     Parameters
@@ -20,6 +20,8 @@ def write_atomic(path: Path, data: bytes, *, flush: bool = True) -> None:
     flush
         Whether to wait until the disk has it. Without, it outlives this process, however that
         ends, but not a loss of power.
+    private
+        Whether only the owner may read it; others may as the process's umask says.
 
     Raises
     ------
@@ -27,7 +29,7 @@ def write_atomic(path: Path, data: bytes, *, flush: bool = True) -> None:
         If the data cannot be written (a full disk, say); the old file is intact then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = _open_beside(path, 0o600 if private else 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -36,15 +38,26 @@ def write_atomic(path: Path, data: bytes, *, flush: bool = True) -> None:
                 os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
     if flush:
         flush_folder(path.parent)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as `strict_json`, indented, atomically."""
-    write_atomic(path, (strict_json(value, indent=2, sort_keys=True) + "\n").encode())
+def _open_beside(path: Path, mode: int) -> tuple[int, Path]:
+    """Create a hidden file beside `path`; its mode is `mode` without the bits of the umask."""
+    while True:
+        name = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), name
+        except FileExistsError:
+            continue  # try other digits
+
+
+def write_json(path: Path, value: Any, *, private: bool = False) -> None:
+    """Write `value` as `strict_json`, indented, atomically; for `private` see `write_atomic`."""
+    text = strict_json(value, indent=2, sort_keys=True) + "\n"
+    write_atomic(path, text.encode(), private=private)
 
 
 NOT_FINITE = ("nan", "inf", "-inf")
@@ -152,14 +165,12 @@ def write_all(file: int, data: bytes) -> None:
 def append_line(path: Path, line: str) -> None:
     """Append a line, in place of one that a crash left unfinished; it is on the disk on return.
 
-    A new file is readable by its owner only.
-
     Raises
     ------
     OSError
         If it cannot be written; the lines before are intact.
     """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         whole = _end_of_lines(file)
         try:

@@ -51,11 +51,12 @@ def save_tensors(
     *,
     flush: bool = True,
     digested: bool = True,
+    private: bool = False,
 ) -> None:
     """Write named tensors (any device) and JSON-able `meta` to one safetensors file, atomically.
 
     The file has a digest of both, so that a reader notices if a bit of it has changed, unless it
-    is not to be `digested`, which is faster. For `flush` see `write_atomic`.
+    is not to be `digested`, which is faster. For `flush` and `private` see `write_atomic`.
     """
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # safetensors refuses tensors that share memory; tied weights and views are stored twice.
@@ -67,7 +68,7 @@ def save_tensors(
         seen.add(memory)
     values = {**meta, DIGEST: digest(flat, meta)} if digested else dict(meta)
     text = json.dumps(marked(values), allow_nan=False)
-    write_atomic(path, save(flat, metadata={_META: text}), flush=flush)
+    write_atomic(path, save(flat, metadata={_META: text}), flush=flush, private=private)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

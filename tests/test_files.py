@@ -6,13 +6,16 @@ import errno
 import json
 import math
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from flwr_splitmix.files import flush_folder, write_atomic, write_json
+from flwr_splitmix.files import append_line, flush_folder, write_atomic, write_json
 
 
 def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -68,3 +71,26 @@ def test_what_json_lacks_is_written_as_text(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "file.json").read_text(), parse_constant=refuse) == {
         "loss": "nan", "seen": ["inf", ["-inf", 1.5]], "n": 3, "at": None
     }  # fmt: skip
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_files_are_as_readable_as_the_umask_says_unless_they_are_private(
+    tmp_path: Path, mask: int, mode: int
+) -> None:
+    """Results were readable by their owner alone, or by all, as each happened to be written."""
+    with umask(mask):
+        write_atomic(tmp_path / "result", b"new")
+        write_json(tmp_path / "json", {})
+        append_line(tmp_path / "lines", "one")
+        write_atomic(tmp_path / "private", b"new", private=True)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert modes == {"result": mode, "json": mode, "lines": mode, "private": 0o600}

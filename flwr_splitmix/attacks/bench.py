@@ -313,4 +313,4 @@ def _save(directory: Path, made: Attacked, victim: Victim) -> None:
     for (client, number), order in made.vault.orders.items():
         tensors[f"order.{client}.{number}"] = order.to(torch.int32)
     meta = {"victim": victim.plain(), "summary": dict(made.summary)}
-    save_tensors(directory / "victim.safetensors", tensors, meta)
+    save_tensors(directory / "victim.safetensors", tensors, meta, private=True)

@@ -78,7 +78,7 @@ class Reconstructions:
         """Write the reconstructions to a file, readable by the owner only."""
         tensors = {name: getattr(self, name) for name in _TENSORS}
         meta = {"method": self.method, "attack": self.attack, "adversary": self.adversary}
-        save_tensors(path, tensors, meta)
+        save_tensors(path, tensors, meta, private=True)
 
     @classmethod
     def load(cls, path: Path) -> Reconstructions:

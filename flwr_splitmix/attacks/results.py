@@ -130,6 +130,7 @@ def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> Path:
             "seed": result.seed,
             "measures": [measure.to_json() for measure in result.measures],
         },
+        private=True,
     )
     return own
 

@@ -141,7 +141,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     columns = dict.fromkeys(name for row in rows for name in row)
     sink = io.BytesIO()
     pq.write_table(pa.table({c: [row.get(c) for row in rows] for c in columns}), sink)
-    write_atomic(path, sink.getvalue())
+    write_atomic(path, sink.getvalue(), private=True)
 
 
 def pairs_of(guess: Guess, truth: Truth) -> list[tuple[int, int]]:

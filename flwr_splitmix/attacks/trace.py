@@ -148,7 +148,7 @@ class DiskTrace(Trace):
         try:
             self.make()
             # A disk that takes no new step keeps the old ones; for a moment both are there.
-            save_tensors(self._file(key), tensors, meta, flush=False, digested=False)
+            save_tensors(self._file(key), tensors, meta, flush=False, digested=False, private=True)
             sizes[key] = self._file(key).stat().st_size
             self._drop_oldest(key)
         except OSError as error:
@@ -187,7 +187,7 @@ class DiskTrace(Trace):
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:  # noqa: D102
         try:
             self.make()
-            save_tensors(self._segment(server_round), arrays, {}, flush=False)
+            save_tensors(self._segment(server_round), arrays, {}, flush=False, private=True)
         except OSError as error:
             log.warning("a segment could not be recorded in %s: %s", self.path, error)
 

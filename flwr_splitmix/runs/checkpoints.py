@@ -32,8 +32,9 @@ class Checkpoint:
 class _RoundFiles:
     """The files round-000012.safetensors of one directory, which need not exist yet."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, private: bool = False) -> None:
         self.path = path
+        self._private = private
 
     def file(self, round: int) -> Path:
         if round < 0:
@@ -49,7 +50,7 @@ class _RoundFiles:
 
     def save(self, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
         file = self.file(round)
-        save_tensors(file, tensors, meta)
+        save_tensors(file, tensors, meta, private=self._private)
         return file
 
     def load(self, round: int) -> Checkpoint:
@@ -198,7 +199,7 @@ class ClientStore:
 
     A client writes a state only in rounds that it takes part in, so the state that belongs to a
     checkpoint of round r is the client's newest one of a round <= r. Different processes may write
-    different clients at the same time.
+    different clients at the same time. Only the owner may read the files.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -258,7 +259,7 @@ class ClientStore:
     def _files(self, index: int) -> _RoundFiles:
         if index < 0:
             raise ValueError(f"a client's index is not negative, but {index} was given")
-        return _RoundFiles(self.path / str(index))
+        return _RoundFiles(self.path / str(index), private=True)
 
 
 def _newest_readable(rounds: Sequence[int], load: Callable[[int], Checkpoint]) -> Checkpoint | None:

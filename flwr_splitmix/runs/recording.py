@@ -55,7 +55,7 @@ def recording_of(run: Run) -> RunRecording | None:
 def write_facts(run: Run, facts: dict[str, Any]) -> None:
     """Save the facts needed to tell later which examples a batch held; they contain no data."""
     attacks_dir(run).mkdir(mode=0o700, exist_ok=True)
-    write_json(attacks_dir(run) / _FACTS, facts)
+    write_json(attacks_dir(run) / _FACTS, facts, private=True)
 
 
 def read_facts(run: Run) -> dict[str, Any]:

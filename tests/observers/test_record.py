@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,20 @@ def test_a_run_has_the_record(toy_home: Path) -> None:
         str(client): ROUNDS - (client == FAILING) for client in range(CLIENTS)
     }
     assert clients[str(FAILING)]["failures"] == [[2, SECRET]]
+
+
+def test_all_files_of_a_run_are_like_any_other_but_for_its_clients_states(
+    toy_home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "any").touch()
+    (run, _) = select(["mixed"], toy_home)
+    files = [file for file in run.path.rglob("*") if file.is_file()]
+    modes = {file: stat.S_IMODE(file.stat().st_mode) for file in files}
+    states = {file for file in files if run.clients_dir in file.parents}
+    assert {modes[file] for file in states} == {0o600}
+    assert {modes[file] for file in modes.keys() - states} == {
+        stat.S_IMODE((tmp_path / "any").stat().st_mode)
+    }
 
 
 def test_a_resumed_runs_record_is_that_of_one_that_was_never_stopped(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def save_public(path: Path, releases: Sequence[PublicRelease]) -> None:
     for number, release in enumerate(releases):
         tensors[f"messages.{number}"] = release.messages.contiguous()
         tensors[f"states.{number}"] = release.states.contiguous()
-    save_tensors(path, tensors, {"texts": len(releases)})
+    save_tensors(path, tensors, {"texts": len(releases)}, private=True)
 
 
 def load_public(path: Path) -> list[PublicRelease]:

@@ -88,7 +88,6 @@ def keep_results(docs: Path, home: Path | None, scales: Iterable[str]) -> list[s
         if file.exists() and file.read_text(encoding="utf-8") == text:
             continue
         write_atomic(file, text.encode())  # it may hold seeds whose runs are elsewhere
-        file.chmod(0o644)
         said.append(f"{file}: {result.count} runs, {result.count - (old.count if old else 0)} new")
     return said
 

@@ -168,7 +168,8 @@ def train_text_victim(
     }
     kept, meta = client.hiding.state()
     tensors |= {f"hiding.{name}": value for name, value in kept.items()}
-    save_tensors(folder / "victim.safetensors", tensors, {"hiding": meta if kept else None})
+    plain = {"hiding": meta if kept else None}
+    save_tensors(folder / "victim.safetensors", tensors, plain, private=True)
     if seen.releases:
         save_public(folder / PUBLIC, list(seen.releases))
     facts = {
