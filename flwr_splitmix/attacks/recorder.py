@@ -77,7 +77,7 @@ class Recorder(Observer):
     directory
         Where the trace is written, readable by the owner only; None keeps it in memory.
     max_bytes, max_steps
-        Bounds of the trace; the oldest steps are dropped.
+        Bounds of the trace, see `Trace`; the oldest steps and segments are dropped.
     max_clients
         The trace follows this many clients, those with the lowest indices. Clients mixed with them
         are kept too, so that every mixture is complete. With a mixer that shuffles, all are kept.

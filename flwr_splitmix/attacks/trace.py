@@ -11,7 +11,7 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -31,7 +31,7 @@ MAX_BYTES = 2**30
 MAX_STEPS = 1000
 
 _STEP = re.compile(r"step-(\d{6})-(\d{6})\.safetensors")
-_SEGMENT = "averaged-{:06d}.safetensors"
+_SEGMENT = re.compile(r"averaged-(\d{6})\.safetensors")
 
 
 class Trace(ABC):
@@ -39,8 +39,12 @@ class Trace(ABC):
 
     Parameters
     ----------
-    max_bytes, max_steps
-        Bounds; the oldest steps are dropped.
+    max_bytes
+        Bound on steps and segments together. The oldest steps are dropped, but never the newest
+        one, and a segment with the last step of its round. Segments may have half of it, so that
+        steps remain: beyond that the oldest segments are dropped, and a larger one is not kept.
+    max_steps
+        Bound on the number of steps; the oldest are dropped.
 
     Raises
     ------
@@ -54,6 +58,7 @@ class Trace(ABC):
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         self.max_bytes = max_bytes
         self.max_steps = max_steps
+        self._told_large = False
 
     @abstractmethod
     def add(self, step: Recorded) -> None:
@@ -65,7 +70,7 @@ class Trace(ABC):
 
     @abstractmethod
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:
-        """Keep the averaged lower segment that a round started from."""
+        """Keep the averaged lower segment that a round started from, if it is not too large."""
 
     @abstractmethod
     def segment(self, server_round: int) -> Mapping[str, Tensor] | None:
@@ -73,7 +78,43 @@ class Trace(ABC):
 
     @abstractmethod
     def rewind(self, server_round: int) -> None:
-        """Drop the steps of a round and of later rounds, which will be repeated."""
+        """Drop steps and segments of a round and of later rounds, which will be repeated."""
+
+    def _takes(self, server_round: int, size: int) -> bool:
+        """Return whether a segment of so many bytes may be kept; warn of the first that may not."""
+        fits = size <= self.max_bytes // 2
+        if not fits and not self._told_large:
+            self._told_large = True
+            log.warning(
+                "the averaged lower segment of round %d is not recorded: it has %.1f MB, and "
+                "segments may have half of the recording's %.1f MB",
+                server_round,
+                size / 1e6,
+                self.max_bytes / 1e6,
+            )
+        return fits
+
+    def _surplus(
+        self, steps: Sequence[tuple[int, int]], segments: Mapping[int, int]
+    ) -> tuple[int, list[int]]:
+        """Return what to drop: a number of the oldest steps, and rounds whose segments go.
+
+        Parameters
+        ----------
+        steps
+            (round, bytes) of each step, oldest first.
+        segments
+            By round, a segment's bytes.
+        """
+        kept = _newest(segments, self.max_bytes // 2)
+        left, total = deque(steps), sum(size for _, size in steps)
+        while len(left) > 1 and (
+            total + sum(kept.values()) > self.max_bytes or len(left) > self.max_steps
+        ):
+            total -= left.popleft()[1]
+            kept = {r: size for r, size in kept.items() if r >= left[0][0]}
+        kept = _newest(kept, self.max_bytes - total)  # the newest step may need all there is
+        return len(steps) - len(left), [r for r in segments if r not in kept]
 
 
 class MemoryTrace(Trace):
@@ -82,35 +123,36 @@ class MemoryTrace(Trace):
     def __init__(self, max_bytes: int = MAX_BYTES, max_steps: int = MAX_STEPS) -> None:
         super().__init__(max_bytes, max_steps)
         self._steps: deque[tuple[Recorded, int]] = deque()
-        self._bytes = 0
         self._segments: dict[int, dict[str, Tensor]] = {}
 
     def add(self, step: Recorded) -> None:  # noqa: D102
-        size = _nbytes(tensors_of(step))
-        self._steps.append((step, size))
-        self._bytes += size
-        while len(self._steps) > 1 and (
-            self._bytes > self.max_bytes or len(self._steps) > self.max_steps
-        ):
-            self._bytes -= self._steps.popleft()[1]
-        oldest = self._steps[0][0].server_round
-        for server_round in [r for r in self._segments if r < oldest]:
-            del self._segments[server_round]
+        self._steps.append((step, _nbytes(tensors_of(step))))
+        self._bound()
 
     def steps(self, newest: int | None = None) -> Iterator[Recorded]:  # noqa: D102
         kept = tuple(self._steps)
         return (step for step, _ in (kept if newest is None else kept[-newest:]))
 
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:  # noqa: D102
-        self._segments[server_round] = {name: t.detach().clone() for name, t in arrays.items()}
+        if self._takes(server_round, _nbytes(arrays)):
+            self._segments[server_round] = {name: t.detach().clone() for name, t in arrays.items()}
+            self._bound()
 
     def segment(self, server_round: int) -> Mapping[str, Tensor] | None:  # noqa: D102
         return self._segments.get(server_round)
 
     def rewind(self, server_round: int) -> None:  # noqa: D102
-        kept = [(step, size) for step, size in self._steps if step.server_round < server_round]
-        self._steps = deque(kept)
-        self._bytes = sum(size for _, size in kept)
+        self._steps = deque(kept for kept in self._steps if kept[0].server_round < server_round)
+        self._segments = {r: kept for r, kept in self._segments.items() if r < server_round}
+
+    def _bound(self) -> None:
+        steps = [(step.server_round, size) for step, size in self._steps]
+        segments = {r: _nbytes(arrays) for r, arrays in self._segments.items()}
+        dropped, rounds = self._surplus(steps, segments)
+        for _ in range(dropped):
+            self._steps.popleft()
+        for server_round in rounds:
+            del self._segments[server_round]
 
 
 class DiskTrace(Trace):
@@ -136,21 +178,21 @@ class DiskTrace(Trace):
         self.path = Path(path)
         self._shares = {kind.name: kind for kind in known_shares(shares)}
         self._told_unknown: set[object] = set()
-        self._sizes: dict[tuple[int, int], int] | None = None
+        self._known: tuple[dict[tuple[int, int], int], dict[int, int]] | None = None
 
     def add(self, step: Recorded) -> None:
         """Write a step; if the disk fails, log a warning and continue the run."""
         tensors, meta = pack_step(step)
         if isinstance(step, Step):
             self._shares |= {kind.name: kind for kind in step.plan.kinds}
-        key = (step.server_round, step.number)
-        sizes = self._known()
+        key, (steps, _) = (step.server_round, step.number), self._sizes()
+        file = self._file(key)
         try:
             self.make()
             # A disk that takes no new step keeps the old ones; for a moment both are there.
-            save_tensors(self._file(key), tensors, meta, flush=False, digested=False, private=True)
-            sizes[key] = self._file(key).stat().st_size
-            self._drop_oldest(key)
+            save_tensors(file, tensors, meta, flush=False, digested=False, private=True)
+            steps[key] = file.stat().st_size
+            self._bound()
         except OSError as error:
             log.warning(
                 "a step could not be recorded in %s: %s", self.path, error.strerror or error
@@ -185,9 +227,14 @@ class DiskTrace(Trace):
             return None
 
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:  # noqa: D102
+        if not self._takes(server_round, _nbytes(arrays)):
+            return
+        file, (_, segments) = self._segment(server_round), self._sizes()
         try:
             self.make()
-            save_tensors(self._segment(server_round), arrays, {}, flush=False, private=True)
+            save_tensors(file, arrays, {}, flush=False, private=True)
+            segments[server_round] = file.stat().st_size
+            self._bound()
         except OSError as error:
             log.warning("a segment could not be recorded in %s: %s", self.path, error)
 
@@ -196,58 +243,69 @@ class DiskTrace(Trace):
         return load_tensors(file)[0] if file.exists() else None
 
     def rewind(self, server_round: int) -> None:  # noqa: D102
-        for key in [key for key in self._known() if key[0] >= server_round]:
-            self._remove(key)
+        steps, segments = self._sizes()
+        self._remove(
+            [key for key in steps if key[0] >= server_round],
+            [number for number in segments if number >= server_round],
+        )
 
     def forget(self) -> None:
         """Delete the whole trace."""
-        self._sizes = None
+        self._known = None
         if self.path.exists():
             shutil.rmtree(self.path)
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk."""
-        return sum(self._known().values())
+        """Bytes of steps and segments on disk."""
+        return sum(sum(sizes.values()) for sizes in self._sizes())
 
     @property
     def places(self) -> list[tuple[int, int]]:
         """(round, step) of each recorded step, oldest first."""
-        return sorted(self._known())
+        return sorted(self._sizes()[0])
 
-    def _known(self) -> dict[tuple[int, int], int]:
-        if self._sizes is None:
-            entries = self.path.iterdir() if self.path.exists() else ()
-            matches = ((_STEP.fullmatch(entry.name), entry) for entry in entries)
-            self._sizes = {
-                (int(match[1]), int(match[2])): entry.lstat().st_size  # a link may lead nowhere
-                for match, entry in matches
-                if match
-            }
-        return self._sizes
+    def _sizes(self) -> tuple[dict[tuple[int, int], int], dict[int, int]]:
+        """Return the bytes of steps, by (round, step), and of segments, by round."""
+        if self._known is None:
+            steps: dict[tuple[int, int], int] = {}
+            segments: dict[int, int] = {}
+            for entry in self.path.iterdir() if self.path.exists() else ():
+                if match := _STEP.fullmatch(entry.name):
+                    steps[int(match[1]), int(match[2])] = entry.lstat().st_size  # maybe a dead link
+                elif match := _SEGMENT.fullmatch(entry.name):
+                    segments[int(match[1])] = entry.lstat().st_size
+            self._known = steps, segments
+        return self._known
 
-    def _drop_oldest(self, newest: tuple[int, int]) -> None:
-        """Drop steps beyond the bounds, but never the newest one."""
-        sizes = self._known()
-        total = sum(sizes.values())
-        for key in sorted(sizes.keys() - {newest}):
-            if total <= self.max_bytes and len(sizes) <= self.max_steps:
-                return
-            total -= sizes[key]
-            self._remove(key)
+    def _bound(self) -> None:
+        steps, segments = self._sizes()
+        keys = self.places
+        dropped, rounds = self._surplus([(key[0], steps[key]) for key in keys], segments)
+        self._remove(keys[:dropped], rounds)
 
-    def _remove(self, key: tuple[int, int]) -> None:
-        sizes = self._known()
-        self._file(key).unlink(missing_ok=True)
-        del sizes[key]
-        if not any(server_round == key[0] for server_round, _ in sizes):
-            self._segment(key[0]).unlink(missing_ok=True)
+    def _remove(self, keys: Sequence[tuple[int, int]], rounds: Sequence[int]) -> None:
+        steps, segments = self._sizes()
+        for key in keys:
+            self._file(key).unlink(missing_ok=True)
+            del steps[key]
+        for server_round in rounds:
+            self._segment(server_round).unlink(missing_ok=True)
+            del segments[server_round]
 
     def _file(self, key: tuple[int, int]) -> Path:
         return self.path / f"step-{key[0]:06d}-{key[1]:06d}.safetensors"
 
     def _segment(self, server_round: int) -> Path:
-        return self.path / _SEGMENT.format(server_round)
+        return self.path / f"averaged-{server_round:06d}.safetensors"
+
+
+def _newest(segments: Mapping[int, int], most: int) -> dict[int, int]:
+    """Return the newest segments that together have at most so many bytes, oldest first."""
+    kept = dict(sorted(segments.items()))
+    while kept and sum(kept.values()) > most:
+        del kept[min(kept)]
+    return kept
 
 
 def _nbytes(tensors: Mapping[str, Tensor]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -126,14 +127,67 @@ def test_the_oldest_steps_go(kind: str, tmp_path: Path) -> None:
     assert places(small) == [(2, 0), (2, 1)]
 
 
+MADE: dict[str, Callable[[Path, int], Trace]] = {
+    "memory": lambda path, size: MemoryTrace(size),
+    "disk": DiskTrace,
+}
+
+
+def small(server_round: int) -> TextStep:
+    """Return a step of less than 200 bytes, 1 kB on disk."""
+    mask = torch.ones(1, 2, dtype=torch.uint8)
+    return TextStep(server_round, 0, {0: [torch.zeros(1, 2, 4)]}, {0: mask}, {0: []}, {0: []})
+
+
+def kept_bytes(trace: Trace) -> int:
+    if isinstance(trace, DiskTrace):
+        on_disk = sum(file.stat().st_size for file in trace.path.iterdir())
+        assert trace.nbytes == on_disk == DiskTrace(trace.path).nbytes
+        return on_disk
+    kept = [*(tensors_of(step) for step in trace.steps()), *(trace.segment(r) for r in range(20))]
+    return sum(t.nbytes for tensors in kept if tensors for t in tensors.values())
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_segments_count_and_leave_half_to_steps(kind: str, tmp_path: Path) -> None:
+    """They were not counted: a recording of at most 1 MB had 60."""
+    trace = MADE[kind](tmp_path / "trace", 100_000)
+    for server_round in range(1, 13):
+        trace.add_segment(server_round, {"weight": torch.zeros(5_000)})  # 20 kB
+        assert kept_bytes(trace) <= 100_000
+        trace.add(small(server_round))
+        assert kept_bytes(trace) <= 100_000
+    assert len(places(trace)) == 12
+    assert [r for r in range(1, 13) if trace.segment(r) is not None] == [11, 12]
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_a_segment_that_leaves_no_room_for_steps_is_not_kept(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trace = MADE[kind](tmp_path / "trace", 100_000)
+    for server_round in (1, 2):
+        trace.add_segment(server_round, {"weight": torch.zeros(15_000)})
+        trace.add(small(server_round))
+    assert len(places(trace)) == 2
+    assert trace.segment(2) is None
+    said = "segment of round 1 is not recorded: it has 0.1 MB, and segments may have half of"
+    assert caplog.text.count("is not recorded") == caplog.text.count(said) == 1
+
+
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_rounds_that_will_be_repeated_are_forgotten(kind: str, tmp_path: Path) -> None:
-    trace: Trace = MemoryTrace() if kind == "memory" else DiskTrace(tmp_path / "trace")
+    trace = MADE[kind](tmp_path / "trace", 2**30)
     for step in recorded():
+        trace.add_segment(step.server_round, {"weight": torch.ones(2)})
         trace.add(step)
+    trace.add_segment(3, {"weight": torch.ones(2)})
     trace.rewind(2)
     assert places(trace) == [(1, 0), (1, 1)]
     assert [step.number for step in trace.steps(newest=1)] == [1]
+    assert [r for r in range(5) if trace.segment(r) is not None] == [1]
+    if isinstance(trace, DiskTrace):
+        assert len(list(trace.path.iterdir())) == 3
 
 
 def test_a_disk_that_takes_no_step_costs_a_warning_and_not_the_run(tmp_path: Path) -> None:
