@@ -35,13 +35,27 @@ class TextLedger:
     def __init__(self, kinds: frozenset[str] | None = None) -> None:
         self._kinds = kinds
         self._ledgers: dict[str, Ledger] = {}
+        self._numbers: dict[str, int] = {}
 
     def open(self, examples: Mapping[str, int]) -> None:
-        """Begin a round with this many texts of each kind; existing ledgers continue."""
+        """Begin a round with this many texts of each kind; existing ledgers continue.
+
+        Raises
+        ------
+        ValueError
+            If an existing ledger is of another number of texts.
+        """
         for kind, number in examples.items():
             counted = kind not in PUBLIC if self._kinds is None else kind in self._kinds
-            if counted and number and kind not in self._ledgers:
-                self._ledgers[kind] = Ledger("replace", number)
+            if counted and number:
+                self._open(kind, number)
+
+    def _open(self, kind: str, number: int) -> None:
+        before = self._numbers.setdefault(kind, number)
+        if before != number:
+            raise ValueError(f"the ledger of {kind} texts is of {before}, but there are {number}")
+        if kind not in self._ledgers:
+            self._ledgers[kind] = Ledger("replace", number)
 
     def charge(
         self,
@@ -97,14 +111,24 @@ class TextLedger:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore `state`, for the same texts.
 
+        Kinds that this round has no texts of, as on a node that lacks its test set, count on.
+
         Raises
         ------
         ValueError
-            If the number of texts differs.
+            If the number of texts differs, or the state is damaged.
         """
-        for kind, ledger in self._ledgers.items():
-            if kind in state:
-                ledger.load_state_dict(state[kind])
+        for kind, kept in state.items():
+            if kind not in self._ledgers:
+                self._open(kind, _number_of_texts(kind, kept))
+            self._ledgers[kind].load_state_dict(kept)
+
+
+def _number_of_texts(kind: str, state: Any) -> int:
+    try:
+        return len(state["book"]["smashed"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the state of the ledger of {kind} texts is damaged: {error!r}") from None
 
 
 def exact_epsilon(ledger: Ledger, delta: float) -> float:
