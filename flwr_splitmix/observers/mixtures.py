@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.events import RoundDone, RunStarted, StepDone
+from flwr_splitmix.events import RoundBegun, RoundDone, RunStarted, StepDone
 from flwr_splitmix.files import write_json
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.observers.observer import Observer
@@ -67,7 +67,7 @@ class KeptMixtures(Observer):
     Attributes
     ----------
     newest
-        The mixtures of the newest round.
+        The mixtures of the newest round; empty until its first step that has any.
 
     Raises
     ------
@@ -86,12 +86,15 @@ class KeptMixtures(Observer):
         """Store the run's directory."""
         self._directory = event.directory
 
-    def on_step(self, event: StepDone) -> None:
-        """Keep the mixtures of a round's first step; the U shape has none."""
-        plan, mixed = event.plan, event.mixed
-        if event.number or plan is None or mixed is None:
-            return
+    def on_begin(self, event: RoundBegun) -> None:
+        """Forget the mixtures of the round before."""
         self.newest = []
+
+    def on_step(self, event: StepDone) -> None:
+        """Keep the mixtures of a round's first step that has any; the U shape has none."""
+        plan, mixed = event.plan, event.mixed
+        if self.newest or plan is None or mixed is None:
+            return
         shape = plan.shape
         try:
             rows, columns = shape.rows_and_columns()

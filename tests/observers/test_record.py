@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from flwr_splitmix.events import Exchange, RoundDone
-from flwr_splitmix.observers import ClientTimes, KeptMixtures, MessageKinds
+from flwr_splitmix.events import Exchange, RoundDone, StepDone
+from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, RandomCutout, Upload
+from flwr_splitmix.observers import ClientTimes, KeptMixtures, MessageKinds, Observer
 from flwr_splitmix.observers.message_kinds import MOST_KINDS, describe
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.selection import select
@@ -141,6 +144,43 @@ def test_who_sent_each_patch_of_a_mixture(kind: type[SplitStrategy], each: int) 
         assert max(mixture.norms) > 0
         assert mixture.image().shape == (2 * 16, 3 * 16, 3)
         assert mixture.image().max() == 255
+
+
+class EmptyAt(RandomCutout):
+    """A mixer whose steps of these numbers, counted over all rounds, have no patch of anybody."""
+
+    def __init__(self, *empty: int) -> None:
+        super().__init__(0.5)
+        self.empty, self.merged = empty, 0
+
+    def merge(self, uploads: Mapping[int, Upload], plan: Plan, **options: Any) -> Mixed:
+        self.merged += 1
+        if self.merged - 1 in self.empty:
+            raise EmptyMixtureError("nobody sent a patch")
+        return super().merge(uploads, plan, **options)
+
+
+@pytest.mark.parametrize(("empty", "of_round"), [((2,), 2), ((2, 3), 1), ((3,), 2)])
+def test_mixtures_are_those_of_their_round(
+    tmp_path: Path, empty: tuple[int, ...], of_round: int
+) -> None:
+    """If a round's first step had none, those of the round before were written under its number."""
+    toy, run = Toy(clients=2, batch=2), Run.create({}, name="x", home=tmp_path)
+    first: dict[int, list[float]] = {}
+
+    class Norms(Observer):
+        def on_step(self, event: StepDone) -> None:
+            assert event.mixed is not None
+            sample = event.mixed.smashed[0].detach().float().norm(dim=-1)
+            first.setdefault(event.server_round, sample.tolist())
+
+    strategy = SplitStrategy(
+        toy.upper(), mixer=EmptyAt(*empty), device="cpu", steps_per_round=2, run=run,
+        observers=[Norms(), KeptMixtures(1)],
+    )  # fmt: skip
+    strategy.fit(toy.make_clients(shares=strategy.mixer.shares), 2)
+    assert run.mixtures["round"] == of_round
+    assert run.mixtures["mixtures"][0]["norms"] == pytest.approx(first[of_round])
 
 
 def test_a_full_disk_costs_the_mixtures_and_not_the_run(
