@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ _ONES_OWN = ("run-dir", "resume", "ssl-", "link-")
 """Prefixes of keys that name places of files and machines; they are sent to no tracker."""
 
 
-class Tracker(Observer):
+class Tracker(Observer, ABC):
     """Passes every round's numbers, failures and images to the methods of a subclass.
 
     A tracker that cannot begin ends the run before it trains. One that fails later is given up

@@ -266,6 +266,13 @@ def test_a_tracker_that_fails_costs_itself(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.text.count("Failing is given up, the run goes on: ConnectionError: nobody") == 1
 
 
+def test_a_tracker_that_lacks_a_method_is_not_made() -> None:
+    """Failures of clients, which are texts, were dropped without a word."""
+    kept = {name: value for name, value in vars(Failing).items() if name != "text"}
+    with pytest.raises(TypeError, match=r"abstract method '?text"):
+        type("Lacking", (Tracker,), kept)()
+
+
 class Texts(Failing):
     """Keeps every text that it is given."""
 
