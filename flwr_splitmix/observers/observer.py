@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,7 +15,9 @@ from flwr_splitmix.events import (
     StepDone,
 )
 from flwr_splitmix.storage import json_values
-from flwr_splitmix.words import with_article
+from flwr_splitmix.words import one_line, with_article
+
+log = logging.getLogger("flwr.splitmix")
 
 
 class Observer:
@@ -161,9 +164,26 @@ class Audience:
             observer.on_round(event)
 
     def on_end(self, event: RunEnded) -> None:
-        """Notify all observers."""
+        """Notify all observers, then raise the first error of any; later ones are logged.
+
+        Each may have something to close, whatever happens to the others.
+        """
+        first: Exception | None = None
         for observer in self.observers:
-            observer.on_end(event)
+            try:
+                observer.on_end(event)
+            except Exception as error:
+                if first is None:
+                    first = error
+                    continue
+                log.error(
+                    "%s.on_end() failed, too: %s: %s",
+                    type(observer).__name__,
+                    type(error).__name__,
+                    one_line(str(error)),
+                )
+        if first is not None:
+            raise first
 
 
 def _facts_of(observer: Observer) -> Mapping[str, Any]:

@@ -56,7 +56,10 @@ class ProgressFile(Observer):
 
     def on_end(self, event: RunEnded) -> None:
         """Remove the file."""
-        self._file.unlink(missing_ok=True)
+        try:
+            self._file.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", self._file, error.strerror)
 
     def _note(self, **facts: int) -> None:
         self._facts |= facts

@@ -87,6 +87,26 @@ def test_the_start_names_the_run_and_the_round_that_it_goes_on_with(tmp_path: Pa
     assert resumed.summary["model"] == "toy"
 
 
+class FailsAtTheEnd(Observer):
+    """Has nothing to write to, when the run is over."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def on_end(self, event: RunEnded) -> None:
+        raise OSError(self.reason)
+
+
+def test_an_observer_that_fails_at_the_end_keeps_no_other_from_closing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    last = Seen()
+    with pytest.raises(OSError, match="disk full"):
+        fit(TOY, SFL, 1, FailsAtTheEnd("disk full"), FailsAtTheEnd("no\nnetwork"), last)
+    assert len(last.of(RunEnded)) == 1
+    assert "FailsAtTheEnd.on_end() failed, too: OSError: no\\nnetwork" in caplog.text
+
+
 @pytest.mark.parametrize(("toy", "kind"), [(TOY, SFL), (TextToy(tests=6), USplitFL)])
 def test_the_end_of_a_round_has_loss_bytes_and_the_row_of_metrics(toy: Any, kind: Any) -> None:
     seen = Seen()

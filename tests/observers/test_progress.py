@@ -56,6 +56,14 @@ def test_steps_between_two_looks_are_not_written(
     assert facts(tmp_path)["steps_done"] < 2
 
 
+def test_a_file_that_cannot_be_removed_costs_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).mkdir()
+    ProgressFile(tmp_path).on_end(RunEnded(1, {}))
+    assert f"{tmp_path / FILE} cannot be removed: " in caplog.text
+
+
 def test_a_disk_that_is_full_stops_nothing(tmp_path: Path) -> None:
     watching = ProgressFile(tmp_path / "gone")
     watching.on_start(RunStarted("PSL", num_rounds=1))
