@@ -18,6 +18,9 @@ from flwr_splitmix.runs.errors import RunError
 FACTS = "splitmix.json"
 """The file that describes a folder."""
 
+_REPLACED = f".{FACTS}"
+"""The description of an earlier export while that is being removed."""
+
 FORMAT = 1
 """Version of that file's format. Readers refuse higher versions."""
 
@@ -85,7 +88,7 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
         yield made
         _remove_earlier(target)
         target.mkdir(exist_ok=True)
-        # The description comes last: a folder that has one is complete.
+        # The description went first and comes last: a folder that has one is complete.
         for file in sorted(made.iterdir(), key=lambda file: file.name == FACTS):
             os.replace(file, target / file.name)
     finally:
@@ -130,9 +133,9 @@ def read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _described(folder: Path) -> dict[str, Any]:
+def _described(folder: Path, name: str = FACTS) -> dict[str, Any]:
     """Return a folder's description; raise ExportError if there is none of a known format."""
-    file = folder / FACTS
+    file = folder / name
     try:
         facts = read_json(file)
     except FileNotFoundError:
@@ -159,32 +162,41 @@ def _unreadable(file: Path, reason: object) -> ExportError:
 
 
 def _earlier(target: Path) -> list[Path]:
-    """Return what an earlier export has left in a folder.
+    """Return what an earlier export has left in a folder, besides its description.
 
     Raises
     ------
     ExportError
         If the description there lists anything but names of files.
     """
-    if not (target / FACTS).is_file():
+    description = FACTS if (target / FACTS).is_file() else _REPLACED
+    if not (target / description).is_file():
         return []
-    files = _described(target).get("files", [])
+    files = _described(target, description).get("files", [])
     for name in files if isinstance(files, list) else [files]:
         if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\\0]", name):
             raise ExportError(
-                f"{target / FACTS} lists {name!r} among the files of an earlier export, which is "
-                "no file's name; choose another folder"
+                f"{target / description} lists {name!r} among the files of an earlier export, "
+                "which is no file's name; choose another folder"
             )
-    return [target / name for name in files if _WRITTEN.fullmatch(name)]
+    return [target / name for name in files if name != FACTS and _WRITTEN.fullmatch(name)]
 
 
 def _remove_earlier(target: Path) -> None:
-    """Remove the files of an earlier export; of a link, only the link."""
-    for file in _earlier(target):
+    """Remove the files of an earlier export; of a link, only the link.
+
+    Its description goes first, so that nobody takes a part of a model for the whole; under its
+    other name it tells the next export what was left, if this one is interrupted.
+    """
+    files = _earlier(target)
+    if (target / FACTS).is_file():
+        os.replace(target / FACTS, target / _REPLACED)
+    for file in files:
         if file.name == _TEMPLATES and file.is_dir() and not file.is_symlink():
             shutil.rmtree(file)
         elif file.is_symlink() or not file.is_dir():
             file.unlink(missing_ok=True)
+    (target / _REPLACED).unlink(missing_ok=True)
 
 
 def _of_what(target: Path) -> str:

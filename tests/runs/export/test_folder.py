@@ -53,6 +53,30 @@ def test_only_what_an_export_writes_is_removed(tmp_path: Path) -> None:
     assert [file.name for file in other.iterdir()] == ["mine.txt"]
 
 
+def test_an_interrupted_export_leaves_no_folder_that_claims_to_be_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = described(tmp_path / "model", files=["config.json", "vocab.json", FACTS])
+    for name in ("config.json", "mine.txt", "vocab.json"):
+        (target / name).touch()
+    remove = Path.unlink
+
+    def interrupted(file: Path, missing_ok: bool = False) -> None:
+        if file.name == "vocab.json":
+            raise KeyboardInterrupt
+        remove(file, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", interrupted)
+        with pytest.raises(KeyboardInterrupt), new_folder(target, force=True) as made:
+            (made / FACTS).touch()
+    with pytest.raises(ExportError, match="holds no exported model"):
+        read_facts(target)
+    with new_folder(target, force=True) as made:
+        (made / FACTS).touch()
+    assert sorted(file.name for file in target.iterdir()) == ["mine.txt", FACTS]
+
+
 def test_files_that_are_no_list_are_refused(tmp_path: Path) -> None:
     target = described(tmp_path / "model", files=3)
     with pytest.raises(ExportError, match="lists 3 among"), new_folder(target, force=True):
