@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -79,17 +81,26 @@ def run_paths(runs: Path) -> list[Path]:
     RunError
         If `runs` exists but cannot be read.
     """
-
-    def age(path: Path) -> tuple[str, int]:
-        # An id's time is in whole seconds; within one, config.json's modification time decides.
-        return path.name[:15], (path / "config.json").stat().st_mtime_ns
-
     try:
-        return sorted((p for p in runs.iterdir() if (p / "config.json").is_file()), key=age)
+        ages = {path: _age(path) for path in runs.iterdir()}
     except FileNotFoundError:
         return []
     except OSError as error:
         raise RunError(f"cannot read {runs}: {error.strerror}") from error
+    # An id's time is in whole seconds; within one, config.json's modification time decides.
+    aged = sorted((path.name[:15], age, path) for path, age in ages.items() if age is not None)
+    return [path for *_, path in aged]
+
+
+def _age(path: Path) -> int | None:
+    """Return when a run's config.json was written, in ns; None if it is no run, or just removed."""
+    try:
+        facts = (path / "config.json").stat()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+    return facts.st_mtime_ns if stat.S_ISREG(facts.st_mode) else None
 
 
 def new_run(name: str, config: Mapping[str, Any], home: str | Path | None) -> Path:

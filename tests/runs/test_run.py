@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.places import run_paths
 
 
 def test_a_run_opened_again_has_its_config_rows_and_summary(tmp_path: Path) -> None:
@@ -24,6 +28,33 @@ def test_a_run_opened_again_has_its_config_rows_and_summary(tmp_path: Path) -> N
     assert again.status == "finished"
     assert again.clients_dir == run.path / "clients"
     assert again.checkpoints.path == run.path / "checkpoints"
+
+
+def test_a_run_that_is_removed_while_runs_are_listed_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list was empty."""
+    runs = [Run.create({}, name=f"run {number}", home=tmp_path) for number in range(3)]
+    look = Path.stat
+
+    def last_look(path: Path, **options: Any) -> os.stat_result:
+        seen = look(path, **options)
+        if path.parent == runs[1].path:
+            shutil.rmtree(path.parent)
+        return seen
+
+    monkeypatch.setattr(Path, "stat", last_look)
+    listed = run_paths(tmp_path / "runs")
+    assert {runs[0].path, runs[2].path} <= set(listed)
+
+
+def test_links_that_lead_nowhere_and_files_are_no_runs(tmp_path: Path) -> None:
+    run, folder = Run.create({}, name="run", home=tmp_path), tmp_path / "runs"
+    (folder / "file").touch()
+    (folder / "empty").mkdir()
+    (folder / "itself").symlink_to("itself")
+    (folder / "folder" / "config.json").mkdir(parents=True)
+    assert run_paths(folder) == [run.path]
 
 
 def test_values_keep_their_kind_and_missing_ones_are_none(tmp_path: Path) -> None:
