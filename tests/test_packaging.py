@@ -105,6 +105,15 @@ def test_the_readme_of_an_index_has_absolute_links_to_files_that_are_there(
     assert {"Repository", "Documentation", "Issues", "Changelog"} <= urls.keys()
 
 
+def test_the_readme_requires_the_systems_of_the_classifiers() -> None:
+    kind = "Operating System :: "
+    named = [c for c in PROJECT["classifiers"] if c.startswith(kind)]
+    (required,) = re.findall(
+        r"^Requirements: (\w+) or (\w+),", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
+    )
+    assert {s.lower() for s in required} == {c.rpartition(" ")[2].lower() for c in named}
+
+
 def test_links_become_absolute_and_nothing_else() -> None:
     absolute = runpy.run_path(str(ROOT / "setup.py"))["absolute"]
     text = "[a](docs/a.md#b) ![p](p.svg) [x](https://x) [y](#y) `f(x)[i](2)`"

@@ -6,6 +6,7 @@ config and a log.txt besides the usual files.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -49,8 +50,8 @@ class Hold:
     def taken(self) -> Iterator[None]:
         """Hold the lock within a `with` block; the same object may take it again inside.
 
-        On systems without locks (Windows, some network file systems) nothing is locked, and a
-        warning is logged.
+        On file systems without locks (some network file systems) nothing is locked, and a warning
+        is logged.
 
         Raises
         ------
@@ -80,18 +81,16 @@ class Hold:
                 pass
 
     def is_taken(self) -> bool:
-        """Return whether the lock is held; False on systems without locks. Nothing is written."""
+        """Return whether the lock is held; False where there are no locks. Nothing is written."""
         if self._depth:
             return True
         try:
-            import fcntl
-
             with self._file.open(encoding="utf-8") as file:
                 # Shared and brief: a process that tries to lock meanwhile tries again.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except (ImportError, FileNotFoundError):
+        except FileNotFoundError:
             return False
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -101,8 +100,6 @@ class Hold:
     def _lock(self, file: TextIO) -> None:
         try:
             _lock_soon(file)
-        except ImportError:
-            log.warning("%s: nothing keeps two processes apart on this system", self._name)
         except BlockingIOError:
             raise RunError(f"{self._name} is in progress: {_holder(file)}") from None
         except OSError as error:
@@ -121,8 +118,6 @@ class Hold:
 
 def _lock_soon(file: TextIO) -> None:
     """Lock a file exclusively, retrying only as long as `is_taken` may hold it elsewhere."""
-    import fcntl
-
     for _ in range(_TRIES - 1):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

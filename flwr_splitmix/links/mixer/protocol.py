@@ -22,7 +22,6 @@ holds new failures, client -> reason; "spent" is how many nodes have no privacy 
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -58,7 +57,7 @@ def read_secret(path: str | Path, name: str) -> str:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
         raise LinkError(f"{name}: {path} cannot be read: {error.strerror}") from None
-    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise LinkError(
             f"{name}: others on this machine may read or change {path} (mode {mode:04o}); keep it "
             f"to its owner (chmod 600 {path}), and make a new one if somebody may have read it"

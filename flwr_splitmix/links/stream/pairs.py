@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +37,7 @@ def read_pair(certificate: str | Path, key: str | Path) -> tuple[bytes, bytes]:
     certificate, key = Path(certificate).expanduser(), Path(key).expanduser()
     chain, secret = _read(certificate, CERTIFICATE), _read(key, KEY)
     mode = stat.S_IMODE(key.stat().st_mode)
-    if os.name == "posix" and mode & (stat.S_IROTH | stat.S_IWOTH):
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise LinkError(
             f"{KEY}: everyone on this machine may read or change {key} (mode {mode:04o}); keep it "
             f"to its owner (chmod 600 {key}), and make a new pair if somebody may have read it"

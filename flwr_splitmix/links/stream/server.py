@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
+import resource
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -241,10 +241,6 @@ class StreamServer:
 
 def max_connections() -> int:
     """Return the limit of open connections; it leaves a quarter of the descriptors for files."""
-    if sys.platform == "win32":
-        return 2 * MAX_NODES
-    import resource
-
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 2 * MAX_NODES
