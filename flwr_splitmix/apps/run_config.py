@@ -236,7 +236,7 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _link_has_the_wire_format(self) -> Self:
         if self.link == "ray" and self.narrowed:
-            raise ValueError(_only_over_a_stream(self.narrowed))
+            raise ValueError(self._only_over_a_stream)
         down = self.wire_dtype_down or self.wire_dtype
         if level_bits(down) == 4:
             raise ValueError(
@@ -254,10 +254,17 @@ class AppConfig(BaseModel):
         return self
 
     @property
-    def narrowed(self) -> str:
-        """The first configured wire format other than "keep", or ""."""
-        formats = (self.wire_dtype, self.wire_dtype_down)
-        return next((name for name in formats if name not in ("keep", "")), "")
+    def narrowed(self) -> dict[str, str]:
+        """The wire formats other than "keep" that are configured, by their keys."""
+        formats = {"wire-dtype": self.wire_dtype, "wire-dtype-down": self.wire_dtype_down}
+        return {key: name for key, name in formats.items() if name not in ("keep", "")}
+
+    @property
+    def _only_over_a_stream(self) -> str:
+        narrowed = " and ".join(f"{key} is {name!r}" for key, name in self.narrowed.items())
+        return (
+            f"{narrowed}, but in a simulation tensors travel as they are; allowed there is 'keep'"
+        )
 
     def make_link(self, run: Run | None) -> Link:
         """Make the configured link.
@@ -276,7 +283,7 @@ class AppConfig(BaseModel):
 
     def _ray(self, run: Run | None) -> RayLink:
         if self.narrowed:
-            raise LinkError(_only_over_a_stream(self.narrowed))
+            raise LinkError(self._only_over_a_stream)
         return RayLink(
             num_hosts=self.num_hosts,
             host_gpus=self.host_gpus,
@@ -302,13 +309,6 @@ class AppConfig(BaseModel):
             attach_timeout=self.attach_timeout,
             step_timeout=self.step_timeout,
         )
-
-
-def _only_over_a_stream(wire_dtype: str) -> str:
-    return (
-        f"wire-dtype is {wire_dtype!r}, but in a simulation tensors travel as they are; allowed "
-        "with it is 'keep'"
-    )
 
 
 def _in_keys(text: str, keys: Iterable[str]) -> str:

@@ -49,21 +49,19 @@ def held_run(cell: Cell, home: str | Path | None, source: str) -> Iterator[Run]:
     Raises
     ------
     ExperimentError
-        If another process is running the cell.
+        If another process is running the cell, or the run's directory cannot be written.
     """
     run = find_runs(home).get(cell.id) or _create(cell, home, source)
     with ExitStack() as stack:
         try:
             stack.enter_context(run.held())
         except RunError as error:
-            raise ExperimentError(f"another process is running it ({run.id})") from error
+            raise ExperimentError(str(error)) from error
         yield run
 
 
 def _create(cell: Cell, home: str | Path | None, source: str) -> Run:
     """Create the cell's run, or return the one that another process has created meanwhile."""
-    import fcntl  # imported here: missing on Windows, where results can still be shown
-
     runs = runs_directory(home)
     runs.mkdir(parents=True, exist_ok=True)
     with (runs / ".cells.lock").open("w") as lock:

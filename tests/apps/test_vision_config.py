@@ -117,7 +117,14 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {"wire_dtype": "int8-stochastic", "wire_feedback": True},
         ["wire-feedback is for", "not as 'int8-stochastic'", "wire-dtype-down", "to false"],
     ),
-    ({"wire_dtype_down": "int8", "link": "ray"}, ["wire-dtype is 'int8'", "in a simulation"]),
+    (
+        {"wire_dtype_down": "int8", "link": "ray"},
+        ["run-config: wire-dtype-down is 'int8', but in a simulation"],
+    ),
+    (
+        {"wire_dtype": "int8", "wire_dtype_down": "float16", "link": "ray"},
+        ["wire-dtype is 'int8' and wire-dtype-down is 'float16', but in a simulation"],
+    ),
     ({"rounding": "floor"}, ["rounding is 'floor'", "'multinomial'"]),
     ({"gradient": "both"}, ["gradient is 'both'", "'unicast'"]),
     ({"regroup": "never"}, ["regroup is 'never'", "'epoch'"]),

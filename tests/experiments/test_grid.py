@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.experiments import Cell, grid
+from flwr_splitmix.experiments import Cell, ExperimentError, grid
 from flwr_splitmix.experiments.cell_runs import find_runs, held_run
 from flwr_splitmix.experiments.grid import Progress, Workplace, run_grid, unfinished
 from flwr_splitmix.runs import Run
@@ -73,9 +73,22 @@ def test_two_processes_do_not_write_one_run(place: Workplace) -> None:
     told: list[Progress] = []
     with held_run(FIRST, place.home, SMALL) as run:
         run_grid([FIRST], place, on_progress=told.append)
-    assert [(p.state, p.reason) for p in told] == [
-        ("failed", f"another process is running it ({run.id})")
-    ]
+    ((state, reason),) = [(p.state, p.reason) for p in told]
+    assert state == "failed"
+    assert reason.startswith(f"run {run.id} is in progress: process {os.getpid()} on ")
+
+
+def test_a_run_that_cannot_be_written_is_not_blamed_on_another_process(place: Workplace) -> None:
+    with held_run(FIRST, place.home, SMALL) as run:
+        pass
+    lock = run.path / "lock"
+    lock.unlink()
+    lock.mkdir()
+    with (
+        pytest.raises(ExperimentError, match=f"{run.id} cannot be written to .*: Is a directory"),
+        held_run(FIRST, place.home, SMALL),
+    ):
+        pass
 
 
 def test_a_run_that_another_process_made_meanwhile_is_taken(

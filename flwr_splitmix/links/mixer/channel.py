@@ -93,7 +93,8 @@ class MixerChannel:
         ------
         LinkError
             If the mixer cannot be reached within `patience` seconds, asks for a certificate and
-            there is none, does not answer, turns this ServerApp away, or refuses the round.
+            there is none, does not answer, turns this ServerApp away, or refuses the round; or if
+            `arguments` cannot be sent.
         """
         deadline = time.monotonic() + self._patience
         told, refusals = "", 0
@@ -142,7 +143,7 @@ class MixerChannel:
         RoundLostError
             If the mixer is gone, or does not answer.
         LinkError
-            If it refuses, or answers with anything but a reply.
+            If it refuses, or answers with anything but a reply; or if `arguments` cannot be sent.
         """
         try:
             return self._ask(name, arguments or {})
@@ -216,12 +217,15 @@ class MixerChannel:
         )
 
     def _ask(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            call = in_pieces(Frame("call", self._number + 1, name, arguments))
+        except CodecError as error:
+            raise LinkError(f"the call {name!r} cannot be sent to {self._mixer}: {error}") from None
         self._number += 1
         alarm = threading.Timer(self._longest, self._hang_up)
         alarm.daemon = True
+        alarm.start()
         try:
-            call = in_pieces(Frame("call", self._number, name, arguments))
-            alarm.start()
             self._outbox.put(call)
             frame = decode(next_frame(self._stream, MAX_BODY))
         except CodecError as error:

@@ -37,6 +37,12 @@ def test_who_has_not_the_token_is_turned_away(plain: MixerServer, token: str) ->
         channel.open(OPENING)
 
 
+def test_a_call_that_cannot_be_encoded_is_not_blamed_on_the_mixer(channel: MixerChannel) -> None:
+    with pytest.raises(LinkError, match=r"^the call 'open' cannot be sent to the mixer at"):
+        channel.open({**OPENING, "nodes": object()})
+    channel.open(OPENING)  # nothing was sent, so the order of calls is kept
+
+
 def test_strangers_do_not_flood_the_log(
     plain: MixerServer, caplog: pytest.LogCaptureFixture
 ) -> None:
