@@ -63,7 +63,10 @@ def run(
     """
     from flwr_splitmix.cli.flower import Flwr, FlwrError, run_config_text
 
-    connection = read_connection(superlink)
+    try:
+        connection = read_connection(superlink)
+    except SuperLinkError as error:
+        _fail(str(error))
     values, changed = _checked(
         app, run_config or [], run_dir, nodes, federation_config, here=connection.local
     )

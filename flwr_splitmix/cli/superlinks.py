@@ -25,7 +25,7 @@ _HERE = {"localhost", "127.0.0.1", "::1"}
 
 
 class SuperLinkError(RuntimeError):
-    """The run would be sent to a SuperLink of another environment; the message says more."""
+    """A run cannot be sent: flwr's settings are wrong, or another environment has the SuperLink."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,64 @@ class Listener:
 
 
 def read_connection(name: str | None) -> Connection:
-    """Read a connection from flwr's configuration, which may not exist yet."""
-    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
-    try:
-        described = tomllib.loads((home / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        described = {}
-    known = described.get("superlink", {"default": "local", "local": {"address": LOCAL[0]}})
-    chosen = known.get(name or known.get("default"), {})
-    address = str(chosen.get("address", "")) if isinstance(chosen, dict) else ""
+    """Read a connection from flwr's configuration, which may not exist yet.
+
+    A name that is not there is left to flwr, which says so.
+
+    Raises
+    ------
+    SuperLinkError
+        If the configuration cannot be read, what it says of the connection has another type, or an
+        environment variable of `PORTS` is no port.
+    """
+    file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
+    known = _table(_described(file), "superlink", file)
+    chosen = _table(known, name or str(known.get("default", "")), file, "superlink.")
+    address = str(chosen.get("address", ""))
     if address in LOCAL or (not address and "options" in chosen):
-        return Connection(name, True, tuple(int(os.environ.get(k) or v) for k, v in PORTS.items()))
+        return Connection(name, True, tuple(map(_local_port, PORTS)))
     host, _, port = address.removeprefix("http://").rpartition(":")
-    here = host.strip("[]") in _HERE and port.isdecimal()
+    here = host.strip("[]") in _HERE and _is_port(port)
     return Connection(name, False, (int(port),) if here else ())
+
+
+def _described(file: Path) -> dict[str, Any]:
+    """Return flwr's configuration, or of it what flwr will write if there is none."""
+    local = {"superlink": {"default": "local", "local": {"address": LOCAL[0]}}}
+    try:
+        return local | tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return local
+    except OSError as error:
+        raise SuperLinkError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SuperLinkError(
+            f"{file} is no TOML file: {error}; repair it, or remove it, and flwr writes a new one"
+        ) from error
+
+
+def _table(parent: dict[str, Any], key: str, file: Path, above: str = "") -> dict[str, Any]:
+    """Return a table of flwr's configuration; empty if there is none."""
+    table = parent.get(key, {})
+    if not isinstance(table, dict):
+        raise SuperLinkError(
+            f"{file} has {above}{key} = {table!r:.80}; it must be a table, [{above}{key}]"
+        )
+    return table
+
+
+def _local_port(variable: str) -> int:
+    text = os.environ.get(variable) or str(PORTS[variable])
+    if not _is_port(text):
+        raise SuperLinkError(
+            f"the environment variable {variable} is {text!r:.80}; it must be a port, 1 to 65535, "
+            f"or not be set, for {PORTS[variable]}"
+        )
+    return int(text)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) <= 65535
 
 
 def check_environment(connection: Connection) -> str:

@@ -121,3 +121,26 @@ def test_a_connection_is_read_from_flwrs_configuration(
     if described is not None:
         (tmp_path / "config.toml").write_text(described, encoding="utf-8")
     assert read_connection(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("described", "port", "said"),
+    [
+        ('superlink = "x"', "", "has superlink = 'x'; it must be a table, [superlink]"),
+        ('[superlink]\ndefault = "a"\na = "127.0.0.1:9093"', "",
+         "has superlink.a = '127.0.0.1:9093'; it must be a table, [superlink.a]"),
+        ("[superlink", "", "is no TOML file: "),
+        ("", "abc", "FLWR_LOCAL_CONTROL_API_PORT is 'abc'; it must be a port, 1 to 65535"),
+        ("", "65536", "FLWR_LOCAL_CONTROL_API_PORT is '65536'; it must be a port, 1 to 65535"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_of_flwr_are_a_sentence(
+    described: str, port: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setenv("FLWR_LOCAL_CONTROL_API_PORT", port)
+    (tmp_path / "config.toml").write_text(described, encoding="utf-8")
+    done = CliRunner().invoke(app, ["run", str(APPS / "vision"), "--nodes", "2"])
+    assert done.exit_code == 1
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
