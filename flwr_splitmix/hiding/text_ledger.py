@@ -133,4 +133,6 @@ def _number_of_texts(kind: str, state: Any) -> int:
 
 def exact_epsilon(ledger: Ledger, delta: float) -> float:
     """Return the exact epsilon of a ledger of Gaussian releases, not via Rényi orders."""
+    if not ledger.bounded:
+        return math.inf
     return gaussian_epsilon(delta, math.sqrt(2 * float(ledger.spent()[2])))

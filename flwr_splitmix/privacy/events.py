@@ -26,15 +26,15 @@ UNBOUNDED = {
     "sigma_y": "no noise on the labels (sigma_y = 0)",
     "resolution": "noise below the resolution of float32 next to what it should hide",
     "plain": "uploads without noise, by which an earlier strategy or run was trained",
-    "leftover": "everything sent without noise by a client alone in its group (m = 1)",
     "evaluation": "evaluation without noise on data not declared public",
     "batch-norm": "BatchNorm, or another layer across the batch, in the lower segment: a record "
     "changes its whole batch's smashed data",
     "uncounted": "uploads that no plan asked for and no ledger can count",
+    "unknown": "something that another version of the package noted and this one does not know",
 }
 """Why an epsilon is infinite, in words."""
 
-WITHOUT_NOISE = frozenset({"plain", "leftover", "evaluation", "uncounted"})
+WITHOUT_NOISE = frozenset({"plain", "evaluation", "uncounted", "unknown"})
 """Those that leave neither the labels nor the smashed data an epsilon."""
 
 OUTSIDE = {
@@ -56,9 +56,8 @@ OUTSIDE_OF_TEXTS = {
 """The same for texts, where epsilon covers only messages, or only head and tail."""
 
 Channel = Literal[
-    "plain", "leftover", "evaluation", "uncounted", "gradients", "lower-segments", "training",
-    "batch-norm", "returned-gradients", "lengths", "head", "messages", "ends",
-    "trunk",
+    "plain", "evaluation", "uncounted", "gradients", "lower-segments", "training", "batch-norm",
+    "returned-gradients", "lengths", "head", "messages", "ends", "trunk",
 ]  # fmt: skip
 
 
@@ -168,10 +167,10 @@ class Exposure:
     Parameters
     ----------
     channel
-        "leftover", "evaluation", "uncounted" and "batch-norm" make epsilon infinite; the others
-        are stated in words next to it (see `UNBOUNDED` and `OUTSIDE`). Record "training" whenever
-        the lower segment learns from the client's own records, and "batch-norm" whenever an
-        example of a batch can change what it makes of another: by BatchNorm, by a shuffle.
+        "plain", "evaluation", "uncounted" and "batch-norm" make epsilon infinite; the others are
+        stated in words next to it (see `UNBOUNDED` and `OUTSIDE`). Record "training" whenever the
+        lower segment learns from the client's own records, and "batch-norm" whenever an example
+        of a batch can change what it makes of another: by BatchNorm, by a shuffle.
 
     Raises
     ------

@@ -50,7 +50,8 @@ class Charge:
     everywhere
         Slope charged to every record of the client.
     notes
-        What is not quantified: keys of `UNBOUNDED`, `OUTSIDE` and `OUTSIDE_OF_TEXTS`.
+        What is not quantified: keys of `UNBOUNDED`, `OUTSIDE` and `OUTSIDE_OF_TEXTS`. Any other,
+        from a file of another version, makes epsilon infinite.
     count
         Number of releases.
     """
@@ -205,14 +206,15 @@ class Ledger:
             If delta is not strictly between 0 and 1.
         """
         check_delta(delta)
-        because = tuple(words for key, words in UNBOUNDED.items() if key in self._notes)
+        notes = self._known_notes()
+        because = tuple(words for key, words in UNBOUNDED.items() if key in notes)
         spent = self._book.spent()
         epsilons, orders = epsilon_from_rdp(rdp_curve(spent), delta)
         # If nothing is spent epsilon is 0, which no conversion gives.
         smashed, labels, total = np.where(spent > 0, epsilons, 0.0).tolist()
-        if self._notes.keys() & {*WITHOUT_NOISE, "batch-norm"}:
+        if notes & {*WITHOUT_NOISE, "batch-norm"}:
             smashed = math.inf
-        if self._notes.keys() & WITHOUT_NOISE:
+        if notes & WITHOUT_NOISE:
             labels = math.inf
         return Statement(
             epsilon=math.inf if because else total,
@@ -222,7 +224,7 @@ class Ledger:
             smashed=smashed,
             labels=labels,
             unbounded_because=because,
-            outside=tuple(words for key, words in _OUTSIDE.items() if key in self._notes),
+            outside=tuple(words for key, words in _OUTSIDE.items() if key in notes),
         )
 
     def epsilon(self, delta: float) -> float:
@@ -238,7 +240,7 @@ class Ledger:
             If epsilon is negative.
         """
         delta = float(delta_from_rdp(rdp_curve(self._book.spent()[2]), epsilon))
-        return 1.0 if any(key in UNBOUNDED for key in self._notes) else delta
+        return delta if self.bounded else 1.0
 
     def would_exceed(
         self,
@@ -260,6 +262,11 @@ class Ledger:
         after = copy.deepcopy(self)
         after.charge(*events, epoch=epoch, records=records)
         return after.epsilon(delta) > max_epsilon
+
+    @property
+    def bounded(self) -> bool:
+        """Whether anything bounds epsilon: nothing of `UNBOUNDED` was noted."""
+        return not self._known_notes() & UNBOUNDED.keys()
 
     def total(self) -> Charge:
         """Return what the worst record has paid, as a charge for every record, with all notes."""
@@ -302,9 +309,12 @@ class Ledger:
             book.load_state_dict(state["book"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"the ledger's state is damaged: {error!r}") from error
-        if unknown := [key for key in notes if key not in {**UNBOUNDED, **_OUTSIDE}]:
-            raise ValueError(f"the ledger's state has notes that it does not know: {unknown}")
         self._book, self._notes, self._releases = book, notes, releases
+
+    def _known_notes(self) -> set[str]:
+        """Return the notes, with "unknown" for those of another version."""
+        known = {**UNBOUNDED, **_OUTSIDE}
+        return {key if key in known else "unknown" for key in self._notes}
 
 
 def _unresolved(costs: Floats) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -231,6 +232,19 @@ def test_ledgers_of_earlier_versions_are_read(tmp_path: Path, version: int) -> N
     file = LedgerFile(tmp_path / "ledger", "a", 4)
     assert file.ledger.spent().tolist() == [1.0, 0.5, 1.5]
     assert file.ledger.releases == 2
+
+
+def test_a_ledger_with_a_note_of_another_version_is_read_and_has_no_epsilon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charge = {"batch": ["0.5", "0.25"], "everywhere": "0.0", "notes": ["leftover"], "count": 1}
+    with closing(Journal(tmp_path / "ledger")) as journal:
+        journal.append({"version": 3, "run": "a", "records": 4}, {**charge, "records": [0]})
+    assert LedgerFile(tmp_path / "ledger", "a", 4).ledger.epsilon(DELTA) == math.inf
+    monkeypatch.setattr("flwr_splitmix.privacy.ledger_file.LONG", 1)
+    monkeypatch.setattr("flwr_splitmix.privacy.ledger_file.RECORD_BYTES", 0)
+    for run in ("a", "a", "b"):  # summed up, read again, carried to another run
+        assert LedgerFile(tmp_path / "ledger", run, 4).ledger.epsilon(DELTA) == math.inf
 
 
 @pytest.mark.parametrize("sums", [{"ledger": {"version": 99}}, {"begun": 5}, {"begun": [["x", 1]]}])
