@@ -43,13 +43,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
     "observers": {"events", "privacy", "mixers", "runs", *NEUTRAL},
-    "mixguard": {"hiding"},
     "client_app": {"clients", "links"},
     "events": {"mixers"},
 }
 """What each part of the library may import of the library, besides itself."""
 
-LIBRARY_PARTS = set(MAY_IMPORT) - {"client_app", "mixguard"}
+LIBRARY_PARTS = set(MAY_IMPORT) - {"client_app"}
 MAY_IMPORT["server"] = LIBRARY_PARTS
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
 ON_TOP = {"apps", "attacks", "cli", "experiments", "templates", "testing", "sandbox"}

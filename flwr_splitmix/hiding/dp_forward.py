@@ -13,7 +13,7 @@ from torch import Tensor
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.text_ledger import TextLedger
-from flwr_splitmix.privacy.analytic import gaussian_epsilon, gaussian_sigma
+from flwr_splitmix.privacy.analytic import gaussian_sigma
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed
 from flwr_splitmix.privacy.noise import GaussianNoise
@@ -91,11 +91,6 @@ class DPForward(Hiding):
     def shift(self) -> float:
         """How far replacing the text moves a release, in standard deviations of its noise."""
         return 2 * self.noise.clip_norm / self.sigma
-
-    @property
-    def release_epsilon(self) -> float:
-        """The epsilon of one release; with sensitivity "published" it exceeds the requested one."""
-        return gaussian_epsilon(self.delta, self.shift)
 
     def attach(self, side: ClientSide) -> None:
         """Begin a round; create the ledgers in the first one."""

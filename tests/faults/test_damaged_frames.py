@@ -56,17 +56,17 @@ def refusals(seeds: Iterable[int]) -> int:
     refused = 0
     for seed in seeds:
         rng = random.Random(seed)
-        line, cable = Line(lambda: None, max_body=MAX_BODY), Cable()
+        line, cable, outcome = Line(lambda: None, max_body=MAX_BODY), Cable(), None
         line.connect(cable)
         if rng.random() < 0.3:
             line.hello(cable, mutated(HELLO, rng))
             answered = line.description is not None
         else:
             line.hello(cable, HELLO)
-            line.submit("step", {"number": 0})
+            call = line.submit("step", {"number": 0})
             assert (line.next_frame(cable) or ([], False))[0]
             done = line.receive(cable, mutated(REPLY, rng))
-            outcome = line.outcome
+            outcome = call.outcome
             # A frame about another call changes nothing: the call stays in flight.
             assert done == (outcome is not None)
             answered = outcome is None or outcome.error is None
@@ -75,7 +75,7 @@ def refusals(seeds: Iterable[int]) -> int:
             elif outcome is not None:
                 assert is_sentence(outcome.error)
         assert line.failure is None or is_sentence(line.failure)
-        assert answered or line.failure or line.outcome is not None
+        assert answered or line.failure or outcome is not None
         if line.failure is not None:
             refused += 1
             farewell = line.next_frame(cable)

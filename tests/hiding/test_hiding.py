@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import flwr_splitmix.mixguard
 from flwr_splitmix.clients import (
     ClientError,
     MixGuardClient,
@@ -227,12 +226,6 @@ def test_a_client_infers_behind_what_its_tail_was_trained_behind() -> None:
     assert isinstance(client.hiding, MixGuard)
     client.hiding.options = replace(OPTIONS, calibrated_inference=False)
     assert client.hiding.local_trunk(trunk) is trunk
-
-
-def test_parts_of_mixguard_have_their_short_name() -> None:
-    assert flwr_splitmix.mixguard.__all__ == parts.__all__
-    for name in parts.__all__:
-        assert getattr(flwr_splitmix.mixguard, name) is getattr(parts, name)
 
 
 def test_an_empty_set_of_supports_is_refused_by_both() -> None:

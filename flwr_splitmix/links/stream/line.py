@@ -34,7 +34,7 @@ class Line:
     Parameters
     ----------
     changed
-        Called without arguments, under the line's lock, whenever `outcome`, `description`,
+        Called without arguments, under the line's lock, whenever a call's outcome, `description`,
         `failure` or `lost_since` may have changed; must not block.
     wire
         Wire format of the floating-point tensors sent to the client.
@@ -77,7 +77,6 @@ class Line:
         self._number = 0
         self._sent = 0
         self._in_flight: deque[Call] = deque()
-        self._last: Call | None = None
         self._heard = 0.0
         self._ending: Frame | None = None
 
@@ -89,7 +88,6 @@ class Line:
             self._number += 1
             limit = reply_limit(self.description or {}, payload, self._max_body)
             call = Call(self._number, method, payload, time.monotonic(), limit)
-            self._last = call
             if self.failure is None:
                 self._in_flight.append(call)
             else:
@@ -97,12 +95,6 @@ class Line:
                 self._changed()
             self._wake()
             return call
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """Outcome of the call submitted last; None while it is in flight."""
-        with self._lock:
-            return None if self._last is None else self._last.outcome
 
     def end(self, kind: Literal["finish", "leave"], text: str = "") -> None:
         """Tell the client that the round is over for it; only the first call has an effect."""
@@ -122,13 +114,6 @@ class Line:
         with self._lock:
             if self._in_flight:
                 self._fail(reason)
-
-    def drop(self) -> None:
-        """End the connection, if there is one."""
-        with self._lock:
-            connection = self._connection
-        if connection is not None:
-            connection.cancel()
 
     # The connection's side.
 

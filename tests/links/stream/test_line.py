@@ -60,17 +60,17 @@ def test_calls_are_numbered_and_answered(line: Line) -> None:
     wire = attached(line)
     assert line.description == {"num-examples": 3}
     for number in (1, 2):
-        line.submit("step", {"k": number})
-        call = sent(line, wire)
-        assert (call.kind, call.number, call.text, call.payload) == (
+        call = line.submit("step", {"k": number})
+        frame = sent(line, wire)
+        assert (frame.kind, frame.number, frame.text, frame.payload) == (
             "call", number, "step", {"answered": number - 1, "arguments": {"k": number}},
         )  # fmt: skip
-        assert line.outcome is None
+        assert call.outcome is None
         assert line.receive(wire, reply(number, a=torch.ones(number)))
-        assert line.outcome is not None
-        assert line.outcome.reply is not None
-        assert line.outcome.reply["a"].numel() == number
-        assert line.outcome.nbytes == 4 * number
+        assert call.outcome is not None
+        assert call.outcome.reply is not None
+        assert call.outcome.reply["a"].numel() == number
+        assert call.outcome.nbytes == 4 * number
 
 
 def test_calls_in_flight_are_answered_in_their_order(line: Line) -> None:
@@ -111,7 +111,7 @@ def test_all_calls_in_flight_are_sent_again_on_the_next_connection(line: Line) -
     wire = attached(line, 3)  # all calls ran, two replies were lost
     assert [sent(line, wire).number for _ in range(2)] == [2, 3]
     assert [line.receive(wire, reply(number)) for number in (2, 3)] == [True, True]
-    assert line.outcome is not None
+    assert all(call.outcome is not None for call in calls)
     later = line.submit("step", {})
     assert sent(line, wire).payload["answered"] == 3
     assert later.outcome is None
@@ -120,15 +120,14 @@ def test_all_calls_in_flight_are_sent_again_on_the_next_connection(line: Line) -
 @pytest.mark.parametrize("answered", [0, 4])
 def test_a_client_that_answered_fewer_or_more_is_out_of_step(line: Line, answered: int) -> None:
     wire = attached(line)
-    for _ in range(3):
-        line.submit("step", {})
+    calls = [line.submit("step", {}) for _ in range(3)]
+    for _ in calls:
         sent(line, wire)
     line.receive(wire, reply(1))
     line.disconnect(wire)
     attached(line, answered)
     assert line.failure == "has lost the steps of this round that came before"
-    assert line.outcome is not None
-    assert line.outcome.error == line.failure
+    assert [call.outcome and call.outcome.error for call in calls] == [None, *[line.failure] * 2]
 
 
 def test_replies_are_awaited_while_a_call_that_was_sent_is_in_flight(line: Line) -> None:
@@ -151,32 +150,32 @@ def test_replies_are_awaited_while_a_call_that_was_sent_is_in_flight(line: Line)
 
 def test_an_error_is_one_printable_line(line: Line) -> None:
     wire = attached(line)
-    line.submit("step", {})
+    call = line.submit("step", {})
     sent(line, wire)
     assert line.receive(wire, encode(Frame("error", 1, "no\npower\x1b[2J" + "x" * 999)))
-    assert line.outcome is not None
-    assert line.outcome.reply is None
-    assert line.outcome.error is not None
-    assert line.outcome.error.startswith(r"no\npower\x1b[2Jxxx")
-    assert len(line.outcome.error) == 500
+    assert call.outcome is not None
+    assert call.outcome.reply is None
+    assert call.outcome.error is not None
+    assert call.outcome.error.startswith(r"no\npower\x1b[2Jxxx")
+    assert len(call.outcome.error) == 500
 
 
 def test_duplicates_and_old_frames_change_nothing(line: Line) -> None:
     wire = attached(line)
-    line.submit("step", {})
+    call = line.submit("step", {})
     sent(line, wire)
     assert line.receive(wire, reply(1, a=1))
-    first = line.outcome
+    first = call.outcome
     assert not line.receive(wire, reply(1, a=2))
-    assert line.outcome is first
-    line.submit("step", {})
+    assert call.outcome is first
+    later = line.submit("step", {})
     sent(line, wire)
     for number in (0, 1, 3):
         assert not line.receive(wire, reply(number, a=3))
-        assert line.outcome is None
+        assert later.outcome is None
     assert line.receive(wire, reply(2, a=4))
-    assert line.outcome is not None
-    assert line.outcome.reply == {"a": 4}
+    assert later.outcome is not None
+    assert later.outcome.reply == {"a": 4}
 
 
 def test_the_call_in_flight_is_sent_again_on_the_next_connection(line: Line) -> None:
@@ -197,7 +196,7 @@ def test_the_call_in_flight_is_sent_again_on_the_next_connection(line: Line) -> 
 
 def test_what_an_old_connection_still_says_is_ignored(line: Line) -> None:
     old = attached(line)
-    line.submit("step", {})
+    call = line.submit("step", {})
     sent(line, old)
     old.standing = False
     new = attached(line)
@@ -207,8 +206,8 @@ def test_what_an_old_connection_still_says_is_ignored(line: Line) -> None:
     assert line.lost_since is None
     sent(line, new)
     assert line.receive(new, reply(1, a="new"))
-    assert line.outcome is not None
-    assert line.outcome.reply == {"a": "new"}
+    assert call.outcome is not None
+    assert call.outcome.reply == {"a": "new"}
 
 
 def test_a_second_connection_is_refused_while_the_first_stands(line: Line) -> None:
@@ -227,9 +226,9 @@ def test_a_client_that_lost_the_round_cannot_go_on(line: Line) -> None:
     line.disconnect(wire)
     attached(line, 0)
     assert line.failure == "has lost the steps of this round that came before"
-    line.submit("step", {})
-    assert line.outcome is not None
-    assert line.outcome.error == line.failure
+    call = line.submit("step", {})
+    assert call.outcome is not None
+    assert call.outcome.error == line.failure
 
 
 @pytest.mark.parametrize(
@@ -242,11 +241,11 @@ def test_a_client_that_lost_the_round_cannot_go_on(line: Line) -> None:
 )
 def test_nonsense_ends_the_line(line: Line, data: bytes, reason: str) -> None:
     wire = attached(line)
-    line.submit("step", {})
+    call = line.submit("step", {})
     sent(line, wire)
     assert line.receive(wire, data)
-    assert line.outcome is not None
-    assert line.outcome.error == line.failure == reason
+    assert call.outcome is not None
+    assert call.outcome.error == line.failure == reason
     last = line.next_frame(wire)
     assert last is not None
     assert last[1]
@@ -322,10 +321,10 @@ def test_a_call_that_cannot_travel_is_an_outcome() -> None:
     line = Line(changed.set)
     wire = attached(line)
     changed.clear()
-    line.submit("step", {"value": object()})
+    call = line.submit("step", {"value": object()})
     assert line.next_frame(wire) == ([], False)
     assert changed.is_set()
-    assert line.outcome is not None
-    assert "could not be sent its call: object cannot travel" in str(line.outcome.error)
+    assert call.outcome is not None
+    assert "could not be sent its call: object cannot travel" in str(call.outcome.error)
     line.end("finish")
     assert sent(line, wire).kind == "finish"
