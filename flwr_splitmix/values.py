@@ -9,6 +9,9 @@ from typing import Any
 
 from flwr_splitmix.words import with_article
 
+MAX_COUNT = 2**31 - 1
+"""Bound on counts and sizes that another process states."""
+
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
     """Return a whole number, NumPy's included, as an int.

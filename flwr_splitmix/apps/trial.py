@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
+from flwr_splitmix.methods import own_options
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
-
-
-def named_options(strategy: str) -> set[str]:
-    """Return the names of the keyword-only parameters of a strategy's constructor."""
-    parameters = inspect.signature(STRATEGIES[strategy]).parameters.values()
-    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def needs_labels(strategy: str) -> bool:
     """Return whether the server needs the clients' labels."""
-    return "labels" in named_options(strategy)
+    return "labels" in own_options(STRATEGIES[strategy])
 
 
 def trial_strategy(strategy: str, options: Mapping[str, Any]) -> SplitStrategy:

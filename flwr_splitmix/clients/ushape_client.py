@@ -35,7 +35,7 @@ from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores
-from flwr_splitmix.values import check_kind, check_truth
+from flwr_splitmix.values import check_choice, check_kind, check_truth
 
 Learns = Literal["all", "tail"]
 
@@ -107,8 +107,7 @@ class UShapeClient(GraphlessExchanges):
     ) -> None:
         super().__init__()
         check_truth("repeatable_secrets", repeatable_secrets)
-        if learns not in get_args(Learns):
-            raise ValueError(f"learns is {learns!r}; allowed are 'all' and 'tail'")
+        check_choice("learns", learns, get_args(Learns))
         self.device = pick_device(device)
         self.hiding = Hiding() if hiding is None else hiding
         check_kind("hiding", self.hiding, Hiding, "an object of a subclass of Hiding")

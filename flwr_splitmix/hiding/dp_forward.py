@@ -18,7 +18,7 @@ from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed
 from flwr_splitmix.privacy.noise import GaussianNoise
 from flwr_splitmix.privacy.statement import Statement
-from flwr_splitmix.values import real_number, whole_number
+from flwr_splitmix.values import check_choice, real_number, whole_number
 
 Sensitivity = Literal["replace", "published"]
 
@@ -70,9 +70,7 @@ class DPForward(Hiding):
         sensitivity: Sensitivity = "replace",
         releases: int = 1,
     ) -> None:
-        if sensitivity not in get_args(Sensitivity):
-            allowed = " and ".join(map(repr, get_args(Sensitivity)))
-            raise ValueError(f"sensitivity is {sensitivity!r}; allowed are {allowed}")
+        check_choice("sensitivity", sensitivity, get_args(Sensitivity))
         epsilon, delta = real_number("epsilon", epsilon), real_number("delta", delta)
         if not (math.isfinite(real_number("clip_norm", clip_norm)) and clip_norm > 0):
             raise ValueError(f"clip_norm is {clip_norm}; it must be a number above 0")

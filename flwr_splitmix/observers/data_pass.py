@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-_NUMBERS = ("batch-size", "num-examples", "prefix", "patches", "width", "state-round")
+from flwr_splitmix.values import MAX_COUNT
 
-_MOST = 2**31 - 1
-"""Bound on the sizes among them: the sum of two very long integers has no place in a checkpoint."""
+_NUMBERS = ("batch-size", "num-examples", "prefix", "patches", "width", "state-round")
 
 
 class Description(NamedTuple):
@@ -49,7 +48,7 @@ class Description(NamedTuple):
         if not all(type(number) is int and number >= 0 for number in numbers):
             return None
         *sizes, state_round = numbers
-        if max(sizes) > _MOST:
+        if max(sizes) > MAX_COUNT:  # a sum of very long integers has no place in a checkpoint
             return None
         batch, examples, prefix, patches, width = sizes
         per_epoch = examples // max(batch, 1)

@@ -136,7 +136,6 @@ def paper_optimal_group_size(
 
     Source: DP-CutMixSL, Corollary 1.
     """
-    if method not in ("mix", "cutmix"):
-        raise ValueError(f"method is {method!r}; allowed are mix, cutmix")
+    check_choice("method", method, ("mix", "cutmix"))
     gain = setting.label_term + (setting.smashed_term if method == "mix" else 0.0)
     return math.sqrt(gain / setting.offset(delta))

@@ -14,6 +14,7 @@ from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import FrozenEdge
 from flwr_splitmix.server.options import Options
 from flwr_splitmix.strategies.split import SplitStrategy
+from flwr_splitmix.values import check_choice
 
 
 class _ShuffledEdgeSL(SplitStrategy):
@@ -179,8 +180,7 @@ class SpectralShuffleSL(PatchShuffleSL):
         spectrum: Literal["embedding", "pixels"] = "embedding",
         **options: Unpack[Options],
     ) -> None:
-        if spectrum not in ("embedding", "pixels"):
-            raise ValueError(f"spectrum is {spectrum!r}; allowed are 'embedding' and 'pixels'")
+        check_choice("spectrum", spectrum, ("embedding", "pixels"))
         if spectrum == "pixels":
             self.method = "spectral-pixels"
         super().__init__(upper, labels=labels, **options)

@@ -10,13 +10,13 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
 from flwr_splitmix.apps.suggestions import allowed
-from flwr_splitmix.apps.trial import named_options, needs_labels, trial_strategy
+from flwr_splitmix.apps.trial import needs_labels, trial_strategy
 from flwr_splitmix.apps.vision.cutting import edge_of
 from flwr_splitmix.apps.vision.third_party import check_third_party, mixer_link
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.links import Link
-from flwr_splitmix.methods import BY_NAME
+from flwr_splitmix.methods import BY_NAME, own_options
 from flwr_splitmix.observers import KeptMixtures, Observer
 from flwr_splitmix.observers.trackers import make_trackers
 from flwr_splitmix.privacy import GaussianNoise, Relation
@@ -189,8 +189,8 @@ class VisionConfig(AppConfig):
 
     def own_options(self) -> dict[str, Any]:
         """Return the strategy's own options: arguments of its constructor that are also keys."""
-        named = named_options(self.strategy) & VisionConfig.model_fields.keys()
-        values = {name: getattr(self, name) for name in named}
+        named = own_options(STRATEGIES[self.strategy])
+        values = {name: getattr(self, name) for name in named if name in VisionConfig.model_fields}
         return {k: None if v == MEANS_NONE.get(k) else v for k, v in values.items()}
 
     @property

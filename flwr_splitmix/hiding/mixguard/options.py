@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from flwr_splitmix.hiding.mixguard.perturbation import Perturbation
 from flwr_splitmix.hiding.mixguard.sampler import SCALE, Sampler, draw_secret
 from flwr_splitmix.hiding.mixguard.secret import Secret
-from flwr_splitmix.values import check_truth
+from flwr_splitmix.values import check_choice, check_truth
 
 Gradients = Literal["target", "all-sources", "one-message"]
 Decoding = Literal["sum", "residual"]
@@ -157,15 +157,9 @@ class MixGuardOptions:
             )
         for name in ("refine_only", "secret_per_sample", "calibrated_inference"):
             check_truth(name, getattr(self, name))
-        for name, allowed in (
-            ("gradients", get_args(Gradients)),
-            ("decoding", get_args(Decoding)),
-            ("mask", get_args(TrunkMask)),
-        ):
-            if (value := getattr(self, name)) not in allowed:
-                *others, last = map(repr, allowed)
-                listed = f"{', '.join(others)} and {last}"
-                raise ValueError(f"{name} is {value!r}; allowed are {listed}")
+        check_choice("gradients", self.gradients, get_args(Gradients))
+        check_choice("decoding", self.decoding, get_args(Decoding))
+        check_choice("mask", self.mask, get_args(TrunkMask))
         if self.mask == "target" and self.pad_to is not None:
             raise ValueError(
                 "mask is 'target', which tells each text's length, but pad_to hides it; allowed "

@@ -11,6 +11,7 @@ from torch import Tensor
 from flwr_splitmix.hiding.mixguard.positive import draw_positive
 from flwr_splitmix.hiding.mixguard.rotated import draw_rotated
 from flwr_splitmix.hiding.mixguard.secret import Secret
+from flwr_splitmix.values import check_choice
 
 Sampler = Literal["skewed", "convex", "rotated"]
 
@@ -153,8 +154,7 @@ def _check(
         raise ValueError(f"m is {m} and k is {k}; both must be at least 2")
     if samples is not None and samples < 1:
         raise ValueError(f"samples is {samples}; it must be at least 1, or None for one secret")
-    if sampler not in get_args(Sampler):
-        raise ValueError(f"sampler is {sampler!r}; allowed are {', '.join(get_args(Sampler))}")
+    check_choice("sampler", sampler, get_args(Sampler))
     if not 0 < support_norm < math.inf:
         raise ValueError(f"support_norm is {support_norm}; it must be positive and finite")
     low, high = scale

@@ -14,13 +14,11 @@ from torch import Tensor
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.finite import FiniteCheck
+from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import with_article
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 """Valid names for a client's own metrics."""
-
-MOST = 2**31 - 1
-"""Bound on every number in a client's description of itself."""
 
 MAX_BATCH = 65_536
 """Most texts that a client may send at once."""
@@ -101,7 +99,7 @@ def check_form(description: Mapping[str, Any], own: str, other: str, needed: str
         raise UploadError(f"it is a client of the other shape; this strategy needs a {needed}")
 
 
-def check_number(key: str, value: object, least: int, most: int = MOST) -> None:
+def check_number(key: str, value: object, least: int, most: int = MAX_COUNT) -> None:
     """Check a whole number in a client's description of itself.
 
     Raises
@@ -119,8 +117,8 @@ def check_number(key: str, value: object, least: int, most: int = MOST) -> None:
 
 def _shown(value: object) -> str:
     """Return an untrusted value as short text; Python refuses to print very long integers."""
-    if isinstance(value, int) and abs(value) > MOST:
-        return f"less than -{MOST}"
+    if isinstance(value, int) and abs(value) > MAX_COUNT:
+        return f"less than -{MAX_COUNT}"
     simple = value is None or isinstance(value, (int, float, str))
     return repr(value)[:40] if simple else with_article(type(value).__name__)
 

@@ -16,8 +16,9 @@ from flwr_splitmix.clients.requests import largest
 from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
-from flwr_splitmix.server.intake.checks import MOST, NAME, UploadError, plausible
+from flwr_splitmix.server.intake.checks import NAME, UploadError, plausible
 from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -104,7 +105,7 @@ class ReplyIntake:
                 continue  # a constant of -inf or NaN, which nobody changes, is no mistake
             if not np.isfinite(array).all():
                 raise UploadError("returned weights with NaN or infinite numbers")
-            limit = MOST if name in self._counters else largest(name)
+            limit = MAX_COUNT if name in self._counters else largest(name)
             if max(-float(array.min()), float(array.max())) > limit:
                 raise UploadError(
                     f"returned weights with numbers beyond {limit:g} in {name!r}; scale "

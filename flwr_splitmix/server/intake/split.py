@@ -15,7 +15,6 @@ from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
-    MOST,
     NOT_FINITE,
     UploadError,
     agreed,
@@ -28,6 +27,7 @@ from flwr_splitmix.server.intake.checks import (
     reasons,
 )
 from flwr_splitmix.server.intake.finite import FiniteCheck
+from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
 
 MAX_EXAMPLES = 2**20
@@ -38,10 +38,10 @@ MAX_SMASHED = 2**30
 
 _RANGES = {
     "batch-size": (1, MAX_EXAMPLES),
-    "patches": (1, MOST),
-    "width": (1, MOST),
-    "prefix": (0, MOST),
-    "num-examples": (1, MOST),
+    "patches": (1, MAX_COUNT),
+    "width": (1, MAX_COUNT),
+    "prefix": (0, MAX_COUNT),
+    "num-examples": (1, MAX_COUNT),
 }
 
 

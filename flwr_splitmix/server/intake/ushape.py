@@ -14,7 +14,6 @@ from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.server.intake.checks import (
     MAX_BATCH,
-    MOST,
     NAME,
     UploadError,
     agreed,
@@ -25,6 +24,7 @@ from flwr_splitmix.server.intake.checks import (
     plausible,
     reasons,
 )
+from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
 
 MAX_MESSAGES = 64
@@ -52,9 +52,9 @@ MAX_SCORE = 1e100
 """Bound on scores, so that their means cannot overflow."""
 
 _RANGES = {
-    "num-examples": (1, MOST),
+    "num-examples": (1, MAX_COUNT),
     "batch-size": (1, MAX_BATCH),
-    "width": (1, MOST),
+    "width": (1, MAX_COUNT),
     "calibration-steps": (0, MAX_CALIBRATION),
 }
 

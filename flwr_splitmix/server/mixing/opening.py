@@ -24,6 +24,7 @@ from flwr_splitmix.mixers.elsewhere import mixer_of
 from flwr_splitmix.mixers.share import MAX_CLASSES
 from flwr_splitmix.privacy import Relation
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import one_line
 
 DTYPES = {
@@ -32,12 +33,11 @@ DTYPES = {
 }
 """The dtypes allowed for smashed data, by name."""
 
-MOST = 2**31 - 1
 MAX_MIXED_NODES = 3500
 """Most nodes of a round: the tokens of more would not fit into the header of one frame."""
 
-Whole = Annotated[StrictInt, Field(ge=0, le=MOST)]
-Count = Annotated[StrictInt, Field(ge=1, le=MOST)]
+Whole = Annotated[StrictInt, Field(ge=0, le=MAX_COUNT)]
+Count = Annotated[StrictInt, Field(ge=1, le=MAX_COUNT)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 

@@ -11,6 +11,7 @@ from flwr_splitmix.links.link import Clients, Patience
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.grouping import GroupMixer
 from flwr_splitmix.mixers.wrapper import WrappedMixer
+from flwr_splitmix.values import check_choice
 
 Straggler = Literal["wait", "skip"]
 GroupOrder = Literal["random", "arrival"]
@@ -52,13 +53,9 @@ class Pace:
     grouping: Grouping = "random"
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("straggler", self.straggler, get_args(Straggler)),
-            ("group_order", self.group_order, get_args(GroupOrder)),
-            ("grouping", self.grouping, get_args(Grouping)),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
+        check_choice("straggler", self.straggler, get_args(Straggler))
+        check_choice("group_order", self.group_order, get_args(GroupOrder))
+        check_choice("grouping", self.grouping, get_args(Grouping))
         if not (math.isfinite(self.straggler_factor) and self.straggler_factor > 1):
             raise ValueError(
                 f"straggler_factor is {self.straggler_factor!r}; it must be above 1, e.g. 2.0: "

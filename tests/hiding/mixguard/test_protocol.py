@@ -293,7 +293,7 @@ def test_one_message_carries_the_gradient_of_a_step(each: bool) -> None:
     [
         ({"k": 1}, "k is 1 and m is 3; both must be at least 2"),
         ({"m": 1}, "k is 3 and m is 1; both must be at least 2"),
-        ({"gradients": "both"}, "gradients is 'both'; allowed are 'target', 'all-sources' and"),
+        ({"gradients": "both"}, "gradients is 'both'; allowed are target, all-sources,"),
         ({"gradients": "all-sources", "k": 4}, "'all-sources' needs m >= k, here m is 3 and k is"),
         ({"secret_tokens": -1}, "secret_tokens is -1; it must be a whole number, at least 0"),
         ({"calibration_epochs": 0}, "perturbation 'adaptive' follows the calibrator's residual"),
