@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from pathlib import Path
 
 from flwr_splitmix.events import RoundBegun, RoundDone, RunEnded, RunStarted, StepDone
+from flwr_splitmix.files import write_atomic
 from flwr_splitmix.observers.observer import Observer
 
 FILE = "progress.json"
@@ -64,9 +64,7 @@ class ProgressFile(Observer):
     def _note(self, **facts: int) -> None:
         self._facts |= facts
         self._written = time.monotonic()
-        beside = self._file.with_suffix(".new")
         try:
-            beside.write_text(json.dumps(self._facts), encoding="utf-8")
-            os.replace(beside, self._file)
+            write_atomic(self._file, json.dumps(self._facts).encode(), flush=False)
         except OSError as error:
             log.debug("progress cannot be written: %s", error.strerror)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
+from flwr_splitmix.files import write_json
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.run import Run
 
@@ -25,10 +25,7 @@ def note_flower_run(run: Run, flower_run: int) -> None:
     OSError
         If it cannot be written.
     """
-    facts = {"run-id": str(flower_run), "environment": sys.prefix}
-    beside = run.path / f"{FILE}.new"
-    beside.write_text(json.dumps(facts), encoding="utf-8")
-    os.replace(beside, run.path / FILE)
+    write_json(run.path / FILE, {"run-id": str(flower_run), "environment": sys.prefix})
 
 
 def find_flower_run(flower_run: int, home: str | Path | None) -> Run | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,7 +66,12 @@ def test_a_file_that_cannot_be_removed_costs_a_warning(
     assert f"{tmp_path / FILE} cannot be removed: " in caplog.text
 
 
-def test_a_disk_that_is_full_stops_nothing(tmp_path: Path) -> None:
-    watching = ProgressFile(tmp_path / "gone")
+def test_a_disk_that_is_full_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*names: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    watching = ProgressFile(tmp_path)
     watching.on_start(RunStarted("PSL", num_rounds=1))
+    assert not list(tmp_path.iterdir())
     watching.on_end(RunEnded(1, {}))
