@@ -73,8 +73,9 @@ class Endpoint:
             )
         if certificate is None and not insecure and not is_loopback(self.host):
             raise LinkError(
-                f"the link would listen on {self.host} without TLS: give it a certificate and its "
-                "key, or listen on 127.0.0.1, or allow it with link-insecure=true"
+                f"the link would listen on {self.host} without TLS: give certificate= and key= to "
+                "StreamLink (in the apps ssl-certfile and ssl-keyfile), or listen on 127.0.0.1, or "
+                "allow it with insecure=True (in the apps link-insecure=true)"
             )
         self._certificate, self._key = None, None
         if certificate is not None and key is not None:
@@ -127,7 +128,8 @@ class Endpoint:
             if not any(_matches(host, name) for name in names):
                 raise LinkError(
                     f"nodes would dial {host}, but the link's certificate is made for "
-                    f"{', '.join(names) or 'no name'}; set link-advertise to one of these"
+                    f"{', '.join(names) or 'no name'}; set advertise= of StreamLink (in the "
+                    "apps link-advertise) to one of these"
                 )
         return join_address(host, public or port)
 
