@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -12,13 +13,16 @@ from torch import Tensor
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.links.polling import error_sentence, send_and_wait
+from flwr_splitmix.links.polling import Mail, error_sentence
 
 PARTITIONS = "partitions"
 """Action of the query, and name of the record in its reply."""
 
 PATIENCE = 120.0
 """Minimum timeout of the query in seconds: Flower starts a process to answer it."""
+
+MOST_ASKED = 3
+"""Most nodes that are asked."""
 
 
 def answer_partitions(message: Message, context: Context) -> Message:
@@ -31,27 +35,47 @@ def answer_partitions(message: Message, context: Context) -> Message:
 
 
 def ask_partitions(grid: Grid, timeout: float) -> int:
-    """Query a node for the number of partitions of the data.
+    """Query nodes, one after another, for the number of partitions of the data.
 
     The number of nodes may differ: it grows while they connect, and a partition may have no node.
+    The next node, one of `MOST_ASKED`, is asked as soon as the earlier ones have failed, or have
+    let their part of the time pass; then the first answer counts.
 
     Raises
     ------
     LinkError
-        If no node connects within `timeout` seconds, or its reply does not come within as many.
+        If no node connects within `timeout` seconds, or none answers within as many.
     """
     deadline = time.monotonic() + timeout
     while not (nodes := sorted(grid.get_node_ids())):
         if time.monotonic() > deadline:
             raise LinkError(f"no node was there within {timeout:g} s")
         time.sleep(0.2)
+    asked: list[Mail] = []
+    failures: list[str] = []
+    began, most = time.monotonic(), min(len(nodes), MOST_ASKED)
+    for number, node in enumerate(nodes[:most], 1):
+        asked.append(Mail(grid, [_question(node)]))
+        until = began + timeout * number / most
+        while (open_mail := [mail for mail in asked if not mail.complete]) and (
+            time.monotonic() < until
+        ):
+            for reply in chain.from_iterable(mail.look().values() for mail in open_mail):
+                if not reply.has_error():
+                    return int(str(reply.content.config_records[PARTITIONS]["number"]))
+                failures.append(error_sentence(reply))
+            time.sleep(0.05)
+    if len(failures) < len(asked):
+        failures.append(f"no answer within {timeout:g} s")
+    raise LinkError(
+        "no node said into how many parts the data are divided: "
+        + "; ".join(dict.fromkeys(failures))
+    )
+
+
+def _question(node: int) -> Message:
     content = RecordDict({PARTITIONS: ConfigRecord({})})
-    message = Message(content, dst_node_id=nodes[0], message_type=f"query.{PARTITIONS}")
-    reply = send_and_wait(grid, [message], timeout).get(nodes[0])
-    if reply is None or reply.has_error():
-        reason = f"no answer within {timeout:g} s" if reply is None else error_sentence(reply)
-        raise LinkError(f"no node said into how many parts the data are divided: {reason}")
-    return int(str(reply.content.config_records[PARTITIONS]["number"]))
+    return Message(content, dst_node_id=node, message_type=f"query.{PARTITIONS}")
 
 
 def labels_of_clients(config: VisionConfig, grid: Grid) -> list[Tensor]:
