@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -109,7 +111,8 @@ class Followed:
     home
         Where runs are kept, according to the run's configuration.
     log
-        The log file; it moves into the run's directory once that exists on this machine.
+        The log file; it moves into the run's directory once that exists on this machine, or, if
+        that is on another disk, once the run is over.
     run
         The run's directory, if it is on this machine.
     words, raised
@@ -137,18 +140,25 @@ class Followed:
 
     def look_for_directory(self, last_time: bool) -> None:
         """Find the run's directory, and move the log there."""
-        if self.run is not None or (
-            time.monotonic() < self.looked + LOOK_FOR_DIRECTORY_EVERY and not last_time
-        ):
-            return
-        self.looked = time.monotonic()
-        self.run = find_flower_run(self.flower_run, self.home)
-        if self.run is not None:
-            there = self.run.path / LOG
-            if there.exists():  # of an earlier part of a resumed run
-                there.rename(there.with_suffix(f".{time.time_ns()}.log"))
+        due = time.monotonic() >= self.looked + LOOK_FOR_DIRECTORY_EVERY
+        if self.run is None and (due or last_time):
+            self.looked = time.monotonic()
+            self.run = find_flower_run(self.flower_run, self.home)
+        if self.run is not None and self.log != self.run.path / LOG:
+            self._move_log(self.run.path / LOG, last_time)
+
+    def _move_log(self, there: Path, last_time: bool) -> None:
+        if there.exists():  # of an earlier part of a resumed run
+            there.rename(there.with_suffix(f".{time.time_ns()}.log"))
+        try:
             os.replace(self.log, there)  # its writer keeps writing to it
-            self.log = there
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            if not last_time:
+                return  # it is on another disk, and what is written to it meanwhile would be lost
+            shutil.move(self.log, there)
+        self.log = there
 
 
 def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) -> None:

@@ -1,0 +1,54 @@
+"""Where the log of a followed run goes."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.cli.following import Followed
+from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.flower_run import LOG, note_flower_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = Run.create({}, name="psl", home=tmp_path)
+    note_flower_run(made, 7)
+    return made
+
+
+def test_the_log_moves_to_the_run_while_it_is_written(run: Run, tmp_path: Path) -> None:
+    followed = Followed(7, tmp_path, tmp_path / "7.log")
+    with followed.log.open("w") as writer:
+        followed.look_for_directory(False)
+        writer.write("a line\n")
+    assert followed.log == run.path / LOG
+    assert followed.new_lines() == ["a line"]
+
+
+def test_to_another_disk_it_moves_when_nothing_writes_it_any_more(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run.path / LOG).write_text("of the part before\n")
+    followed = Followed(7, tmp_path, tmp_path / "7.log")
+
+    def on_another_disk(*names: Any, **options: Any) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    with followed.log.open("w") as writer:
+        monkeypatch.setattr("os.replace", on_another_disk)
+        followed.look_for_directory(False)
+        writer.write("a line\n")
+    assert followed.run is not None
+    assert followed.run.id == run.id
+    assert followed.new_lines() == ["a line"]
+    monkeypatch.setattr("os.rename", on_another_disk)
+    followed.look_for_directory(True)
+    assert followed.log == run.path / LOG
+    assert followed.log.read_text() == "a line\n"
+    assert not (tmp_path / "7.log").exists()
+    (earlier,) = run.path.glob(f"{Path(LOG).stem}.*.log")
+    assert earlier.read_text() == "of the part before\n"
