@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -100,6 +100,10 @@ def display() -> Iterator[Display]:
         yield bar
 
 
+class RemovedError(Exception):
+    """The folder that holds the log of the run has been removed."""
+
+
 @dataclass
 class Followed:
     """What is known about a run while it is followed, and afterwards.
@@ -119,6 +123,8 @@ class Followed:
         The log line of the last finished round, and the last exception in the log.
     position, looked
         Position up to which the log was read, and when the run's directory was last looked for.
+    removed
+        Whether the log's folder has been removed while the run was followed.
     """
 
     flower_run: int
@@ -129,17 +135,32 @@ class Followed:
     raised: str = ""
     position: int = 0
     looked: float = 0.0
+    removed: bool = False
 
     def new_lines(self) -> list[str]:
-        """Return the complete lines added to the log since the last call."""
-        with self.log.open("rb") as file:
-            file.seek(self.position)
-            whole, end, _ = file.read().rpartition(b"\n")
+        """Return the complete lines added to the log since the last call.
+
+        Raises
+        ------
+        RemovedError
+            If the log is gone, once; after that there are no lines.
+        """
+        if self.removed:
+            return []
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self.position)
+                whole, end, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            self.removed = True
+            raise RemovedError(f"{self.log.parent} has been removed") from None
         self.position += len(whole) + len(end)
         return _COLOURS.sub("", whole.decode("utf-8", errors="replace")).splitlines()
 
     def look_for_directory(self, last_time: bool) -> None:
         """Find the run's directory, and move the log there."""
+        if self.removed:
+            return
         due = time.monotonic() >= self.looked + LOOK_FOR_DIRECTORY_EVERY
         if self.run is None and (due or last_time):
             self.looked = time.monotonic()
@@ -148,21 +169,30 @@ class Followed:
             self._move_log(self.run.path / LOG, last_time)
 
     def _move_log(self, there: Path, last_time: bool) -> None:
-        if there.exists():  # of an earlier part of a resumed run
+        with suppress(FileNotFoundError):  # of an earlier part of a resumed run
             there.rename(there.with_suffix(f".{time.time_ns()}.log"))
+        before, self.log = self.log, there
         try:
-            os.replace(self.log, there)  # its writer keeps writing to it
+            os.replace(before, there)  # its writer keeps writing to it
+        except FileNotFoundError:
+            return  # a folder is gone, which `new_lines` says
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            if not last_time:
-                return  # it is on another disk, and what is written to it meanwhile would be lost
-            shutil.move(self.log, there)
-        self.log = there
+            if last_time:
+                shutil.move(before, there)
+            else:  # on another disk, what is written to it meanwhile would be lost
+                self.log = before
 
 
 def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) -> None:
-    """Show a run's progress until the process that writes its log ends."""
+    """Show a run's progress until the process that writes its log ends.
+
+    Raises
+    ------
+    RemovedError
+        If the log's folder has been removed, once: it can be followed on without.
+    """
     while True:
         over = writer.poll() is not None
         for line in followed.new_lines():

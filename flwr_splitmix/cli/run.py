@@ -191,7 +191,7 @@ def _home(values: dict[str, Any]) -> Path:
 def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
     """Show the run's progress to its end; return its facts, and whether Ctrl-C or SIGTERM came."""
     from flwr_splitmix.cli.flower import FlwrError
-    from flwr_splitmix.cli.following import Followed, display, follow
+    from flwr_splitmix.cli.following import Followed, RemovedError, display, follow
 
     followed = Followed(flower_run, home, home / _LOGS / f"{flower_run}.log")
     interrupted = False
@@ -208,10 +208,12 @@ def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
                         raise
                     interrupted = True
                     shown.say("stopping the run (Ctrl-C once more leaves it to itself)")
-                    try:
-                        flwr.stop(flower_run)
-                    except FlwrError as error:
-                        shown.say(str(error))
+                except RemovedError as removed:
+                    shown.say(f"{removed}; stopping the run")
+                try:
+                    flwr.stop(flower_run)
+                except FlwrError as error:
+                    shown.say(str(error))
     except KeyboardInterrupt:
         _fail(f"run {flower_run} may go on; `flwr stop {flower_run}` ends it", INTERRUPTED)
     finally:
@@ -255,6 +257,12 @@ def _finish(
     followed: Followed, status: str, details: str, interrupted: bool, resuming: str
 ) -> None:
     """Print the summary, or one red sentence, and exit with the run's status."""
+    if followed.removed:
+        ended = {"finished:completed": "has completed", "running": "may still be running"}
+        _fail(
+            f"{followed.log.parent} was removed while the run was in progress; the run "
+            f"{ended.get(status, 'was stopped')}, and nothing of it is kept"
+        )
     if status == "finished:completed":
         if followed.run is not None:
             from flwr_splitmix.cli.show import show

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -204,6 +205,8 @@ class ClientStore:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._config = self.path.parent / "config.json"
+        self._in_run = self._config.exists()  # a host on another machine may not have the run
 
     def save(
         self, index: int, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
@@ -213,10 +216,13 @@ class ClientStore:
         Raises
         ------
         OSError
-            If it cannot be written; earlier states are then intact.
+            If it cannot be written, as when the run's folder has been removed; earlier states are
+            then intact.
         ValueError
             If `index` or `round` is negative.
         """
+        if self._in_run and not self._config.exists():
+            raise FileNotFoundError(errno.ENOENT, "the run's folder has been removed")
         return self._files(index).save(round, tensors, meta)
 
     def load(

@@ -249,6 +249,17 @@ class Run:
             _write_json(path, {"error": error, "at": datetime.now(UTC).isoformat("T", "seconds")})
 
     @property
+    def removed(self) -> bool:
+        """Whether config.json, without which no command sees the run, has been removed since."""
+        try:
+            (self.path / "config.json").stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:  # a network file system that is away for a while
+            return False
+        return False
+
+    @property
     def label(self) -> str:
         """The user's name for the run: the key `label` of its configuration; "" if none."""
         return printable(str(self.config.get("label") or ""))

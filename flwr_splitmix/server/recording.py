@@ -164,9 +164,10 @@ class RunRecorder:
         Raises
         ------
         RunError
-            If it cannot be recorded, but is `required`: unrecorded uploads would be free when they
-            are repeated.
+            If the run's folder has been removed. Also if it cannot be recorded, but is `required`:
+            unrecorded uploads would be free when they are repeated.
         """
+        self._check_there()
         if len(self._moments) < 2 and not evaluates:  # start-up is no part of a round's pace
             self._moments = [time.monotonic()]
         if self.run is None:
@@ -204,7 +205,14 @@ class RunRecorder:
         return self._seconds_before + time.monotonic() - self._began
 
     def end_round(self, event: RoundDone, snapshot: Snapshot) -> None:
-        """Write the round's row and a checkpoint (durable if due); log one line."""
+        """Write the round's row and a checkpoint (durable if due); log one line.
+
+        Raises
+        ------
+        RunError
+            If the run's folder has been removed; nothing is written then.
+        """
+        self._check_there()
         row = dict(event.row)
         if self.run is not None:
             self._try("metrics", lambda run: run.append_round(row))
@@ -242,8 +250,18 @@ class RunRecorder:
             copied = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
             self._unsaved = Checkpoint(number, copied, meta)
 
+    def _check_there(self) -> None:
+        """Raise RunError if the run's folder has been removed: no command would see the run."""
+        if self.run is not None and self.run.removed:
+            raise RunError(
+                f"the folder of run {self.run.id} has been removed, or config.json in it, so the "
+                f"run ends; start a new run, and remove {self.run.path} if anything is left of it"
+            )
+
     def _try(self, what: str, write: Callable[[Run], Any]) -> bool:
         assert self.run is not None
+        if self.run.removed:
+            return False  # writing would bring back a part of its folder
         try:
             write(self.run)
         except OSError as error:
@@ -266,8 +284,10 @@ class RunRecorder:
         Raises
         ------
         RunError
-            If writing fails: a run whose results are not on disk has not finished.
+            If writing fails, or the run's folder has been removed: a run whose results are not on
+            disk has not finished.
         """
+        self._check_there()
         if self.run is None:
             return
         summary = json_values(self.summary(facts), "the summary")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -19,7 +20,9 @@ from typer.testing import CliRunner
 from flwr_splitmix.cli import app
 from flwr_splitmix.cli.flower import Flwr, FlwrError
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.flower_run import note_flower_run
 from tests.apps.app_config import APPS
+from tests.waiting import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +163,48 @@ def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(
     assert result.exit_code == 130
     assert "the run was stopped" in result.stderr
     assert writers[0].poll() is not None
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_run_whose_folder_is_removed_is_stopped(
+    known: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was a traceback, and the run went on where no command saw it."""
+    home = tmp_path / "home"
+    created = Run.create({}, name="mine", home=home)
+    if known:
+        note_flower_run(created, 7)
+    folder = created.path if known else home / "flower-logs"
+    stopped: list[int] = []
+    writers: list[subprocess.Popen[bytes]] = []
+
+    def follow(self: Flwr, run_id: int, log: BinaryIO) -> subprocess.Popen[bytes]:
+        writers.append(subprocess.Popen(["sleep", "20"], stdout=log))
+        return writers[0]
+
+    def stop(self: Flwr, run_id: int) -> None:
+        stopped.append(run_id)
+        writers[0].kill()
+
+    def remove() -> None:
+        wait_for("a log", lambda: any(folder.glob("*.log")))
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(Flwr, "start", lambda self, *arguments: 7)
+    monkeypatch.setattr(Flwr, "follow", follow)
+    monkeypatch.setattr(Flwr, "stop", stop)
+    monkeypatch.setattr(Flwr, "status", lambda self, run_id: ("finished:stopped", ""))
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        result = run("--run-dir", str(home))
+    finally:
+        remover.join()
+        writers[0].kill()
+        writers[0].wait()
+    assert stopped == [7]
+    assert the_error(result) == (
+        f"{folder} was removed while the run was in progress; the run was stopped, and nothing of "
+        "it is kept"
+    )
+    assert f"{folder} has been removed; stopping the run" in result.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord, Message
 
+from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import CheckpointStore
 from flwr_splitmix.strategies import PSL
@@ -80,6 +83,29 @@ def test_a_disk_that_is_full_at_the_end_is_named(
         refused.value
     )
     assert "No space left on device" in (Run(run.path).failure or "")
+
+
+class Removes(Observer):
+    """Removes a run's folder in the middle of a round, as a user may."""
+
+    def __init__(self, run: Run, server_round: int) -> None:
+        self.run, self.server_round = run, server_round
+        self.rounds: list[int] = []
+
+    def on_step(self, event: StepDone) -> None:
+        self.rounds.append(event.server_round)
+        if event.server_round == self.server_round and self.run.path.exists():
+            shutil.rmtree(self.run.path)
+
+
+def test_a_run_whose_folder_is_removed_ends_and_does_not_bring_it_back(tmp_path: Path) -> None:
+    toy, run = Toy(tests=0), Run.create({}, name="gone", home=tmp_path)
+    removes = Removes(run, 2)
+    strategy = PSL(toy.upper(), device="cpu", run=run, steps_per_round=1, observers=[removes])
+    with pytest.raises(RunError, match=r"or config\.json in it, so the run ends"):
+        strategy.fit(toy.make_clients(), 4)
+    assert removes.rounds == [1, 2]
+    assert not run.path.exists()
 
 
 def test_a_directory_that_takes_no_run_is_named(tmp_path: Path) -> None:
