@@ -86,6 +86,8 @@ def _print_summary(run: Run, out: Console) -> None:
     listing.add_row("status", run.status)
     if run.failure is not None and run.status == "failed":
         listing.add_row("error", run.failure)
+    if facts.get("stopped"):
+        listing.add_row("stopped", text(facts["stopped"]))
     if run.label:
         listing.add_row("label", run.label)
     for name in ("strategy", "model", "clients"):

@@ -82,7 +82,7 @@ _FINITE = {
     "wall_s", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl",
 }  # fmt: skip
 _NUMBERS = {"loss", "top1", "accuracy", "epsilon", "steps_per_second"}
-_WORDS = {"accuracy_kind", "evaluation", "privacy"}
+_WORDS = {"accuracy_kind", "evaluation", "privacy", "stopped"}
 
 
 def _is_number(name: str) -> bool:

@@ -407,6 +407,7 @@ class RoundLoop(RoundMessages):
             "strategy": type(self).__name__,
             **self._participants.facts,
             "seed": self.seed,
+            "stopped": self.over or None,
         }
 
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.reports.sections import summary
 from tests.cli.conftest import add_rounds
 
 Splitmix = Callable[..., Result]
@@ -184,6 +185,15 @@ def test_a_failed_run_says_why(splitmix: Splitmix, unfinished: Run) -> None:
     assert "1 client is left, min-nodes is 2" in shown
     as_json = json.loads(splitmix("show", "--format", "json").stdout)
     assert as_json["error"] == unfinished.failure
+
+
+def test_a_run_that_ended_early_says_why(splitmix: Splitmix, finished: Run) -> None:
+    assert "stopped" not in splitmix("show").stdout
+    why = "all clients have spent their privacy budgets"
+    finished.write_summary({**(finished.summary or {}), "stopped": why})
+    (line,) = (line for line in splitmix("show").stdout.splitlines() if "stopped" in line)
+    assert why in line
+    assert f"It was stopped: {why}" in summary(finished)
 
 
 def test_label_and_options_are_shown(splitmix: Splitmix, home: Path) -> None:

@@ -252,16 +252,20 @@ def test_an_observer_can_end_the_run_after_a_round(
     assert run.checkpoints.rounds() == [2]
     assert (seen.told[-1].rounds, seen.told[-1].error) == (2, "")
     assert run.status == "finished"
+    assert (run.summary or {})["stopped"] == "the loss is low enough"
 
 
 def test_a_reason_to_stop_does_not_outlast_its_run() -> None:
-    stopping = StopsAfter(1, "round")
-    strategy = SFL(TOY.server(), device="cpu", observers=[stopping])
+    stopping, seen = StopsAfter(1, "round"), Seen()
+    strategy = SFL(TOY.server(), device="cpu", observers=[stopping, seen])
     strategy.fit(TOY.make_clients(), 3)
     assert strategy.over == "the loss is low enough"
     stopping.round = 9
     strategy.fit(TOY.make_clients(), 3)
     assert strategy.over == ""
+    assert [each.summary["stopped"] for each in seen.of(RunEnded)] == [
+        "the loss is low enough", None,
+    ]  # fmt: skip
     assert [row["round"] for row in strategy.recorder.metrics.rows] == [1, 2, 3]
 
 

@@ -27,9 +27,10 @@ def summary(run: Run) -> str:
     state = tag("strong", escape(run.status), class_=run.status)
     said = tag("p", "State: ", state, escape(f". Run {run.id}."))
     error = paragraph(f"It ended with an error: {run.failure}", "failed") if run.failure else ""
+    stopped = paragraph(f"It was stopped: {why}") if (why := facts.get("stopped")) else ""
     kind = facts.get("evaluation")
     accuracy = percent(facts.get("top1"))
-    return f"{said}{error}" + tiles(
+    return f"{said}{error}{stopped}" + tiles(
         [
             ("method", as_text(facts.get("strategy") or "")),
             ("model", as_text(facts.get("model") or "")),
