@@ -7,13 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from flwr_splitmix.methods import own_options
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 
 
 def needs_labels(strategy: str) -> bool:
     """Return whether the server needs the clients' labels."""
-    return "labels" in own_options(STRATEGIES[strategy])
+    return STRATEGIES[strategy].needs_labels
 
 
 def trial_strategy(strategy: str, options: Mapping[str, Any]) -> SplitStrategy:

@@ -82,8 +82,8 @@ class Remarks:
             self._say(
                 list(known),
                 f"sends {counted(shape.prefix, 'prefix token')} of every image, which have "
-                "attended to all of it: they are summed with the others', not masked (the model is "
-                "cut at a block)",
+                "attended to all of it if the model is cut at a block: they are summed with the "
+                "others', not masked",
             )
 
     def on_few(self, server_round: int, mixer: Mixer, nodes: int, min_nodes: int) -> None:

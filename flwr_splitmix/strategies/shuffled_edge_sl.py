@@ -25,19 +25,23 @@ class _ShuffledEdgeSL(SplitStrategy):
     Source: Patch Shuffling, section IV.
     """
 
+    needs_labels = True
     method: str
 
     def __init__(
         self,
         upper: nn.Module,
         *,
-        labels: Sequence[Tensor],
+        labels: Sequence[Tensor] | None = None,
         kappa: float = 1.0,
         **options: Unpack[Options],
     ) -> None:
         name = type(self).__name__
         if labels is None:
-            raise ValueError(f"{name} needs the clients' labels at the server: labels=[...]")
+            raise ValueError(
+                f"{name} needs the clients' labels at the server: labels=[...], by client index "
+                "an int64 tensor (examples,) for each"
+            )
         if options.get("aggregator") is not None:
             raise ValueError(f"{name} has frozen edges: there is nothing to aggregate")
         asked: dict[str, Any] = {"method": self.method, "kappa": kappa}
@@ -103,7 +107,7 @@ class PatchShuffleSL(_ShuffledEdgeSL):
         The upper segment of `split_shuffled_edge`.
     labels
         Each client's labels, by client index: int64 (examples,), or multi-label
-        (examples, L). Clients send ids instead.
+        (examples, L). They must be given, as clients send ids instead.
     **options
         See `SplitStrategy`.
 
@@ -119,7 +123,11 @@ class PatchShuffleSL(_ShuffledEdgeSL):
     method = "patch"
 
     def __init__(
-        self, upper: nn.Module, *, labels: Sequence[Tensor], **options: Unpack[Options]
+        self,
+        upper: nn.Module,
+        *,
+        labels: Sequence[Tensor] | None = None,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(upper, labels=labels, **options)
 
@@ -145,7 +153,7 @@ class BatchShuffleSL(_ShuffledEdgeSL):
         self,
         upper: nn.Module,
         *,
-        labels: Sequence[Tensor],
+        labels: Sequence[Tensor] | None = None,
         kappa: float = 0.4,
         **options: Unpack[Options],
     ) -> None:
@@ -176,7 +184,7 @@ class SpectralShuffleSL(PatchShuffleSL):
         self,
         upper: nn.Module,
         *,
-        labels: Sequence[Tensor],
+        labels: Sequence[Tensor] | None = None,
         spectrum: Literal["embedding", "pixels"] = "embedding",
         **options: Unpack[Options],
     ) -> None:

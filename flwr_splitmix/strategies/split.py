@@ -122,6 +122,8 @@ class SplitStrategy(RoundLoop):
         Whether lower segments are averaged by FedAvg if no aggregator is given.
     needs_noise
         Whether the strategy requires `noise`.
+    needs_labels
+        Whether the strategy requires `labels`.
 
     Raises
     ------
@@ -134,6 +136,7 @@ class SplitStrategy(RoundLoop):
 
     averages: ClassVar[bool] = False
     needs_noise: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -82,8 +82,7 @@ def test_what_a_strategy_needs_is_what_its_constructor_asks_for(method: Method) 
     kind = strategy_class(method.name)
     parameters = signature(kind).parameters
     asked = {name for name in own_options(kind) if parameters[name].default is Parameter.empty}
-    if getattr(kind, "needs_noise", False):
-        asked.add("noise")
+    asked |= {name for name in ("noise", "labels") if getattr(kind, f"needs_{name}", False)}
     assert set(method.needs) == asked
 
 

@@ -135,11 +135,10 @@ def test_labels_of_too_few_clients_cost_the_others_only() -> None:
 
 
 def test_labels_are_needed_and_averaging_is_refused() -> None:
-    missing: Any = None
     for kind in (PatchShuffleSL, BatchShuffleSL, SpectralShuffleSL):
         name = kind.__name__
-        with pytest.raises(ValueError, match=f"{name} needs the clients' labels at the server"):
-            kind(Toy().upper(), labels=missing)
+        with pytest.raises(ValueError, match=f"{name} needs the clients' labels.*an int64 tensor"):
+            kind(Toy().upper())
         with pytest.raises(ValueError, match=f"{name} has frozen edges: there is nothing to aggr"):
             kind(Toy().upper(), labels=[], aggregator=FedAvg())
 
