@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.data.errors import ExamplesError
+from flwr_splitmix.mixers.share import UnknownShareError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_secrets, torch_seed
 from flwr_splitmix.words import with_article
@@ -42,7 +43,7 @@ class ClientError(RuntimeError):
     """A client cannot do what was asked; the message is safe to send to the server."""
 
 
-FORESEEN: tuple[type[Exception], ...] = (ClientError, ExamplesError)
+FORESEEN: tuple[type[Exception], ...] = (ClientError, ExamplesError, UnknownShareError)
 """Errors whose messages say all, and nothing of the data."""
 
 

@@ -150,3 +150,19 @@ def test_what_a_server_reads_of_an_error() -> None:
     with pytest.raises(TypeError) as named:
         fetch(columns, np.arange(1))
     assert public_sentence(named.value) == hidden
+
+
+def test_a_share_that_was_not_handed_over_is_a_line_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """There was a traceback for each client before the sentence with the remedy."""
+    host = ClientHost()
+    host.attach(ticket(), build, None)
+    plan = [{"share": "block"}]
+    arguments = {"number": 0, "progress": 0.0, "gradient": None, "plan": plan}
+    said = host.call("step", {0: arguments})[0].error
+    assert said is not None
+    assert said.startswith("unknown share 'block'; this client knows ")
+    (record,) = caplog.records
+    assert record.getMessage() == f"client 0 failed in step: {said}"
+    assert not record.exc_info
