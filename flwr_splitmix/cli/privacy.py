@@ -1,11 +1,11 @@
 """`splitmix privacy`: epsilon for given noise, noise for a given epsilon, comparison of methods.
 
-Everything follows from the options. No data, no model and no run are needed.
+Everything follows from the options, whose defaults are those of the vision app. No data, no model
+and no run are needed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,8 +54,8 @@ Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of the ratio
 Kept = Annotated[
     float | None,
     typer.Option(
-        help="The client's ratio in every pass (1: worst case); by default 1/k rounded up (alpha "
-        "inf), or a bound that fails with a tenth of delta.",
+        help="The client's ratio in every pass (1: worst case); by default a bound that fails with "
+        "a tenth of delta, or 1/k rounded up (alpha inf).",
         show_default=False,
     ),
 ]
@@ -97,12 +97,12 @@ def epsilon(
     clip_norm: ClipNorm,
     method: MethodOption = NoiseMethod.cutmix,
     clip: ClipOption = ClipKind.patch,
-    patches: Patches = 64,
+    patches: Patches = 16,
     width: Width = 192,
     k: GroupSize = 2,
     clients: Clients = None,
     k_times: KTimes = False,
-    alpha: Alpha = math.inf,
+    alpha: Alpha = 6.0,
     kept: Kept = None,
     passes: Passes = None,
     rounds: Rounds = None,
@@ -117,7 +117,10 @@ def epsilon(
     no_clamp: Unclamped = False,
     order: OrderOption = None,
 ) -> None:
-    """Print the epsilon of one record of one client for a run with this noise."""
+    """Print the epsilon of one record of one client for a run with this noise.
+
+    The defaults are those of the vision app.
+    """
     from flwr_splitmix.privacy.accountant import ORDERS
     from flwr_splitmix.privacy.events import UNBOUNDED
 
@@ -139,12 +142,12 @@ def sigma(
     label_ratio: Annotated[float, typer.Option(help="sigma_y over sigma_s.")] = 1.0,
     method: MethodOption = NoiseMethod.cutmix,
     clip: ClipOption = ClipKind.patch,
-    patches: Patches = 64,
+    patches: Patches = 16,
     width: Width = 192,
     k: GroupSize = 2,
     clients: Clients = None,
     k_times: KTimes = False,
-    alpha: Alpha = math.inf,
+    alpha: Alpha = 6.0,
     kept: Kept = None,
     passes: Passes = None,
     rounds: Rounds = None,
@@ -158,7 +161,10 @@ def sigma(
     trusted_mixer: Trusted = False,
     no_clamp: Unclamped = False,
 ) -> None:
-    """Print the least noise for which a run has this epsilon for one record of one client."""
+    """Print the least noise for which a run has this epsilon for one record of one client.
+
+    The defaults are those of the vision app.
+    """
     with library_errors_end_command():
         plan = make_plan({**locals(), "sigma_s": 1.0, "sigma_y": label_ratio})
         noise = plan.noise_for(epsilon)

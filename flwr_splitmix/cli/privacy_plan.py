@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from flwr_splitmix.privacy import ReleasePlan
     from flwr_splitmix.privacy.events import Family
 
+_MOST_PASSES = 10**9
+
 _FAILURE = 0.1  # fraction of delta reserved for masks not yet drawn
 
 
@@ -106,10 +108,22 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
 
 
 def _passes(given: Mapping[str, Any]) -> int:
-    if given["passes"] is not None:
-        return int(given["passes"])
+    passes = _asked_passes(given)
+    if passes > _MOST_PASSES:
+        raise ValueError(f"passes is above {_MOST_PASSES:,}, which is beyond any run")
+    return passes
+
+
+def _asked_passes(given: Mapping[str, Any]) -> int:
     names = ("rounds", "steps", "records", "batch_size")
     rounds, steps, records, size = (given[name] for name in names)
+    if given["passes"] is not None:
+        if also := [f"--{name.replace('_', '-')}" for name in names if given[name] is not None]:
+            raise ValueError(
+                f"--passes and {also[0]} are given; say either --passes, or --rounds, --steps, "
+                "--records and --batch-size"
+            )
+        return int(given["passes"])
     if None in (rounds, steps, records, size):
         raise ValueError("say --passes, or --rounds, --steps, --records and --batch-size")
     for name in names:

@@ -91,8 +91,9 @@ class ReleasePlan:
         if isinstance(self.kept, RandomMasks):  # a mask is drawn for each pass, not for each time
             costs = {size: times * self._cost_by_count(size) for size in self.kept.sizes(self.k)}
             return self.kept.bound(costs, self.k, self.passes)
-        ratios = np.broadcast_to(np.asarray(self.kept, dtype=np.float64), (self.passes,))
-        return float(self._costs(ratios).sum()) * times
+        ratios = np.asarray(self.kept, dtype=np.float64)
+        alike = 1 if ratios.ndim else self.passes  # one ratio is that of all passes
+        return float(self._costs(np.atleast_1d(ratios)).sum()) * times * alike
 
     def epsilon(self, orders: ArrayLike = ORDERS, conversion: Conversion = "tight") -> float:
         """Return the epsilon of the whole run; infinite if there is no bound.

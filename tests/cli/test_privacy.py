@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,11 @@ import pytest
 from click.testing import Result
 from matplotlib.image import imread
 
+from flwr_splitmix.apps.project import open_project
+from flwr_splitmix.cli.privacy import epsilon, sigma
 from flwr_splitmix.cli.privacy_plot import Setting, draw
+from flwr_splitmix.segments import split_vision_model
+from tests.apps.app_config import APPS
 
 Splitmix = Callable[..., Result]
 
@@ -25,6 +30,8 @@ PAPER = [
     "10",
     "--width",
     "1",
+    "--alpha",
+    "inf",
     "--delta",
     "2e-4",
 ]
@@ -62,7 +69,7 @@ def test_epsilon_gives_the_specs_figures(
 
 
 def test_what_the_papers_noise_costs_at_a_real_dimension(splitmix: Splitmix) -> None:
-    real = [*VARIANCE, *["--clip", "range", "--clip-norm", "0.15", "--delta", "2e-4"]]
+    real = [*VARIANCE, *PAPER, "--patches", "64", "--width", "192"]
     one = splitmix("privacy", "epsilon", *real, "--passes", "1")
     assert value(one, "epsilon") == pytest.approx(361, abs=0.5)
     many = splitmix("privacy", "epsilon", *real, "--passes", "600")
@@ -78,6 +85,28 @@ def test_one_order_is_never_better_than_the_best(splitmix: Splitmix) -> None:
         0.6125 / 0.50874**2 + 8.5172, abs=1e-3
     )
     assert best < value(at_two, "epsilon")
+
+
+@pytest.mark.parametrize("command", [epsilon, sigma])
+def test_the_defaults_are_those_of_the_vision_app(command: Callable[..., None]) -> None:
+    """A plan with others said less than the ledger of the run that it was made for."""
+    told = {name: given.default for name, given in signature(command).parameters.items()}
+    app = open_project(APPS / "vision").config
+    same = ("k", "alpha", "clip", "delta", "relation", "smashed_noise", "label_noise")
+    assert [told[name] for name in same] == [app[name.replace("_", "-")] for name in same]
+    assert told["method"] == "cutmix"
+    lower, _ = split_vision_model(
+        str(app["model"]), patch_size=app["patch-size"], depth=1, channels=1, seed=0
+    )
+    assert (lower.geometry.patches, lower.geometry.width) == (told["patches"], told["width"])
+
+
+def test_any_number_of_passes_takes_no_memory(splitmix: Splitmix) -> None:
+    most, half = (
+        splitmix("privacy", "epsilon", *VARIANCE, *PAPER, "--passes", passes)
+        for passes in ("1000000000", "500000000")
+    )
+    assert value(most, "epsilon") == pytest.approx(2 * value(half, "epsilon"), rel=1e-3)
 
 
 @pytest.mark.parametrize("method", ["sl", "mix", "cutmix"])
@@ -107,7 +136,7 @@ def test_the_sigma_for_an_epsilon_costs_that_epsilon(
 def test_clients_left_over_and_k_times_cost_what_a_ledger_charges(
     splitmix: Splitmix, options: str, least: float, most: float
 ) -> None:
-    run = "--sigma-s 200 --sigma-y 40 --clip-norm 1 --passes 200"
+    run = "--sigma-s 200 --sigma-y 40 --clip-norm 1 --passes 200 --patches 64 --alpha inf"
     result = splitmix("privacy", "epsilon", *run.split(), *options.split())
     assert least - 0.005 <= value(result, "epsilon") <= most + 0.005
     assert ("say --clients" in result.stdout) == ("--clients" not in options)
@@ -128,6 +157,11 @@ WRONG = [
     ("--k 0", "k is 0"),
     ("--kept 2", "kept holds a ratio that is not in 0..1"),
     ("--passes 0", "passes is 0"),
+    ("--passes 100000000000000", "passes is above 1,000,000,000, which is beyond any run"),
+    (
+        "--batch-size 5 --steps 1",
+        "--passes and --steps are given; say either --passes, or --rounds",
+    ),
     ("--k 3 --clients 2", "k is 3 for 2 clients; a group has at most all"),
     ("--kept 0.5 --clients 3", "kept is 0.5, but groups of 2 of 3 clients leave some over"),
     ("--k-times --method mix", "k_times is an option of cutmix, and the method is mix"),
