@@ -193,12 +193,16 @@ def read_overrides(texts: Sequence[str], here: Path) -> dict[str, Any]:
         if text.endswith(".toml") and "=" not in text:
             values |= _of_file(here / Path(text).expanduser())
             continue
-        end = 0
+        end, said = 0, set[str]()
         for match in _PAIR.finditer(text):
             if stray := text[end : match.start()].strip():
                 problems.append(_stray(stray, match[0]))
             end = match.end()
             key, written = match[1], match[2]
+            if key in said:
+                problems.append(f"--run-config has {key} twice; write it once")
+                continue
+            said.add(key)
             try:
                 values[key] = _value(key, written)
             except ConfigError as error:
@@ -231,6 +235,8 @@ def _of_file(path: Path) -> dict[str, Any]:
 
 
 def _stray(text: str, following: str) -> str:
+    if match := re.search(r"([^\s=]+)=$", text):
+        return f"--run-config has '{match[0]}' without a value; write {match[1]}=VALUE"
     if re.search(r"\s=|=\s|=$", text) or following.startswith("="):
         return f"--run-config has a blank beside the '=' at {text!r}; write key=value without"
     return f"--run-config has {text!r}, which is no key=value; texts with blanks need quotes"

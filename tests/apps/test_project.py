@@ -1,4 +1,4 @@
-"""Paths in a run configuration: relative to where the command is typed, not to where apps run."""
+"""Values of `--run-config`; paths are relative to where it is typed, not to where apps run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flwr_splitmix.apps.config_error import unknown_key
+from flwr_splitmix.apps.config_error import ConfigError, unknown_key
 from flwr_splitmix.apps.language.config import LanguageConfig
-from flwr_splitmix.apps.project import NO_PATHS, PATHS, absolute
+from flwr_splitmix.apps.project import NO_PATHS, PATHS, absolute, read_overrides
 from flwr_splitmix.apps.vision.config import VisionConfig
 
 
@@ -45,3 +45,24 @@ def test_every_key_that_names_a_file_is_known() -> None:
 def test_an_app_without_keys_says_so() -> None:
     said = "run-config has an unknown key 'lr'; this app has no keys; leave it out"
     assert unknown_key("lr", {}) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("lr=", "--run-config has 'lr=' without a value; write lr=VALUE"),
+        ("k=2 lr= seed=1", "--run-config has 'lr=' without a value; write lr=VALUE"),
+        ("lr =1", "--run-config has a blank beside the '=' at 'lr =1'; write key=value without"),
+        ("lr= 1", "--run-config has a blank beside the '=' at 'lr= 1'; write key=value without"),
+        ("lr=1e-3 k=2 lr=1e-4", "--run-config has lr twice; write it once"),
+    ],
+)
+def test_what_is_wrong_with_a_pair_is_named(text: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_overrides([text], tmp_path)
+    assert str(refused.value) == sentence
+
+
+def test_a_later_option_replaces_the_value_of_an_earlier_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("lr = 1.0\nk = 3", encoding="utf-8")
+    assert read_overrides(["mine.toml", "lr=2.0"], tmp_path) == {"lr": 2.0, "k": 3}

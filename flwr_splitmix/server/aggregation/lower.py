@@ -36,7 +36,7 @@ from flwr_splitmix.server.aggregation.nodes import (
 from flwr_splitmix.server.aggregation.state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.storage import under
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, described
 
 AggregatorName = Literal[
     "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian", "FedTrimmedAvg"
@@ -240,7 +240,7 @@ class LowerAggregator:
         optimizes = isinstance(self.strategy, _SERVER_OPTIMIZERS)
         means = means_of_measured(replies, whole) if optimizes else {}
         self._warn_of_wrapped_optimizer(replies[0])
-        arrays, metrics = self.strategy.aggregate_train(server_round, replies)
+        arrays, metrics = self._answer(server_round, replies)
         if arrays is None:
             raise AggregatorError(
                 f"{type(self.strategy).__name__} made nothing of the weights of "
@@ -252,6 +252,22 @@ class LowerAggregator:
             for name, array in arrays.items()
         }
         return with_whole_numbers(made, whole), metrics
+
+    def _answer(
+        self, server_round: int, replies: Sequence[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return what the strategy makes of replies; raise AggregatorError if it is no pair."""
+        assert self.strategy is not None
+        made: object = self.strategy.aggregate_train(server_round, replies)
+        if made is None:  # a method that ends without a return
+            return None, None
+        if not isinstance(made, (tuple, list)) or len(made) != 2:
+            raise AggregatorError(
+                f"aggregate_train of {type(self.strategy).__name__} returns {described(made)}; "
+                "needed is a pair of an ArrayRecord and a MetricRecord"
+            )
+        arrays, metrics = made
+        return arrays, metrics
 
     def _warn_of_wrapped_optimizer(self, reply: Message) -> None:
         """Say once if a server optimizer within another strategy steps on statistics, too.

@@ -332,6 +332,28 @@ def test_an_aggregator_that_makes_nothing_of_its_clients_is_an_error() -> None:
         strategy.fit(toy.make_clients(sgd(0.1)), 1)
 
 
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        (None, "Own made nothing of the weights of 5 clients"),
+        ((None, None), "Own made nothing of the weights of 5 clients"),
+        (ArrayRecord(), "aggregate_train of Own returns an ArrayRecord; needed is a pair of an"),
+    ],
+    ids=["nothing", "a pair of nothing", "no pair"],
+)
+def test_what_an_own_aggregator_returns_is_named(returned: object, sentence: str) -> None:
+    """A method that ends without a return was Python's error about unpacking."""
+
+    class Own(flower.FedAvg):
+        def aggregate_train(self, *arguments: Any) -> Any:
+            return returned
+
+    toy = Toy()
+    strategy = SFL(toy.upper(), device="cpu", aggregator=Own(**ANY_NODES))
+    with pytest.raises(AggregatorError, match=sentence):
+        strategy.fit(toy.make_clients(sgd(0.1)), 1)
+
+
 def test_nothing_is_averaged_without_an_aggregator() -> None:
     aggregator = LowerAggregator(None)
     assert not aggregator.averages
