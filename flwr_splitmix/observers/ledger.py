@@ -74,6 +74,7 @@ class PrivacyLedger(Observer):
         self._parts_left: dict[int, int] = {}
         self._private_tests = False
         self._said: set[tuple[str, ...]] = set()
+        self._warned = False
 
     @property
     def epsilons(self) -> dict[int, float]:
@@ -240,13 +241,19 @@ class PrivacyLedger(Observer):
         self.ledgers[client].charge(*events, epoch=place.epoch)
 
     def on_round(self, event: RoundDone) -> None:
-        """Record who finished; log the report whenever there is more that no number covers."""
+        """Record who finished; log the report whenever there is more that no number covers.
+
+        The first report without an epsilon is a warning.
+        """
         self.finish(event.server_round, event.failures)
         statements = [ledger.statement(self.delta) for ledger in self.ledgers.values()]
         words = {said.unbounded_because + said.outside for said in statements}
         if words - self._said:
             self._said |= words
-            log.info("privacy of %s", self.report())
+            unbounded = any(said.unbounded_because for said in statements)
+            warned, self._warned = self._warned, self._warned or unbounded
+            level = logging.WARNING if unbounded and not warned else logging.INFO
+            log.log(level, "privacy of %s", self.report())
 
     def finish(self, server_round: int, failures: Collection[int]) -> None:
         """End a round: all clients that began it have finished, except for failures."""

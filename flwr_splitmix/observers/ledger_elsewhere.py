@@ -48,6 +48,7 @@ class LedgerElsewhere(Observer):
         self._begun: set[int] = set()
         self._account: RunAccount | None = None
         self._said: tuple[str, ...] = ()
+        self._warned = False
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -96,11 +97,16 @@ class LedgerElsewhere(Observer):
         self._begun.add(event.server_round)
 
     def on_round(self, event: RoundDone) -> None:
-        """Log the report whenever what no number covers changes."""
+        """Log the report whenever what no number covers changes.
+
+        The first report without an epsilon is a warning.
+        """
         because, outside = self._words()
         if because + outside != self._said:
             self._said = because + outside
-            log.info("privacy of %s", self.report())
+            warned, self._warned = self._warned, self._warned or bool(because)
+            level = logging.WARNING if because and not warned else logging.INFO
+            log.log(level, "privacy of %s", self.report())
 
     def facts(self) -> Mapping[str, Any]:
         """Return "privacy", the text of `report`, and the "epsilon" of all rounds begun."""

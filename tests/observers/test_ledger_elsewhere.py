@@ -114,6 +114,9 @@ def test_words_are_logged_when_they_change(caplog: pytest.LogCaptureFixture) -> 
     assert said(1, 1) == [f"privacy of {ledger.report()}"]
     assert said(2, 1, 2) == []
     assert said(3, 3) == [f"privacy of {ledger.report()}"]
+    assert caplog.records[0].levelname == "WARNING"  # rounds 1 and 2 are not in the account
+    assert said(4, 3) == [f"privacy of {ledger.report()}"]
+    assert caplog.records[0].levelname == "INFO"
 
 
 @pytest.mark.parametrize("epsilon", [1.5, math.inf])

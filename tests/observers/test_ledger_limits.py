@@ -142,6 +142,28 @@ def test_gradients_training_and_averaging_are_named_beside_the_number() -> None:
     assert "lower segments sent to be averaged" in ledger.report()
 
 
+def test_the_first_round_without_an_epsilon_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    ledger = PrivacyLedger(DELTA)
+
+    def levels(server_round: int) -> list[str]:
+        caplog.clear()
+        with caplog.at_level("INFO", logger="flwr.splitmix"):
+            end(ledger, server_round)
+        return [record.levelname for record in caplog.records]
+
+    begin(ledger)
+    send(ledger, mask(4))
+    assert levels(1) == ["INFO"]
+    begin(ledger, 2)
+    evaluate(ledger, "federated")
+    assert levels(2) == ["WARNING"]
+    begin(ledger, 3)
+    evaluate(ledger, "federated")
+    assert levels(3) == []
+    begin(ledger, 4, averaged=True)
+    assert levels(4) == ["INFO"]
+
+
 def test_a_new_limit_of_the_number_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     ledger = PrivacyLedger(DELTA)
 
