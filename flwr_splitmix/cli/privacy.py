@@ -19,7 +19,6 @@ from flwr_splitmix.cli.privacy_plan import (
     Neighbours,
     NoiseMethod,
     Smashed,
-    left_over,
     make_plan,
 )
 from flwr_splitmix.cli.terminal import console, table
@@ -231,6 +230,7 @@ def compare(
 
 def _print(plan: ReleasePlan, results: dict[str, str], clients: int | None, k_times: bool) -> None:
     from flwr_splitmix.privacy.events import OUTSIDE
+    from flwr_splitmix.privacy.run_plan import ratio_in_words
 
     full = plan.release.family == "full"
     shown = table("", "")
@@ -240,7 +240,7 @@ def _print(plan: ReleasePlan, results: dict[str, str], clients: int | None, k_ti
         "neighbours": plan.relation,
         "passes": str(plan.passes) + (f", each batch sent {plan.k} times" if k_times else ""),
         "groups": "of one" if full else _groups(plan.k, clients),
-        "ratio": "1" if full else _ratio(plan),
+        "ratio": ratio_in_words(plan),
         "seen": "each upload alone" if plan.release.seen == "alone" else "only the group's sum",
     }.items():
         shown.add_row(name, value)
@@ -252,15 +252,5 @@ def _print(plan: ReleasePlan, results: dict[str, str], clients: int | None, k_ti
 def _groups(k: int, clients: int | None) -> str:
     if clients is None:
         return f"all of {k} clients; if {k} does not divide theirs, say --clients"
-    rest = left_over(clients, k)
+    rest = clients % k
     return f"of {k} of {clients} clients" + (f", and one of the {rest} left over" if rest else "")
-
-
-def _ratio(plan: ReleasePlan) -> str:
-    from flwr_splitmix.privacy import RandomMasks
-
-    kept = plan.kept
-    if not isinstance(kept, RandomMasks):
-        return f"{kept:.4g} of the sample in every pass"
-    drawn = "even" if kept.alpha is None else f"drawn with alpha {kept.alpha:g}"
-    return f"{drawn}; more with probability {kept.failure:g}, within delta"

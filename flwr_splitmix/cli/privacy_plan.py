@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _MOST_PASSES = 10**9
 
-_FAILURE = 0.1  # fraction of delta reserved for masks not yet drawn
-
 
 class NoiseMethod(StrEnum):
     """What is released."""
@@ -94,7 +92,7 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
         seen="sum" if given["trusted_mixer"] else "alone",
         ratios=(1.0,),
     )
-    kept = _kept(given, k)
+    kept = _kept(given, families[method], k)
     if given["k_times"] and not isinstance(kept, RandomMasks):
         release = replace(release, times=k)
     return ReleasePlan(
@@ -115,6 +113,8 @@ def _passes(given: Mapping[str, Any]) -> int:
 
 
 def _asked_passes(given: Mapping[str, Any]) -> int:
+    from flwr_splitmix.privacy.run_plan import passes_of
+
     names = ("rounds", "steps", "records", "batch_size")
     rounds, steps, records, size = (given[name] for name in names)
     if given["passes"] is not None:
@@ -129,19 +129,11 @@ def _asked_passes(given: Mapping[str, Any]) -> int:
     for name in names:
         if given[name] < 1:
             raise ValueError(f"{name} is {given[name]}; it must be at least 1")
-    if size > records:
-        raise ValueError(
-            f"batch_size is {size} for {counted(records, 'record')}; such batches are drawn with "
-            "replacement, and their number of passes is not known in advance"
-        )
-    passes: int = -(-rounds * steps // (records // size))
-    return passes
+    return passes_of(rounds * steps, records, size)
 
 
-def _kept(given: Mapping[str, Any], k: int) -> Any:
-    from flwr_splitmix.privacy import RandomMasks
-    from flwr_splitmix.privacy.accountant import check_delta
-    from flwr_splitmix.privacy.masks import even_ratio
+def _kept(given: Mapping[str, Any], family: Family, k: int) -> Any:
+    from flwr_splitmix.privacy.run_plan import left_over, ratios_of
 
     n = given["clients"]
     if n is not None and n < k:
@@ -153,18 +145,7 @@ def _kept(given: Mapping[str, Any], k: int) -> Any:
                 "keep more of their data: leave --kept out, or say --kept 1"
             )
         return given["kept"]
-    even = given["alpha"] == math.inf
-    if even and not left_over(n, k):
-        return even_ratio(given["patches"], k) if given["method"] is NoiseMethod.cutmix else 1 / k
-    check_delta(given["delta"])
-    return RandomMasks(
-        alpha=None if even else given["alpha"],
-        failure=_FAILURE * given["delta"],
-        clients=n,
-        k_times=given["k_times"],
+    alpha = None if given["alpha"] == math.inf else given["alpha"]
+    return ratios_of(
+        family, given["patches"], k, alpha, given["delta"], clients=n, k_times=given["k_times"]
     )
-
-
-def left_over(clients: int | None, k: int) -> int:
-    """Return how many clients form a smaller group; 0 if their number is not given."""
-    return 0 if clients is None else clients % k

@@ -14,6 +14,8 @@ from flwr_splitmix.words import counted
 
 Floats = NDArray[np.float64]
 
+_RARE = 1e-6
+
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMasks:
@@ -34,18 +36,22 @@ class RandomMasks:
         assumes that all groups have k members.
     k_times
         Whether a batch is sent as often as its group has members, with fresh masks (k-times).
+    batches
+        Batches of a pass, of which the one that costs most is charged, as in a server's ledger,
+        which does not know where a record is. 1 is the view of one record.
 
     Raises
     ------
     ValueError
         If `alpha` is not a number above 0 or None, `failure` is not strictly between 0 and 1, or
-        there are no clients.
+        there are no clients or no batches.
     """
 
     alpha: float | None
     failure: float
     clients: int | None = None
     k_times: bool = False
+    batches: int = 1
 
     def __post_init__(self) -> None:
         if self.alpha is not None and not (math.isfinite(self.alpha) and self.alpha > 0):
@@ -55,6 +61,8 @@ class RandomMasks:
         if self.clients is not None and self.clients < 1:
             raise ValueError(f"clients is {self.clients}; it must be at least 1")
         check_truth("k_times", self.k_times)
+        if self.batches < 1:
+            raise ValueError(f"batches is {self.batches}; it must be at least 1")
 
     def sizes(self, k: int) -> dict[int, float]:
         """Return how likely a client is in a group of each size in a step.
@@ -71,9 +79,10 @@ class RandomMasks:
         return {k: 1 - rest / n, **({rest: rest / n} if rest else {})}
 
     def bound(self, costs: Mapping[int, Floats], k: int, draws: int) -> float:
-        """Return a bound on the total cost of `draws` independent steps, up to `failure`.
+        """Return a bound on the total cost of `draws` independent passes, up to `failure`.
 
-        Chernoff's bound for the exact distribution, minimised over a grid of its parameter.
+        Chernoff's bound, minimised over a grid of its parameter, for the exact distribution; with
+        `k_times` the worst of several batches is bounded by the sum of their probabilities.
 
         Parameters
         ----------
@@ -87,21 +96,49 @@ class RandomMasks:
         if not (math.isfinite(worst) and worst > 0):
             return draws * worst
         slopes = np.logspace(-6, 4, 401) / worst
-        logs = np.full(len(slopes), -math.inf)
-        for size, chance in sizes.items():
-            likely = kept_distribution(len(costs[size]) - 1, size, self.alpha)
-            possible = costs[size][likely > 0]
-            most = float(possible.max())
-            tilted = np.multiply.outer(slopes, possible - most)  # at most 0: no overflow
-            one = np.log(np.exp(tilted) @ likely[likely > 0]) + slopes * most
-            logs = np.logaddexp(logs, math.log(chance) + times[size] * one)
+        shares = {size: kept_distribution(len(costs[size]) - 1, size, self.alpha) for size in sizes}
+        if self.k_times:
+            logs = np.full(len(slopes), -math.inf)
+            for size, chance in sizes.items():
+                one = _log_mean_exp(slopes, costs[size], shares[size])
+                logs = np.logaddexp(logs, math.log(chance) + times[size] * one)
+            logs += math.log(self.batches)
+        else:
+            of_all = np.concatenate([costs[size] for size in sizes])
+            chances = np.concatenate([chance * shares[size] for size, chance in sizes.items()])
+            logs = _log_mean_exp(slopes, *_worst_of(self.batches, of_all, chances))
         bounds = (draws * logs - math.log(self.failure)) / slopes
         return float(min(bounds.min(), draws * worst))
+
+
+def _log_mean_exp(slopes: Floats, values: Floats, chances: Floats) -> Floats:
+    """Return the logarithm of the mean of `exp(slope * value)` for each slope."""
+    possible = values[chances > 0]
+    most = float(possible.max())
+    tilted = np.exp(np.multiply.outer(slopes, possible - most))  # at most 1: no overflow
+    logs: Floats = np.log(tilted @ chances[chances > 0]) + slopes * most
+    return logs
+
+
+def _worst_of(draws: int, values: Floats, chances: Floats) -> tuple[Floats, Floats]:
+    """Return the distribution of the largest of independent draws: sorted values, chances."""
+    order = np.argsort(values)
+    # Summed from the largest value down, so that the smallest chances keep their digits.
+    above = np.minimum(np.cumsum(chances[order][::-1]), 1.0)
+    with np.errstate(divide="ignore"):
+        reached = -np.expm1(draws * np.log1p(-above))
+    return values[order], np.maximum(np.diff(reached, prepend=0.0)[::-1], 0.0)
 
 
 def even_ratio(patches: int, k: int) -> float:
     """Return the largest ratio of a client when `patches` are divided as evenly as possible."""
     return -(-patches // k) / patches
+
+
+def least_ratio(patches: int, k: int, alpha: float | None) -> float:
+    """Return a ratio above 0 below which one of `k` members is once in a million draws."""
+    likely = kept_distribution(patches, k, alpha)
+    return (1 + int(np.argmax(np.cumsum(likely[1:]) > _RARE))) / patches
 
 
 def kept_distribution(patches: int, k: int, alpha: float | None) -> Floats:

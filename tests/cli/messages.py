@@ -144,6 +144,13 @@ MISTAKES = (
         "clients without data", "vision",
         [*keys("partition='dirichlet' partition-alpha=0.01"), "--nodes", "12"], ok=True,
     ),
+    Mistake(
+        "a budget below one batch", "vision",
+        keys("strategy='DPCutMixSL' sigma-s=0.01 sigma-y=0.01 max-epsilon=4.0"),
+    ),
+    Mistake(
+        "noise on a part only", "vision", keys("strategy='DPCutMixSL' sigma-s=5.0"), ok=True
+    ),
     Mistake("columns of other names", "language", keys(FILE), rows),
     Mistake(
         "labels that are no class", "language",

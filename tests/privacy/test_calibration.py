@@ -130,6 +130,25 @@ def test_a_plan_for_clients_of_whom_some_are_left_over_holds(
         assert full.rho < totals.mean()
 
 
+@pytest.mark.parametrize("n", [4, 5, 6])
+def test_a_plan_for_the_worst_batch_of_each_pass_holds(n: int) -> None:
+    """A server's ledger charges these; the plan of one record lay below it."""
+    k, alpha, passes, batches, failure, runs = 3, 1.5, 40, 8, 0.05, 200
+    release = replace(RELEASE, noise=replace(NOISE, sigma_s=4.0))
+    masks = RandomMasks(alpha=alpha, failure=failure, clients=n, batches=batches)
+    plan = ReleasePlan(release=release, passes=passes, delta=0.1, kept=masks, k=k)
+    rng = np.random.default_rng(0)
+    totals = np.zeros(runs)
+    for run in range(runs):
+        sizes = np.where(rng.random(passes * batches) < (n % k) / n, n % k, k)
+        kept = [sample_counts(16, int(size), alpha, rng)[0] / 16 for size in sizes]
+        costs = release_costs(release, "replace", np.array(kept)).sum(axis=-1)
+        totals[run] = costs.reshape(passes, batches).max(axis=1).sum()
+    assert (totals > plan.rho).mean() <= failure
+    assert plan.rho < 1.1 * np.quantile(totals, 1 - failure)
+    assert replace(plan, kept=replace(masks, batches=1)).rho < totals.min()
+
+
 def test_of_all_clients_in_full_groups_the_plan_is_the_same() -> None:
     plan = ReleasePlan(release=RELEASE, passes=20, delta=1e-5, k=3)
     some = RandomMasks(alpha=6.0, failure=1e-6)
@@ -198,7 +217,7 @@ def test_nothing_sent_costs_nothing() -> None:
     ("wrong", "said"),
     [({"alpha": 0.0}, "alpha is 0.0"), ({"alpha": np.inf}, "alpha is inf"),
      ({"failure": 0.0}, "failure is 0.0"), ({"failure": 1.0}, "failure is 1.0"),
-     ({"clients": 0}, "clients is 0")],
+     ({"clients": 0}, "clients is 0"), ({"batches": 0}, "batches is 0")],
 )  # fmt: skip
 def test_masks_that_make_no_sense_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -26,6 +26,7 @@ from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
 from flwr_splitmix.apps.vision.first_round import check_number, check_plan, in_a_round
 from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.noise_cost import remark_noise
 from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
@@ -56,6 +57,7 @@ def check(
     right &= passes(lambda: check_devices(**devices), report) and passes(
         lambda: _check_model(config, report), report
     )
+    right = right and passes(lambda: _check_noise(config, report), report)
     if right and setting is not None:
         passes(lambda: _advise(config, report, setting), report)
 
@@ -127,6 +129,11 @@ def _check_model(config: VisionConfig, report: Report) -> None:
     except ValueError:  # reported by the check of the clients
         return
     check_plan(strategy, config, segments.lower.geometry, clients)
+
+
+def _check_noise(config: VisionConfig, report: Report) -> None:
+    sizes = sizes_of_clients(config, report.nodes) if report.nodes_known else []
+    remark_noise(config, segments_of(config), _trial(config), sizes, report)
 
 
 def _try_one_image(segments: SplitModel) -> None:

@@ -12,7 +12,7 @@ from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.input_mixing import mix_inputs
-from flwr_splitmix.mixers import InputShare, SmashedShape
+from flwr_splitmix.mixers import InputShare, Plan, SmashedShape
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.strategies import SplitStrategy
@@ -49,16 +49,7 @@ def check_plan(
     ValueError, ClientError
         Raised by the strategy's mixer and the client.
     """
-    shape = SmashedShape(
-        config.batch_size,
-        geometry.patches,
-        geometry.width,
-        geometry.prefix,
-        geometry.grid,
-        strategy.upper.num_classes,
-    )
-    mixer = strategy.mixer.mixer if isinstance(strategy.mixer, MixedElsewhere) else strategy.mixer
-    plan = mixer.plan(range(clients), shape, np.random.default_rng(0))
+    plan = first_plan(strategy, config, geometry, clients)
     # Any image will do: only its size matters.
     image = torch.zeros(1, *images_of(config).train.shape)
     batch = image, torch.zeros(1, dtype=torch.int64)
@@ -71,6 +62,28 @@ def check_plan(
                     f"{error}; the patches' grid must divide image-size, and patch-size, cut-at "
                     "and cell set it"
                 ) from None
+
+
+def first_plan(
+    strategy: SplitStrategy, config: VisionConfig, geometry: Geometry, clients: int
+) -> Plan:
+    """Return a plan such as that of a first step of so many clients.
+
+    Raises
+    ------
+    ValueError
+        Raised by the strategy's mixer.
+    """
+    shape = SmashedShape(
+        config.batch_size,
+        geometry.patches,
+        geometry.width,
+        geometry.prefix,
+        geometry.grid,
+        strategy.upper.num_classes,
+    )
+    mixer = strategy.mixer.mixer if isinstance(strategy.mixer, MixedElsewhere) else strategy.mixer
+    return mixer.plan(range(clients), shape, np.random.default_rng(0))
 
 
 def in_a_round(strategy: SplitStrategy, nodes: int) -> int:

@@ -1,0 +1,82 @@
+"""What a run's settings say about its plan: passes over the data, and how much masks keep."""
+
+from __future__ import annotations
+
+from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.privacy.calibration import ReleasePlan
+from flwr_splitmix.privacy.events import Family
+from flwr_splitmix.privacy.masks import RandomMasks, even_ratio
+from flwr_splitmix.words import counted
+
+_FAILURE = 0.1  # fraction of delta reserved for masks not yet drawn
+
+
+def passes_of(steps: int, records: int, batch_size: int) -> int:
+    """Return over how many passes a client's batches of so many steps are spread.
+
+    Raises
+    ------
+    ValueError
+        If a batch is larger than all records.
+    """
+    if batch_size > records:
+        raise ValueError(
+            f"batch_size is {batch_size} for {counted(records, 'record')}; such batches are drawn "
+            "with replacement, and their number of passes is not known in advance"
+        )
+    return -(-steps // (records // batch_size))
+
+
+def ratios_of(
+    family: Family,
+    patches: int,
+    k: int,
+    alpha: float | None,
+    delta: float,
+    *,
+    clients: int | None = None,
+    k_times: bool = False,
+    batches: int = 1,
+) -> float | RandomMasks:
+    """Return what is known about a client's ratios, as `ReleasePlan.kept`.
+
+    Parameters
+    ----------
+    alpha
+        Concentration of the ratios; None makes them as even as possible.
+    delta
+        The plan's; a tenth of it is that of random masks.
+    clients, k_times, batches
+        As for `RandomMasks`.
+
+    Raises
+    ------
+    ValueError
+        If delta is not strictly between 0 and 1, or `RandomMasks` refuses a value.
+    """
+    if alpha is None and not left_over(clients, k):
+        return even_ratio(patches, k) if family == "cutmix" else 1 / k
+    check_delta(delta)
+    return RandomMasks(
+        alpha=alpha,
+        failure=_FAILURE * delta,
+        clients=clients,
+        k_times=k_times,
+        batches=batches,
+    )
+
+
+def left_over(clients: int | None, k: int) -> int:
+    """Return how many clients form a smaller group; 0 if their number is not given."""
+    return 0 if clients is None else clients % k
+
+
+def ratio_in_words(plan: ReleasePlan) -> str:
+    """Return how much of a sample a plan assumes to be sent."""
+    kept = plan.kept
+    if plan.release.family == "full":
+        return "1"
+    if not isinstance(kept, RandomMasks):
+        return f"{kept:.4g} of the sample in every pass"
+    drawn = "even" if kept.alpha is None else f"drawn with alpha {kept.alpha:g}"
+    return f"{drawn}; more with probability {kept.failure:g}, within delta"

@@ -1,0 +1,119 @@
+"""`splitmix check` says what noise will cost, and a run's ledger then says as much."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.vision.data import sizes_of_clients
+from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.noise_cost import remark_noise
+from tests.apps.vision_fit import ONE_STEP, fit, read
+
+NOISY: dict[str, Any] = {
+    **ONE_STEP, "strategy": "DPCutMixSL", "depth": 1, "sigma_s": 20.0, "sigma_y": 5.0,
+}  # fmt: skip
+
+
+def remarks(nodes: int | None = 4, **values: Any) -> list[str]:
+    config = read(**{**NOISY, **values})
+    report = Report("app", nodes or 2, nodes_known=nodes is not None)
+    sizes = [] if nodes is None else sizes_of_clients(config, nodes)
+    remark_noise(config, segments_of(config), config.trial(), sizes, report)
+    return report.remarks
+
+
+def planned(nodes: int, **values: Any) -> float:
+    (said,) = remarks(nodes, **values)
+    assert said.startswith("planned privacy: epsilon ")
+    return float(said.split()[3])
+
+
+@pytest.mark.parametrize(
+    ("values", "n", "least"),
+    [
+        ({"alpha": math.inf}, 2, 0.999),
+        ({"alpha": math.inf, "k": 3, "k_times": True}, 3, 0.9),
+        ({"strategy": "DPSL", "samples_per_client": 10}, 2, 0.999),
+        ({"strategy": "DPSL", "samples_per_client": 3}, 2, 0.999),  # with replacement
+        ({"strategy": "CutoutSL"}, 2, 0.999),
+        ({"strategy": "DPCutMixSFL", "cut_at": "blocks.0", "alpha": math.inf}, 2, 0.99),
+        ({}, 3, 0.6),
+        ({"strategy": "DPMixSL"}, 2, 0.5),
+        ({"rounding": "largest-remainder"}, 2, 0.5),
+        (
+            {"alpha": math.inf, "smashed_noise": "all", "clamp_labels": False,
+             "trusted_mixer": True}, 2, 0.999,
+        ),
+    ],
+)  # fmt: skip
+def test_a_runs_ledger_says_what_was_planned(
+    values: dict[str, Any], n: int, least: float, tmp_path: Path
+) -> None:
+    steps = {"steps_per_round": 5, **values}  # two batches of four in a pass, or one pass a batch
+    ledger = fit(tmp_path, n, **{**NOISY, **steps}).row["epsilon"]
+    assert least * planned(n, **steps) <= ledger <= 1.001 * planned(n, **steps)
+
+
+@pytest.mark.parametrize(
+    ("values", "why", "remedy"),
+    [
+        ({"sigma_y": 0.0}, "sigma-y is 0.0", "sigma-y above 0"),
+        ({"sigma_s": 0.0}, "sigma-s is 0.0", "sigma-s above 0"),
+        ({"clip": "none"}, "clip is 'none'", "clip 'patch', 'range' or 'sample'"),
+        ({"evaluation": "federated"}, "evaluation is 'federated'", "evaluation 'benchmark' or"),
+        ({"sigma_s": 1e-9}, "below the resolution of float32", "larger sigma-s and sigma-y"),
+        (
+            {"strategy": "DPSL", "model": "resnet18", "depth": 0},
+            "has BatchNorm", "a model without BatchNorm before the cut",
+        ),
+    ],
+)  # fmt: skip
+def test_a_run_without_epsilon_is_told_why_and_what_gives_one(
+    values: dict[str, Any], why: str, remedy: str
+) -> None:
+    (said,) = remarks(**values)
+    assert said.startswith("this run has no epsilon: ")
+    assert why in said
+    assert f"it would have one with {remedy}" in said
+
+
+def test_averaging_is_not_covered() -> None:
+    (said,) = remarks(strategy="DPCutMixSFL")
+    assert "Not covered: gradients sent to clients; lower segments sent to be averaged" in said
+    assert "averaged" not in remarks()[0]
+
+
+def test_what_is_not_known_is_said() -> None:
+    assert "k = 2 in full groups" in remarks(nodes=None)[0]
+    assert "k = 2 in groups of 3 clients, 1 left over" in remarks(3)[0]
+    (said,) = remarks(nodes=None, samples_per_client=0)
+    assert "`splitmix check --nodes` says it" in said
+
+
+@pytest.mark.parametrize("strategy", ["DPCutMixSL", "DPMixSL", "DPSL", "VanillaCutMixSL"])
+def test_a_budget_below_one_batch_is_an_error(strategy: str) -> None:
+    with pytest.raises(ConfigError, match=r"max-epsilon is 4, but with sigma-s 0.01 and sigma-y"):
+        remarks(strategy=strategy, sigma_s=0.01, sigma_y=0.01, max_epsilon=4.0)
+
+
+def test_the_round_in_which_a_budget_ends_is_said(tmp_path: Path) -> None:
+    values = {"alpha": math.inf, "num_server_rounds": 9, "steps_per_round": 2}
+    assert len(remarks(2, **values, max_epsilon=1e6)) == 1
+    limit = planned(2, **{**values, "num_server_rounds": 4}) * 1.001
+    _, said = remarks(2, **values, max_epsilon=limit)
+    assert "reaches it in about round 5 of 9" in said
+    done = fit(tmp_path, 2, **{**NOISY, **values}, max_epsilon=limit)
+    assert len(done.rows) == 4
+    enough = [float(word) for word in said.replace(",", "").split() if word[:1].isdigit()][-2:]
+    quiet = {"sigma_s": enough[0] * 1.01, "sigma_y": enough[1] * 1.01}
+    assert len(remarks(2, **{**values, **quiet}, max_epsilon=limit)) == 1
+
+
+def test_without_noise_nothing_is_said() -> None:
+    assert remarks(strategy="CutMixSL", sigma_s=0.0, sigma_y=0.0) == []
