@@ -25,6 +25,8 @@ from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.words import counted
 
+_RATIOS = 256  # told apart where ratios are not those of patches (Mixup)
+
 
 def remark_noise(
     config: VisionConfig,
@@ -151,8 +153,7 @@ class _Sends:
         mixer = self.mixer
         least = 1.0
         if self.release.family != "full":
-            cutmix = self.release.family == "cutmix"
-            steps = self.release.patches if cutmix else 256
+            steps = self.release.patches if self.release.family == "cutmix" else _RATIOS
             alpha = getattr(mixer, "alpha", None)
             if self.any_ratio:
                 least = max(1, getattr(mixer, "min_patches", 0)) / steps
@@ -225,15 +226,13 @@ def _gaps(config: VisionConfig, segments: SplitModel, report: Report) -> list[tu
 
 def _check_one_upload(config: VisionConfig, sends: _Sends) -> None:
     """Raise ConfigError if not even one upload fits into `max-epsilon`."""
-    plan = sends.one_upload(config)
-    cost = plan.epsilon()
     limit = config.max_epsilon
-    if not limit or cost <= limit:
+    if not limit or (cost := sends.one_upload(config).epsilon()) <= limit:
         return
-    said = f"epsilon {cost:.4g}" if math.isfinite(cost) else "more than any epsilon"
+    said = f"at least epsilon {cost:.4g}" if math.isfinite(cost) else "more than any epsilon"
     raise ConfigError(
         f"run-config: max-epsilon is {limit:g}, but with sigma-s {config.sigma_s:g} and sigma-y "
-        f"{config.sigma_y:g} a client's first batch costs at least {said}, so no client ever "
+        f"{config.sigma_y:g} a client's first batch costs {said}, so no client ever "
         "sends one; larger sigma-s and sigma-y, a smaller clip-norm, or a larger max-epsilon "
         "lets them train"
     )
