@@ -90,8 +90,8 @@ def test_averaging_is_not_covered() -> None:
 
 
 def test_what_is_not_known_is_said() -> None:
-    assert "k = 2 in full groups" in remarks(nodes=None)[0]
-    assert "k = 2 in groups of 3 clients, 1 left over" in remarks(3)[0]
+    assert "full groups of k = 2;" in remarks(nodes=None)[0]
+    assert "groups of k = 2 of 3 clients, 1 left over;" in remarks(3)[0]
     (said,) = remarks(nodes=None, samples_per_client=0)
     assert "`splitmix check --nodes` says it" in said
 

@@ -261,8 +261,11 @@ def _remark_epsilon(config: VisionConfig, sends: _Sends, have: _Images, report: 
         assumed.append("a client in every round")
     if plan.release.family != "full":
         rest = left_over(have.clients, sends.k)
-        full = f"groups of {have.clients} clients, {rest} left over" if rest else "full groups"
-        assumed += [f"k = {sends.k} in {full}", f"ratio {ratio_in_words(plan)}"]
+        groups = f"groups of k = {sends.k}"
+        groups = (
+            f"{groups} of {have.clients} clients, {rest} left over" if rest else f"full {groups}"
+        )
+        assumed += [groups, f"ratio {ratio_in_words(plan)}"]
         if plan.release.seen == "sum":
             assumed.append("only sums seen")
     covers = {
