@@ -181,7 +181,7 @@ def test_the_names_handed_to_users_need_no_strategy() -> None:
     parts = {e.part for e in imports_of(LIBRARY) if e.file == LIBRARY / "__init__.py"}
     own = parts & {*MAY_IMPORT, *ON_TOP}
     assert own <= {
-        "client_app", "clients", "links", "runs", "schedule", "segments", "mixers", "threads",
+        "client_app", "clients", "links", "runs", "schedule", "segments", "privacy", "threads",
     }  # fmt: skip
 
 
