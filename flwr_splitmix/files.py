@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomic(path: Path, data: bytes, *, flush: bool = True, private: bool = False) -> None:
+def write_atomic(
+    path: Path, data: bytes, *, flush: bool = True, private: bool = False, parents: bool = True
+) -> None:
     """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
 
     Parameters
@@ -22,13 +24,17 @@ def write_atomic(path: Path, data: bytes, *, flush: bool = True, private: bool =
         ends, but not a loss of power.
     private
         Whether only the owner may read it; others may as the process's umask says.
+    parents
+        Whether to make missing folders, rather than fail: not where one that was removed must not
+        come back.
 
     Raises
     ------
     OSError
         If the data cannot be written (a full disk, say); the old file is intact then.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if parents:
+        path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = _open_beside(path, 0o600 if private else 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -54,10 +60,10 @@ def _open_beside(path: Path, mode: int) -> tuple[int, Path]:
             continue  # try other digits
 
 
-def write_json(path: Path, value: Any, *, private: bool = False) -> None:
-    """Write `value` as `strict_json`, indented, atomically; for `private` see `write_atomic`."""
+def write_json(path: Path, value: Any, *, private: bool = False, parents: bool = True) -> None:
+    """Write `value` as `strict_json`, indented, atomically; for the options see `write_atomic`."""
     text = strict_json(value, indent=2, sort_keys=True) + "\n"
-    write_atomic(path, text.encode(), private=private)
+    write_atomic(path, text.encode(), private=private, parents=parents)
 
 
 NOT_FINITE = ("nan", "inf", "-inf")

@@ -6,6 +6,7 @@ an interrupted recording is readable up to its last whole step. Only the owner m
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import shutil
@@ -178,6 +179,7 @@ class DiskTrace(Trace):
         self.path = Path(path)
         self._shares = {kind.name: kind for kind in known_shares(shares)}
         self._told_unknown: set[object] = set()
+        self._made = False
         self._known: tuple[dict[tuple[int, int], int], dict[int, int]] | None = None
 
     def add(self, step: Recorded) -> None:
@@ -199,9 +201,18 @@ class DiskTrace(Trace):
             )
 
     def make(self) -> None:
-        """Create the directory."""
+        """Create the directory.
+
+        Raises
+        ------
+        OSError
+            If that fails, or it was removed after this trace had made it: it does not come back.
+        """
+        if self._made and not self.path.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "it has been removed")
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
+        self._made = True
 
     def steps(self, newest: int | None = None) -> Iterator[Recorded]:
         """Read the steps, oldest first; unreadable ones are skipped with a warning."""

@@ -101,7 +101,7 @@ def display() -> Iterator[Display]:
 
 
 class RemovedError(Exception):
-    """The folder that holds the log of the run has been removed."""
+    """The folder of the run has been removed."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Followed:
     position, looked
         Position up to which the log was read, and when the run's directory was last looked for.
     removed
-        Whether the log's folder has been removed while the run was followed.
+        Whether the run's folder has been removed while the run was followed.
     """
 
     flower_run: int
@@ -143,7 +143,7 @@ class Followed:
         Raises
         ------
         RemovedError
-            If the log is gone, once; after that there are no lines.
+            If the run's folder is gone, once; after that there are no lines, as without a log.
         """
         if self.removed:
             return []
@@ -152,8 +152,10 @@ class Followed:
                 file.seek(self.position)
                 whole, end, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:
+            if self.run is None or not self.run.removed:
+                return []
             self.removed = True
-            raise RemovedError(f"{self.log.parent} has been removed") from None
+            raise RemovedError(f"{self.run.path} has been removed") from None
         self.position += len(whole) + len(end)
         return _COLOURS.sub("", whole.decode("utf-8", errors="replace")).splitlines()
 
@@ -169,8 +171,9 @@ class Followed:
             self._move_log(self.run.path / LOG, last_time)
 
     def _move_log(self, there: Path, last_time: bool) -> None:
-        with suppress(FileNotFoundError):  # of an earlier part of a resumed run
-            there.rename(there.with_suffix(f".{time.time_ns()}.log"))
+        if there.exists():  # of an earlier part of a resumed run
+            with suppress(FileNotFoundError):
+                there.rename(there.with_suffix(f".{time.time_ns()}.log"))
         before, self.log = self.log, there
         try:
             os.replace(before, there)  # its writer keeps writing to it
@@ -191,7 +194,7 @@ def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) 
     Raises
     ------
     RemovedError
-        If the log's folder has been removed, once: it can be followed on without.
+        If the run's folder has been removed, once: it can be followed on without.
     """
     while True:
         over = writer.poll() is not None

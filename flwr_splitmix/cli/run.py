@@ -257,10 +257,10 @@ def _finish(
     followed: Followed, status: str, details: str, interrupted: bool, resuming: str
 ) -> None:
     """Print the summary, or one red sentence, and exit with the run's status."""
-    if followed.removed:
+    if followed.run is not None and followed.run.removed:
         ended = {"finished:completed": "has completed", "running": "may still be running"}
         _fail(
-            f"{followed.log.parent} was removed while the run was in progress; the run "
+            f"{followed.run.path} was removed while the run was in progress; the run "
             f"{ended.get(status, 'was stopped')}, and nothing of it is kept"
         )
     if status == "finished:completed":

@@ -77,7 +77,10 @@ def read_connection(name: str | None) -> Connection:
     """
     file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
     known = _table(_described(file), "superlink", file)
-    chosen = _table(known, name or str(known.get("default", "")), file, "superlink.")
+    chosen_name = name or str(known.get("default", ""))
+    if chosen_name == "default":  # the name of the entry that names one
+        return Connection(name, False, ())
+    chosen = _table(known, chosen_name, file, "superlink.")
     address = str(chosen.get("address", ""))
     if address in LOCAL or (not address and "options" in chosen):
         return Connection(name, True, tuple(map(_local_port, PORTS)))

@@ -118,8 +118,9 @@ class KeptMixtures(Observer):
         if self._directory is None or not self.newest:
             return
         mixtures = [asdict(mixture) for mixture in self.newest]
+        kept = {"round": event.server_round, "mixtures": mixtures}
         try:
-            write_json(self._directory / FILE, {"round": event.server_round, "mixtures": mixtures})
+            write_json(self._directory / FILE, kept, parents=False)
         except OSError as error:
             log.warning("the mixtures could not be written: %s", error.strerror or error)
 

@@ -65,6 +65,6 @@ class ProgressFile(Observer):
         self._facts |= facts
         self._written = time.monotonic()
         try:
-            write_atomic(self._file, json.dumps(self._facts).encode(), flush=False)
+            write_atomic(self._file, json.dumps(self._facts).encode(), flush=False, parents=False)
         except OSError as error:
             log.debug("progress cannot be written: %s", error.strerror)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_splitmix.values import check_truth
+from flwr_splitmix.values import check_truth, whole_number
 from flwr_splitmix.words import counted
 
 Floats = NDArray[np.float64]
@@ -61,7 +61,7 @@ class RandomMasks:
         if self.clients is not None and self.clients < 1:
             raise ValueError(f"clients is {self.clients}; it must be at least 1")
         check_truth("k_times", self.k_times)
-        if self.batches < 1:
+        if whole_number("batches", self.batches) < 1:
             raise ValueError(f"batches is {self.batches}; it must be at least 1")
 
     def sizes(self, k: int) -> dict[int, float]:

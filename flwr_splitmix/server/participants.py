@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,10 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links import Clients, Link, LinkError
 from flwr_splitmix.server.federation import Federation
+from flwr_splitmix.server.intake.checks import name_reasons
 from flwr_splitmix.server.without_data import WithoutData
+
+log = logging.getLogger("flwr.splitmix")
 
 
 class DrawAgainError(LinkError):
@@ -79,9 +83,14 @@ class Participants:
         if len(clients.nodes) >= min_nodes or not self._undrawn:
             return
         known = len(self._without_data.clients)
-        self._without_data.failures(clients.failures, clients.descriptions)
-        if len(self._without_data.clients) > known:
-            raise DrawAgainError(f"round {clients.server_round}: too few clients have data")
+        failures = self._without_data.failures(clients.failures, clients.descriptions)
+        if len(self._without_data.clients) == known:
+            return
+        if failures:
+            log.warning(
+                "round %d is drawn again, without %s", clients.server_round, name_reasons(failures)
+            )
+        raise DrawAgainError(f"round {clients.server_round}: too few clients have data")
 
     def finish_round(self, clients: Clients) -> dict[int, str]:
         """Note who has finished a round; return why others failed, if not for lack of data."""

@@ -46,6 +46,7 @@ def planned(nodes: int, **values: Any) -> float:
         ({}, 3, 0.6),
         ({"strategy": "DPMixSL"}, 2, 0.5),
         ({"rounding": "largest-remainder"}, 2, 0.5),
+        ({"regroup": "epoch"}, 3, 0.3),  # the same client is left over in all steps of a round
         (
             {"alpha": math.inf, "smashed_noise": "all", "clamp_labels": False,
              "trusted_mixer": True}, 2, 0.999,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -227,3 +228,15 @@ def test_a_step_larger_than_the_bound_is_kept_alone(tmp_path: Path) -> None:
 def test_bounds_must_be_positive() -> None:
     with pytest.raises(ValueError, match="max_bytes is 0; it must be at least 1"):
         MemoryTrace(max_bytes=0)
+
+
+def test_a_recording_that_is_removed_does_not_come_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would hold data that the user has just removed, where no command sees it."""
+    trace = DiskTrace(tmp_path / "run" / "trace")
+    trace.add(texts())
+    shutil.rmtree(tmp_path / "run")
+    trace.add(texts(1))
+    assert not (tmp_path / "run").exists()
+    assert f"a step could not be recorded in {trace.path}: it has been removed" in caplog.text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flwr_splitmix.cli.following import Followed
+from flwr_splitmix.cli.following import Followed, RemovedError
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import LOG, note_flower_run
 
@@ -52,3 +53,17 @@ def test_to_another_disk_it_moves_when_nothing_writes_it_any_more(
     assert not (tmp_path / "7.log").exists()
     (earlier,) = run.path.glob(f"{Path(LOG).stem}.*.log")
     assert earlier.read_text() == "of the part before\n"
+
+
+def test_a_log_that_is_removed_is_not_taken_for_its_run(run: Run, tmp_path: Path) -> None:
+    """The run was stopped, and called removed, though all of it was there."""
+    followed = Followed(7, tmp_path, tmp_path / "7.log")
+    assert followed.new_lines() == []
+    followed.log.write_text("a line\n")
+    followed.look_for_directory(True)
+    followed.log.unlink()
+    assert followed.new_lines() == []
+    shutil.rmtree(run.path)
+    with pytest.raises(RemovedError, match=f"{run.path} has been removed"):
+        followed.new_lines()
+    assert followed.new_lines() == []

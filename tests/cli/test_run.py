@@ -165,16 +165,14 @@ def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(
     assert writers[0].poll() is not None
 
 
-@pytest.mark.parametrize("known", [True, False])
 def test_a_run_whose_folder_is_removed_is_stopped(
-    known: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It was a traceback, and the run went on where no command saw it."""
     home = tmp_path / "home"
     created = Run.create({}, name="mine", home=home)
-    if known:
-        note_flower_run(created, 7)
-    folder = created.path if known else home / "flower-logs"
+    note_flower_run(created, 7)
+    folder = created.path
     stopped: list[int] = []
     writers: list[subprocess.Popen[bytes]] = []
 

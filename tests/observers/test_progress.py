@@ -75,3 +75,9 @@ def test_a_disk_that_is_full_stops_nothing(tmp_path: Path, monkeypatch: pytest.M
     watching.on_start(RunStarted("PSL", num_rounds=1))
     assert not list(tmp_path.iterdir())
     watching.on_end(RunEnded(1, {}))
+
+
+def test_a_folder_that_is_removed_does_not_come_back(tmp_path: Path) -> None:
+    watching = ProgressFile(tmp_path / "gone")
+    watching.on_start(RunStarted("PSL", num_rounds=1))
+    assert not (tmp_path / "gone").exists()

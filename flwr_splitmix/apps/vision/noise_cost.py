@@ -63,8 +63,8 @@ def remark_noise(
     have = _Images.of(config, strategy, sizes, report)
     if have is None:
         report.remarks.append(
-            "this run's epsilon follows from the number of images of each client, and so of "
-            "SuperNodes: `splitmix check --nodes` says it"
+            "this run's epsilon depends on how many images each client has, and so on the number "
+            "of SuperNodes: `splitmix check --nodes` says it"
         )
         return
     _remark_epsilon(config, sends, have, report)
@@ -127,7 +127,8 @@ class _Sends:
                 release=release, passes=passes, delta=config.delta, relation=config.relation
             )
         kept: float | RandomMasks = 1.0
-        fixed = left_over(clients, k) and config.grouping == "speed"  # to the same, in every step
+        # The same clients are left over in many steps.
+        fixed = left_over(clients, k) and (config.grouping == "speed" or config.regroup == "epoch")
         if self.any_ratio or fixed:
             k = 1 if left_over(clients, k) else k  # who is alone sends everything
             release = replace(release, times=self.times)

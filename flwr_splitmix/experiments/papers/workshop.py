@@ -159,7 +159,7 @@ FIGURE_3B = Experiment(
     tuple(Ordering((row, large), (row, small)) for row in _MIXED for small, large in pairwise(_K)),
     f"Neither variance nor sizes of groups are said: {_SHOWN:g}/255 and 2 to 5 are chosen here. "
     f"{_EPSILON} Of 10 clients, k = 3 leaves one, which sends everything, k = 4 leaves two, which "
-    "form a pair.",
+    "form a pair; Mixup's noise is 1/k there, too, though their ratios are 1 and 1/2.",
 )
 
 WORKSHOP = (TABLE_1, FIGURE_3A, FIGURE_3B, FIGURE_3C)

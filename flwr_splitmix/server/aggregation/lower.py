@@ -266,6 +266,12 @@ class LowerAggregator:
                 f"aggregate_train of {type(self.strategy).__name__} returns {described(made)}; "
                 "needed is a pair of an ArrayRecord and a MetricRecord"
             )
+        for part, kind in zip(made, (ArrayRecord, MetricRecord), strict=True):
+            if part is not None and not isinstance(part, kind):
+                raise AggregatorError(
+                    f"aggregate_train of {type(self.strategy).__name__} returns {described(part)} "
+                    f"in its pair where {kind.__name__} is needed"
+                )
         arrays, metrics = made
         return arrays, metrics
 

@@ -338,8 +338,10 @@ def test_an_aggregator_that_makes_nothing_of_its_clients_is_an_error() -> None:
         (None, "Own made nothing of the weights of 5 clients"),
         ((None, None), "Own made nothing of the weights of 5 clients"),
         (ArrayRecord(), "aggregate_train of Own returns an ArrayRecord; needed is a pair of an"),
+        ((1, 2), "aggregate_train of Own returns an int in its pair where ArrayRecord is needed"),
+        ((ArrayRecord(), {}), "returns a dict in its pair where MetricRecord is needed"),
     ],
-    ids=["nothing", "a pair of nothing", "no pair"],
+    ids=["nothing", "a pair of nothing", "no pair", "a pair of numbers", "no metrics"],
 )
 def test_what_an_own_aggregator_returns_is_named(returned: object, sentence: str) -> None:
     """A method that ends without a return was Python's error about unpacking."""
