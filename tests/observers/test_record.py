@@ -186,7 +186,7 @@ def test_mixtures_are_those_of_their_round(
 def test_a_full_disk_costs_the_mixtures_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(path: Path, value: object) -> None:
+    def full(path: Path, value: object, **how: bool) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("flwr_splitmix.observers.mixtures.write_json", full)
