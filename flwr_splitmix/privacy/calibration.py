@@ -23,7 +23,8 @@ from flwr_splitmix.privacy.masks import RandomMasks
 from flwr_splitmix.privacy.noise import GaussianNoise
 from flwr_splitmix.words import counted
 
-_STEPS = 256  # of Mixup's ratios
+MIXUP_RATIOS = 256
+"""Steps in which ratios are told apart that are not those of patches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ class ReleasePlan:
         # Mixup's ratios are not rounded to patches. A count over a fixed total is the ratio plus
         # a rounding of mean zero, so by Jensen's inequality it stands for the ratio wherever the
         # cost is convex in it: quadratic, or constant as labels noised before scaling are at most.
-        costs = self._costs(np.linspace(0, 1, _STEPS + 1), size)
+        costs = self._costs(np.linspace(0, 1, MIXUP_RATIOS + 1), size)
         if self.release.noise.label_noise == "before":
             costs[:, 1] = costs[-1, 1]
         return costs[:, 0] + costs[:, 1]

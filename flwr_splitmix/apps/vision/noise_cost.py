@@ -16,6 +16,7 @@ from flwr_splitmix.mixers.accounting import release_of
 from flwr_splitmix.mixers.grouping import GroupMixer
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.privacy import RandomMasks, Release, ReleasePlan
+from flwr_splitmix.privacy.calibration import MIXUP_RATIOS
 from flwr_splitmix.privacy.events import OUTSIDE
 from flwr_splitmix.privacy.masks import least_ratio
 from flwr_splitmix.privacy.run_plan import left_over, passes_of, ratio_in_words, ratios_of
@@ -24,8 +25,6 @@ from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.words import counted
-
-_RATIOS = 256  # told apart where ratios are not those of patches (Mixup)
 
 
 def remark_noise(
@@ -154,7 +153,7 @@ class _Sends:
         mixer = self.mixer
         least = 1.0
         if self.release.family != "full":
-            steps = self.release.patches if self.release.family == "cutmix" else _RATIOS
+            steps = self.release.patches if self.release.family == "cutmix" else MIXUP_RATIOS
             alpha = getattr(mixer, "alpha", None)
             if self.any_ratio:
                 least = max(1, getattr(mixer, "min_patches", 0)) / steps
