@@ -152,6 +152,11 @@ class Experiment:
     scores: tuple[TableScore, ...] = (TOP1,)
     epochs: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def offered(self) -> int:
+        """Number of the table's places that can be run."""
+        return sum(entry.variant is not None for entry in self.entries)
+
     def epochs_at(self, scale: Scale) -> int:
         """Return the number of epochs of the experiment's cells at a scale."""
         return self.epochs.get(scale.name, scale.recipes[self.track].epochs)

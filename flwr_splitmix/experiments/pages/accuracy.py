@@ -38,11 +38,6 @@ class AccuracyResults(Results[Measured]):
         return tuple(sorted(every - {""}))
 
     @property
-    def offered(self) -> int:
-        """Number of the table's places that can be run."""
-        return sum(entry.variant is not None for entry in self.experiment.entries)
-
-    @property
     def verdicts(self) -> list[Verdict]:
         """Verdicts on the paper's orderings, in order."""
         return [claim.verdict for claim in self.table.claims]

@@ -38,11 +38,6 @@ class PrivacyResults(Results[Reached]):
         return table_of(self.experiment, place, self.measured_at)
 
     @property
-    def offered(self) -> int:
-        """Number of the table's places that can be run."""
-        return sum(entry.victim is not None for entry in self.experiment.entries)
-
-    @property
     def verdicts(self) -> list[Verdict]:
         """Verdicts on the paper's orderings, in order."""
         return [verdict for _, verdict, _ in self.table.claims]

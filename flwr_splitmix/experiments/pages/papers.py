@@ -57,12 +57,15 @@ def experiments_block(paper: str, results: Sequence[Results[Any]]) -> str:
             rows.append([*head, _extent(result), counted(result.verdicts) or NOTHING])
             head = ["", "", ""]
         if not own:
-            rows.append([*head, "not run", NOTHING])
+            rows.append([*head, "not run" if experiment.offered else "not offered", NOTHING])
     return "\n".join(grid(("experiment", "shows", "where", "run", "orderings"), rows))
 
 
 def overview_block(scale: Scale, results: Sequence[Results[Any]]) -> str:
-    """Return a table of all papers: how much was run at a scale, and how many orderings hold."""
+    """Return a table of all papers: how much was run at a scale, and how many orderings hold.
+
+    Experiments of which no place can be run are not counted.
+    """
     rows = []
     for paper, page in PAGES.items():
         own = [
@@ -70,7 +73,7 @@ def overview_block(scale: Scale, results: Sequence[Results[Any]]) -> str:
             for result in results
             if result.scale.name == scale.name and paper_of(result.experiment) == paper
         ]
-        every = experiments_of(paper)
+        every = [each for each in experiments_of(paper) if each.offered]
         verdicts = Counter(verdict for result in own for verdict in result.verdicts)
         run = {result.experiment.name for result in own if result.count}
         verdicts["not run"] += sum(
@@ -105,6 +108,6 @@ def _extent(result: Results[Any]) -> str:
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     plural = "" if seeds == "1" else "s"
     return (
-        f"`{result.scale.name}`, {result.dataset}: {len(counts)} of {result.offered} places, "
-        f"{seeds} seed{plural}"
+        f"`{result.scale.name}`, {result.dataset}: {len(counts)} of {result.experiment.offered} "
+        f"places, {seeds} seed{plural}"
     )

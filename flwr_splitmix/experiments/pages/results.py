@@ -68,11 +68,6 @@ class Results(ABC, Generic[One]):
 
     @property
     @abstractmethod
-    def offered(self) -> int:
-        """Number of the table's places that can be run."""
-
-    @property
-    @abstractmethod
     def verdicts(self) -> list[Verdict]:
         """Verdicts on the paper's orderings, in order."""
 

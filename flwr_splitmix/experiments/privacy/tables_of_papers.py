@@ -67,6 +67,11 @@ class PrivacyExperiment:
     orderings: tuple[Ordering, ...] = ()
     note: str = ""
 
+    @property
+    def offered(self) -> int:
+        """Number of the table's places that can be run."""
+        return sum(entry.victim is not None for entry in self.entries)
+
     def cells(self, seeds: Sequence[int]) -> Iterator[tuple[PrivacyEntry, MatrixCell]]:
         """Yield (entry, cell) for every entry that can be run, all of one seed before the next."""
         for seed in seeds:
