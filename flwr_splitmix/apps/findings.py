@@ -82,7 +82,9 @@ def describe_clients(report: Report, sizes: Sequence[int], batch_size: int, rows
     rows
         What the rows are called, such as "training rows".
     """
-    report.facts["clients"] = f"{len(sizes)}, with {min(sizes)} to {max(sizes)} {rows}"
+    fewest, most = min(sizes), max(sizes)
+    each = f"{fewest} {rows} each" if fewest == most else f"{fewest} to {most} {rows}"
+    report.facts["clients"] = f"{len(sizes)}, with {each}"
     empty = [client for client, size in enumerate(sizes) if not size]
     if empty:
         have = "has" if len(empty) == 1 else "have"
