@@ -9,7 +9,7 @@ import numpy as np
 LEVEL = 0.95
 RESAMPLES = 1000
 FEW = 6
-"""Least number of groups that can decide: of five fair coins all fall alike one time in 32."""
+"""Least number of groups that can decide: five fair coins all fall alike one time in 16."""
 MANY = 30
 """Number of groups from which a percentile interval is wide enough as it is."""
 

@@ -61,7 +61,7 @@ class RoundLoop(RoundMessages):
         A Flower strategy that aggregates the clients' segments once a round; None leaves them
         with their clients.
     min_nodes
-        Fewest clients: a round with fewer ends with an error.
+        Fewest clients: with fewer in a round, the run ends with an error.
     metrics
         Makes the rows of the run; None makes the standard rows.
 

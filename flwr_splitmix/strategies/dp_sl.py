@@ -46,7 +46,7 @@ class DPMixSFL(DPMixSL):
 class DPCutMixSL(CutMixSL):
     """CutMixSL whose clients clip and add noise to everything they send; takes its options.
 
-    Source: DP-CutMixSL, equation 1 and table 1.
+    Source: DP-CutMixSL, table 1; equation 1 with `GaussianNoise(label_noise="before")`.
     """
 
     needs_noise = True

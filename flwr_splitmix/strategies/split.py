@@ -84,7 +84,8 @@ class SplitStrategy(RoundLoop):
         Fraction of the nodes that take part in a round, by default 1.0; the nodes are drawn from
         the seed.
     min_nodes
-        Fewest clients: a round with fewer ends with an error. By default what the mixer needs.
+        Fewest clients: with fewer in a round, the run ends with an error. By default what the mixer
+        needs.
     evaluation, evaluate_every
         "federated" or "benchmark" evaluation over the link every `evaluate_every` rounds (1) and
         after the last one; by default "none". For central evaluation pass an `evaluate_fn` to

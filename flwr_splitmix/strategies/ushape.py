@@ -58,7 +58,7 @@ class UShapeStrategy(RoundLoop):
         By default the mean number of full batches of the round's clients, times
         `epochs_per_round`.
     min_nodes
-        Fewest clients: a round with fewer ends with an error.
+        Fewest clients: with fewer in a round, the run ends with an error.
     **options
         See `SplitStrategy`.
 

@@ -127,7 +127,7 @@ def test_seconds_megabytes_and_days_are_the_codes_own() -> None:
         f"within {PING_SECONDS + UNANSWERED_SECONDS} s, since a ping every {PING_SECONDS} s must "
         f"be answered within {UNANSWERED_SECONDS} s",
         f"knows after {PING_SECONDS + UNCONFIRMED_SECONDS} s that",
-        f"20 s begin afterwards, or after {NOTICE_SECONDS} s",
+        f"20 s start when that ends, at the latest {NOTICE_SECONDS} s after the break",
         f"keeps its nodes for {SILENCE / 3600:g} hours",
         f"`attach-timeout` ({in_app()['attach-timeout']:g} s)",
         f"`step-timeout` ({in_app()['step-timeout']:g} s)",
