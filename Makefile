@@ -65,7 +65,7 @@ lint: $(READY)
 	cd apps/vision && MYPYPATH=../.. ../../$(BIN)/mypy --config-file ../../pyproject.toml .
 	cd apps/language && MYPYPATH=../.. ../../$(BIN)/mypy --config-file ../../pyproject.toml .
 
-bench: $(READY)
+bench: $(READY)  ## what the pages cite, with default options: hours; what lacks its texts or model says so
 	$(BIN)/python -m benchmarks.step_time --out out/step_time.json
 	$(BIN)/python -m benchmarks.waiting_threads --out out/waiting_threads.json
 	$(BIN)/python -m benchmarks.products --out out/products.json
@@ -78,7 +78,13 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.many_nodes --out out/many_nodes.json
 	$(BIN)/python -m benchmarks.wire_formats --out out/wire_formats.json
 	$(BIN)/python -m benchmarks.ushape --out out/ushape.json
+	$(BIN)/python -m benchmarks.recording --out out/recording.json
+	$(BIN)/python -m benchmarks.own_labels --out out/own_labels.json
+	$(BIN)/python -m benchmarks.image_attacks --out out/image_attacks.json
 	$(BIN)/python -m benchmarks.mixguard_attacks --out out/mixguard_attacks.json
+	$(BIN)/python -m benchmarks.samplers --out out/samplers.json
+	$(BIN)/python -m benchmarks.head_probe --out out/head_probe.json
+	$(BIN)/python -m benchmarks.text_attacks --out out/text_attacks.json
 
 compat:  ## the oldest supported Flower, and the oldest and the newest supported transformers
 	test -x .venv-compat/bin/python || $(PYTHON) -m venv .venv-compat
