@@ -109,7 +109,7 @@ def test_the_readme_requires_the_systems_of_the_classifiers() -> None:
     kind = "Operating System :: "
     named = [c for c in PROJECT["classifiers"] if c.startswith(kind)]
     (required,) = re.findall(
-        r"^Requirements: (\w+) or (\w+),", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
+        r"^Requirements: (\w+) or (\w+);", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
     )
     assert {s.lower() for s in required} == {c.rpartition(" ")[2].lower() for c in named}
 
