@@ -7,6 +7,7 @@ from pkgutil import iter_modules
 
 from flwr_splitmix.mixers.cutout import RandomCutout
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge, IdShare
+from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.grouping import GroupMixer
 from flwr_splitmix.mixers.input_level import InputLevel, InputShare
 from flwr_splitmix.mixers.mask_share import MaskShare, PatchShare
@@ -18,7 +19,7 @@ from flwr_splitmix.mixers.noisy import Noisy, NoisyShare
 from flwr_splitmix.mixers.none import NoMixing
 from flwr_splitmix.mixers.patch_cutmix import PatchCutMix
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape, each_alone
-from flwr_splitmix.mixers.share import FullShare, Share, share_from_wire
+from flwr_splitmix.mixers.share import Share, share_from_wire
 from flwr_splitmix.mixers.shuffled import Shuffled
 from flwr_splitmix.mixers.vanilla_cutmix import BoxShare, VanillaCutMix
 from flwr_splitmix.mixers.wrapper import WrappedMixer

@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixup import Mixup
 from flwr_splitmix.mixers.noisy import Noisy
 from flwr_splitmix.mixers.patch_cutmix import PatchCutMix
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
-from flwr_splitmix.mixers.share import FullShare, LabelKind, Share
+from flwr_splitmix.mixers.share import LabelKind, Share
 from flwr_splitmix.privacy.noise import GaussianNoise
 
 KINDS: dict[str, type[Mixer]] = {kind.__name__: kind for kind in (PatchCutMix, Mixup)}

@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
-from flwr_splitmix.mixers.share import FullShare, LabelKind
+from flwr_splitmix.mixers.share import LabelKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
-from flwr_splitmix.mixers.share import Share, picked, place_upload
+from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.mixers.share_hooks import picked, place_upload
 from flwr_splitmix.words import counted
 
 Cover = Literal["partition", "weighted", "partial"]

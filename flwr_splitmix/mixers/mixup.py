@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
 from flwr_splitmix.mixers.masks import sample_ratios
 from flwr_splitmix.mixers.plan import Member, SmashedShape
-from flwr_splitmix.mixers.share import FullShare
 from flwr_splitmix.privacy.events import Family
 
 

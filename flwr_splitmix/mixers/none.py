@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
-from flwr_splitmix.mixers.share import FullShare
 
 
 class NoMixing(Mixer):

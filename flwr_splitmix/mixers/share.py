@@ -12,7 +12,6 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.plain import check_fields, fits, is_sent, kind_of
 from flwr_splitmix.privacy.events import Family
-from flwr_splitmix.words import described
 
 Plain = bool | int | float | str | list[Any] | dict[str, Any]
 """The values of a share on the wire: plain values, and lists and dictionaries of them."""
@@ -232,75 +231,6 @@ def _convert(value: Any, kind: str) -> str:
     return f": convert it with {kind}(...)" if isinstance(value, np.generic) else ""
 
 
-def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what a share uploads of smashed data, and its anchor; see `Share.upload`.
-
-    Raises
-    ------
-    ValueError
-        If `upload` does not return two tensors, or the upload has not the shape that the server
-        waits for (`upload_shape`).
-    """
-    made = share.upload(smashed)
-    pair = made if isinstance(made, tuple) else (made,)
-    if len(pair) != 2 or not all(isinstance(tensor, Tensor) for tensor in pair):
-        kinds = ", ".join(type(tensor).__name__ for tensor in pair)
-        raise ValueError(
-            f"`upload` of share {share.name!r} must return (upload, anchor), two tensors; here is "
-            f"{kinds}"
-        )
-    upload, anchor = pair
-    if smashed.dim() != 3:  # the server refuses it, whatever the share makes of it
-        return upload, anchor
-    batch, tokens, width = smashed.shape
-    said: object = share.upload_shape((batch, tokens, width))
-    if not isinstance(said, (tuple, list)):
-        raise ValueError(
-            f"`upload_shape` of share {share.name!r} must return the shape (b, a, d) of its "
-            f"upload, three numbers; here is {described(said)}"
-        )
-    expected = tuple(said)
-    if tuple(upload.shape) != expected:
-        raise ValueError(
-            f"`upload` of share {share.name!r} makes a tensor of shape {tuple(upload.shape)}, but "
-            f"its `upload_shape` says {expected}"
-        )
-    return upload, anchor
-
-
-def place_upload(share: Share, mixed: Tensor, upload: Tensor) -> None:
-    """Let a share place its upload in its group's mixture; see `Share.place`.
-
-    Raises
-    ------
-    TypeError
-        If `place` returns another tensor, so that what it should have added in place is lost.
-    """
-    returned: object = share.place(mixed, upload)
-    if returned is not None and returned is not mixed:
-        raise TypeError(
-            f"`place` of share {share.name!r} returns {described(returned)}; it must add the "
-            "upload in place, such as mixed += upload, and return nothing"
-        )
-
-
-def picked(share: Share, gradient: Tensor) -> Tensor:
-    """Return the cut-layer gradient that a share picks; see `Share.pick`.
-
-    Raises
-    ------
-    TypeError
-        If `pick` returns no tensor.
-    """
-    own: object = share.pick(gradient)
-    if not isinstance(own, Tensor):
-        raise TypeError(
-            f"`pick` of share {share.name!r} returns {described(own)}; needed is the gradient of "
-            "the client's anchor, a tensor"
-        )
-    return own
-
-
 class UnknownShareError(ValueError):
     """A share of a kind that the reader was not given; `name` is what it calls itself."""
 
@@ -335,32 +265,3 @@ def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> 
             name,
         )
     return kinds[name].from_wire(arguments, tuple(kinds.values()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class FullShare(Share):
-    """All smashed data, unchanged: plain split learning."""
-
-    name: ClassVar[str] = "full"
-    family: ClassVar[Family | None] = "full"
-
-    @property
-    def overwrites(self) -> bool:
-        """True, unless a subclass places its upload otherwise."""
-        return type(self).place is FullShare.place
-
-    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
-        """Upload the smashed data itself."""
-        return smashed, smashed
-
-    def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Return the shape unchanged."""
-        return smashed
-
-    def place(self, mixed: Tensor, upload: Tensor) -> None:
-        """Copy the upload, which is alone in its group, unchanged."""
-        mixed.copy_(upload)
-
-    def pick(self, gradient: Tensor) -> Tensor:
-        """Return the whole gradient."""
-        return gradient

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers import Mixer, NoisyShare, Share, SmashedShape
 from flwr_splitmix.mixers.hooks import check_mixer, checked_plan
-from flwr_splitmix.mixers.share import place_upload, uploaded
+from flwr_splitmix.mixers.share_hooks import place_upload, uploaded
 
 LAW = "law of families, no share sends more than it is charged for"
 

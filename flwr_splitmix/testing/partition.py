@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers import Group, Member, Mixer, NoisyShare, SmashedShape
 from flwr_splitmix.mixers.hooks import check_mixer, checked_plan
-from flwr_splitmix.mixers.share import place_upload
+from flwr_splitmix.mixers.share_hooks import place_upload
 
 LAW = "law 3, masks partition"
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
-from flwr_splitmix.mixers.share import FullShare
+from flwr_splitmix.mixers.full_share import FullShare
 
 
 @dataclass(frozen=True, kw_only=True)

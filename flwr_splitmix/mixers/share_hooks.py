@@ -1,0 +1,77 @@
+"""Checks of a share: what the methods that a user writes for it return."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.words import described
+
+
+def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a share uploads of smashed data, and its anchor; see `Share.upload`.
+
+    Raises
+    ------
+    ValueError
+        If `upload` does not return two tensors, or the upload has not the shape that the server
+        waits for (`upload_shape`).
+    """
+    made = share.upload(smashed)
+    pair = made if isinstance(made, tuple) else (made,)
+    if len(pair) != 2 or not all(isinstance(tensor, Tensor) for tensor in pair):
+        kinds = ", ".join(type(tensor).__name__ for tensor in pair)
+        raise ValueError(
+            f"`upload` of share {share.name!r} must return (upload, anchor), two tensors; here is "
+            f"{kinds}"
+        )
+    upload, anchor = pair
+    if smashed.dim() != 3:  # the server refuses it, whatever the share makes of it
+        return upload, anchor
+    batch, tokens, width = smashed.shape
+    said: object = share.upload_shape((batch, tokens, width))
+    if not isinstance(said, (tuple, list)):
+        raise ValueError(
+            f"`upload_shape` of share {share.name!r} must return the shape (b, a, d) of its "
+            f"upload, three numbers; here is {described(said)}"
+        )
+    expected = tuple(said)
+    if tuple(upload.shape) != expected:
+        raise ValueError(
+            f"`upload` of share {share.name!r} makes a tensor of shape {tuple(upload.shape)}, but "
+            f"its `upload_shape` says {expected}"
+        )
+    return upload, anchor
+
+
+def place_upload(share: Share, mixed: Tensor, upload: Tensor) -> None:
+    """Let a share place its upload in its group's mixture; see `Share.place`.
+
+    Raises
+    ------
+    TypeError
+        If `place` returns another tensor, so that what it should have added in place is lost.
+    """
+    returned: object = share.place(mixed, upload)
+    if returned is not None and returned is not mixed:
+        raise TypeError(
+            f"`place` of share {share.name!r} returns {described(returned)}; it must add the "
+            "upload in place, such as mixed += upload, and return nothing"
+        )
+
+
+def picked(share: Share, gradient: Tensor) -> Tensor:
+    """Return the cut-layer gradient that a share picks; see `Share.pick`.
+
+    Raises
+    ------
+    TypeError
+        If `pick` returns no tensor.
+    """
+    own: object = share.pick(gradient)
+    if not isinstance(own, Tensor):
+        raise TypeError(
+            f"`pick` of share {share.name!r} returns {described(own)}; needed is the gradient of "
+            "the client's anchor, a tensor"
+        )
+    return own
