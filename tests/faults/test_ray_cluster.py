@@ -130,7 +130,7 @@ def test_hosts_of_a_lost_node_are_started_on_another(cluster: Cluster) -> None:
         assert sorted(Counter(before).values()) == [1, 2]
         cluster.nodes[1].send_signal(signal.SIGTERM)
         wait_for("the loss of the node", lambda: len(alive()) == 1, 120)
-        link._replace_lost_hosts()
+        link.hosts.replace_lost()
         assert homes(link) == alive() * 3
         link.close()
     finally:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import secrets
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import count, cycle, islice
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +13,18 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from flwr_splitmix.extras import how_to_install
 from flwr_splitmix.links.in_run import RunLink
-from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
+from flwr_splitmix.links.link import Clients, Observe, Outcome
 from flwr_splitmix.links.polling import refusal, release_record, send_and_wait
-from flwr_splitmix.links.ray.actor import Packed, RayHost, convert_all, pack, unpack
+from flwr_splitmix.links.ray.actor import Packed, convert_all, pack, unpack
+from flwr_splitmix.links.ray.hosts import Hosts
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
 from flwr_splitmix.words import counted, not_attached
 
 log = logging.getLogger("flwr.splitmix")
 
-_Node = Mapping[str, Any]
-
 START_SECONDS = 120.0
 """Ray and the hosts may take this long to start, however short the timeouts of a round are."""
-
-
-@dataclass(frozen=True)
-class _Host:
-    """An actor, its name, and the id of its Ray node."""
-
-    name: str
-    home: str
-    handle: Any
-
-
-def _names() -> Iterator[str]:
-    """Yield distinct actor names that are unique in the Ray cluster."""
-    token = secrets.token_hex(4)
-    return (f"splitmix-{token}-{place}" for place in count())
 
 
 class RayClients(Clients):
@@ -121,6 +101,11 @@ class RayLink(RunLink):
     attach_timeout, step_timeout
         Seconds to wait for clients to attach (for hosts to start at least 120), and for one
         exchange.
+
+    Attributes
+    ----------
+    hosts
+        The actors that hold the clients.
     """
 
     def __init__(
@@ -134,13 +119,9 @@ class RayLink(RunLink):
         step_timeout: float = 120.0,
     ) -> None:
         super().__init__(attach_timeout)
-        self.num_hosts = num_hosts
-        self.host_gpus = host_gpus
-        self.host_threads = host_threads
-        self.state_dir = state_dir
         self.step_timeout = step_timeout
-        self._hosts: list[_Host] = []
-        self._names = _names()
+        patience = max(attach_timeout, START_SECONDS)
+        self.hosts = Hosts(num_hosts, host_gpus, host_threads, state_dir, patience)
 
     def open(self, grid: Grid | None) -> None:
         """Start the hosts and wait until they are ready.
@@ -150,106 +131,16 @@ class RayLink(RunLink):
         LinkError
             If this is not a simulation, or the cluster cannot place the hosts.
         """
-        ray = self._wait_for_ray()
-        nodes = _alive_nodes(ray)
-        cpus = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
-        wanted = self.num_hosts or max(len(nodes), min(cpus, 4), 1)
-        self._hosts = self._start_hosts(ray, wanted, nodes)
-        homes = {host.home for host in self._hosts}
-        log.info("%s on %s", counted(wanted, "client host"), counted(len(homes), "Ray node"))
+        self.hosts.start()
 
     @property
     def handles(self) -> list[Any]:
         """The actors; a client's actor is at its index modulo their number."""
-        return [host.handle for host in self._hosts]
-
-    @property
-    def _patience(self) -> float:
-        return max(self.attach_timeout, START_SECONDS)
-
-    def _start_hosts(self, ray: Any, number: int, nodes: Sequence[_Node]) -> list[_Host]:
-        """Start `number` hosts, each with its own name, and wait until they are ready."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        actor = ray.remote(RayHost)
-        hosts = []
-        for node in self._place(nodes, number):
-            name, home = next(self._names), node["NodeID"]
-            handle = actor.options(
-                name=name,
-                num_cpus=0,
-                num_gpus=self.host_gpus,
-                max_restarts=-1,
-                # Ray's own "SPREAD", and a soft affinity too, put actors without CPUs anywhere.
-                scheduling_strategy=NodeAffinitySchedulingStrategy(home, soft=False),
-            ).remote(self.host_threads, str(self.state_dir or ""))
-            hosts.append(_Host(name, home, handle))
-        try:
-            ray.get([host.handle.ready.remote() for host in hosts], timeout=self._patience)
-        except ray.exceptions.GetTimeoutError:
-            for host in hosts:
-                ray.kill(host.handle)
-            raise LinkError(
-                f"{counted(number, 'host')} with {self.host_gpus:g} GPUs each did not start within "
-                f"{self._patience:g} s; free in the cluster are {ray.available_resources()}"
-            ) from None
-        return hosts
-
-    def _replace_lost_hosts(self) -> None:
-        """Restart the hosts of lost Ray nodes on the remaining nodes."""
-        ray = self._wait_for_ray()
-        nodes = _alive_nodes(ray)
-        alive = {node["NodeID"] for node in nodes}
-        lost = [place for place, host in enumerate(self._hosts) if host.home not in alive]
-        if lost:
-            log.warning(
-                "%s lost with their Ray node; starting as many", counted(len(lost), "client host")
-            )
-            # In the old places, as a client's index determines its host.
-            for place, host in zip(lost, self._start_hosts(ray, len(lost), nodes), strict=True):
-                self._hosts[place] = host
-
-    def _place(self, nodes: Sequence[_Node], hosts: int) -> list[_Node]:
-        """Choose a Ray node for each host, round-robin among those with enough GPUs."""
-        if not self.host_gpus:
-            return list(islice(cycle(nodes), hosts))
-        gpus = [float(node["Resources"].get("GPU", 0)) for node in nodes]
-        # A host does not span nodes; the small constant compensates for rounding.
-        room = [int(there / self.host_gpus + 1e-9) for there in gpus]
-        if sum(room) < hosts:
-            raise LinkError(
-                f"{counted(hosts, 'host')} with {self.host_gpus:g} GPUs each cannot be placed: Ray "
-                f"has {sum(gpus):g} GPUs on {counted(len(nodes), 'node')}, room for {sum(room)} of "
-                "them; lower host-gpus or num-hosts"
-            )
-        turns = range(max(room))
-        places = [node for turn in turns for node, n in zip(nodes, room, strict=True) if turn < n]
-        return places[:hosts]
-
-    def _wait_for_ray(self) -> Any:
-        try:
-            import ray
-        except ImportError as error:
-            raise LinkError(f"link = 'ray' needs Ray: {how_to_install('simulation')}") from error
-        deadline = time.monotonic() + self._patience
-        while not ray.is_initialized():
-            if time.monotonic() > deadline:
-                raise LinkError(
-                    f"no Ray session within {self._patience:g} s: this run is not a "
-                    "simulation, and deployed SuperNodes cannot be reached over Ray"
-                )
-            time.sleep(0.05)
-        return ray
+        return self.hosts.handles
 
     def close(self) -> None:
         """Kill the hosts."""
-        if self.handles:  # otherwise Ray may be missing, which `open` reports
-            import ray
-
-            for handle in self.handles:
-                if ray.is_initialized():
-                    ray.kill(handle)
-        self._hosts = []
+        self.hosts.kill()
 
     @contextmanager
     def round(
@@ -257,11 +148,11 @@ class RayLink(RunLink):
     ) -> Iterator[Clients]:
         """Have the ClientApps attach their clients to hosts; at the end collect their replies."""
         grid = self.needed(grid)
-        self._replace_lost_hosts()
+        self.hosts.replace_lost()
         tickets, handle_of = {}, {}
         for message in messages:
             ticket = Ticket.from_message(message)
-            host = self._hosts[ticket.client % len(self._hosts)]
+            host = self.hosts.of(ticket.client)
             handle_of[ticket.client] = host.handle
             ticket = replace(ticket, link="ray", host=host.name, timeout=self.attach_timeout)
             message.content = with_record(message.content, ticket.to_record())
@@ -323,10 +214,6 @@ class RayLink(RunLink):
             else:
                 release_record(reply)
                 clients.replies.append(reply)
-
-
-def _alive_nodes(ray: Any) -> list[_Node]:
-    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _read_descriptions(

@@ -67,9 +67,9 @@ class KeptHost(RayLink):
             super().open(grid)
         import ray
 
+        threads, state_dir = self.hosts.threads, str(self.hosts.state_dir)
         anew = [
-            host.__ray_call__.remote(RayHost.__init__, self.host_threads, str(self.state_dir))
-            for host in self.handles
+            host.__ray_call__.remote(RayHost.__init__, threads, state_dir) for host in self.handles
         ]
         ray.get(anew)
 
@@ -90,7 +90,7 @@ def make_strategy(name: str, home: str, link: RayLink | None = None) -> RoundLoo
         run=run,
     )
     if link is not None:
-        link.state_dir = run.clients_dir
+        link.hosts.state_dir = run.clients_dir
     return strategy
 
 

@@ -24,9 +24,9 @@ def link(monkeypatch: pytest.MonkeyPatch) -> RayLink:
         return message
 
     monkeypatch.setattr(ray_link, "Message", made)
-    monkeypatch.setattr(RayLink, "_replace_lost_hosts", lambda self: None)
     link = RayLink(attach_timeout=60)
-    monkeypatch.setattr(link, "_hosts", [SimpleNamespace(name="host", handle=None)])
+    monkeypatch.setattr(link.hosts, "replace_lost", lambda: None)
+    monkeypatch.setattr(link.hosts, "of", lambda client: SimpleNamespace(name="host", handle=None))
     return link
 
 

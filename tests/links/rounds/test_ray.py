@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.ray.actor import RayHost
-from flwr_splitmix.links.ray.link import RayClients, _Host
+from flwr_splitmix.links.ray.link import RayClients
 from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.mixers import PatchCutMix, SmashedShape
 from flwr_splitmix.runs.checkpoints import ClientStore
@@ -275,53 +274,9 @@ def test_hosts_end_with_their_link(session: None) -> None:
         time.sleep(0.1)
 
 
-def test_hosts_of_lost_nodes_are_replaced_in_their_places_under_new_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def start(self: RayLink, ray: Any, number: int, nodes: Any) -> list[_Host]:
-        return [_Host(next(self._names), node["NodeID"], object()) for node in nodes * number]
-
-    nodes = [{"NodeID": "left", "Alive": True}, {"NodeID": "gone", "Alive": False}]
-    monkeypatch.setattr(RayLink, "_wait_for_ray", lambda self: SimpleNamespace(nodes=lambda: nodes))
-    monkeypatch.setattr(RayLink, "_start_hosts", start)
-    link = RayLink()
-    homes = ("gone", "left", "gone")
-    before = [_Host(next(link._names), home, object()) for home in homes]
-    link._hosts = list(before)
-    link._replace_lost_hosts()
-    assert [host.home for host in link._hosts] == ["left"] * 3
-    assert link._hosts[1] is before[1]
-    assert len({host.name for host in (*before, *link._hosts)}) == 5
-    assert link.handles == [host.handle for host in link._hosts]
-    after = list(link._hosts)
-    link._replace_lost_hosts()
-    assert link._hosts == after
-
-
 def test_a_ticket_travels_whole() -> None:
     sent = replace(ticket(3), run_config='{"k": 2}', link="ray", host="splitmix-1", timeout=7.5)
     record = sent.to_record()
     (message,) = messages_to([9], RecordDict({RECORD: record}), "train", in_run=False)
     assert Ticket.from_message(message) == sent
     assert record.items() <= {"version": 2, **asdict(sent)}.items()
-
-
-@pytest.mark.parametrize(
-    ("gpus", "host_gpus", "homes"),
-    [
-        ([0, 0, 0], 0.0, "abca"),
-        ([2, 1, 0], 0.5, "abab"),
-        ([1, 1, 4], 1.0, "abcc"),
-        ([0, 1, 0], 0.25, "bbbb"),
-        ([1, 0, 0], 0.1, "aaaa"),
-    ],
-)
-def test_hosts_take_turns_among_the_nodes_with_room(
-    gpus: list[int], host_gpus: float, homes: str
-) -> None:
-    nodes = [
-        {"NodeID": name, "Resources": {"CPU": 2.0, **({"GPU": float(n)} if n else {})}}
-        for name, n in zip("abc", gpus, strict=True)
-    ]
-    placed = RayLink(host_gpus=host_gpus)._place(nodes, 4)
-    assert "".join(node["NodeID"] for node in placed) == homes
