@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.reader import StepReader
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.attacks.simulation import passes
-from flwr_splitmix.attacks.steps import Step, StepReader
+from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.trace import Trace
 from flwr_splitmix.attacks.vault import Truth, Vault, joined
 from flwr_splitmix.data import ImageDataset

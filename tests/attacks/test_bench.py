@@ -11,8 +11,9 @@ import torch
 
 from flwr_splitmix.attacks.bench import train_victim
 from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.reader import StepReader
 from flwr_splitmix.attacks.recorder import Recorder
-from flwr_splitmix.attacks.steps import Step, StepReader
+from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.vault import VaultError
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.observers import Observer

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.bench import group_size
 from flwr_splitmix.attacks.own_shares import taken_as_sent
-from flwr_splitmix.attacks.steps import Step, StepReader
+from flwr_splitmix.attacks.reader import StepReader
+from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.trace import DiskTrace
 from flwr_splitmix.mixers import (
     SHARES,

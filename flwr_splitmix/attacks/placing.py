@@ -1,0 +1,63 @@
+"""What a share says of an upload: which patches it has, where they lie, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.mixers import Member, NoisyShare, Share, SmashedShape, WeightedShare
+
+
+def mask_of(share: Share, shape: SmashedShape) -> Tensor:
+    """Return which patches a share sends: bool (b, N)."""
+    inner = unwrapped(share)
+    size = (shape.batch, shape.prefix + shape.patches, 1)
+    whole = torch.zeros(size)
+    inner.place(whole, torch.ones(inner.upload_shape(size)))
+    return whole[:, shape.prefix :, 0] != 0
+
+
+def unwrapped(share: Share) -> Share:
+    """Return a share without its noise."""
+    return share.inner if isinstance(share, NoisyShare) else share
+
+
+def placed(share: Share, upload: Tensor, shape: SmashedShape) -> Tensor:
+    """Return an upload in its place, float32 (b, prefix + N, d), and 0 elsewhere."""
+    whole = torch.zeros(shape.size, dtype=upload.dtype)
+    share.place(whole, upload)
+    return whole.float()
+
+
+def undone(share: Share, whole: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return a placed upload and its mask without what the share's values let one take back."""
+    kind = type(share)
+    if kind.undo is Share.undo:
+        return None, None
+    batch, tokens, width = whole.shape
+    where = torch.zeros_like(whole)
+    share.place(where, whole.new_ones(share.upload_shape((batch, tokens, width))))
+    prefix = getattr(share, "prefix", 0)
+    return share.undo(whole), share.undo(where)[:, prefix:].any(-1)
+
+
+def placed_gradient(share: Share, gradient: Tensor | None, shape: SmashedShape) -> Tensor | None:
+    """Place the gradient returned for an upload; a broadcast one is the whole mixture's."""
+    if gradient is None:
+        return None
+    inner = unwrapped(share)
+    if getattr(inner, "broadcast", False):
+        return gradient.float()
+    return placed(inner, gradient, shape)
+
+
+def owners_of(members: Sequence[Member], shape: SmashedShape) -> Tensor | None:
+    """Return each patch's client, int64 (b, N); None if patches are sums."""
+    if len(members) > 1 and any(isinstance(unwrapped(m.share), WeightedShare) for m in members):
+        return None
+    owners = torch.full((shape.batch, shape.patches), -1)
+    for member in members:
+        owners[mask_of(member.share, shape)] = member.client
+    return owners
