@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from flwr_splitmix.attacks.base import Attack, Guess, Pictures
 from flwr_splitmix.attacks.gallery import Reconstructions
 from flwr_splitmix.attacks.image_scores import Classifier
 from flwr_splitmix.attacks.intervals import Measure
-from flwr_splitmix.attacks.scores import Floors, Scored, score_guess, write_rows
-from flwr_splitmix.files import write_json
+from flwr_splitmix.attacks.scores import Floors, Scored, score_guess
+from flwr_splitmix.files import write_atomic, write_json
 from flwr_splitmix.runs.damage import read_object, unreadable
 
 PICTURES = "pictures.safetensors"
@@ -133,6 +134,17 @@ def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> Path:
         private=True,
     )
     return own
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write samples as Parquet, readable by the owner only."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = dict.fromkeys(name for row in rows for name in row)
+    sink = io.BytesIO()
+    pq.write_table(pa.table({c: [row.get(c) for row in rows] for c in columns}), sink)
+    write_atomic(path, sink.getvalue(), private=True)
 
 
 def kept_results(folder: Path) -> list[Kept]:

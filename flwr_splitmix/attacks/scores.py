@@ -5,16 +5,12 @@ Attacks get no access to these modules.
 
 from __future__ import annotations
 
-import io
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
@@ -28,6 +24,7 @@ from flwr_splitmix.attacks.image_scores import (
     structures,
 )
 from flwr_splitmix.attacks.intervals import Measure, curve_measures, mean_measure
+from flwr_splitmix.attacks.pairs import first_victims, pairs_of
 from flwr_splitmix.attacks.patch_scores import (
     attributed,
     attributed_blindly,
@@ -36,7 +33,6 @@ from flwr_splitmix.attacks.patch_scores import (
 )
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.vault import Truth
-from flwr_splitmix.files import write_atomic
 
 GALLERY = 1000
 """Number of images among which a victim must be the nearest to its reconstruction."""
@@ -133,45 +129,6 @@ def score_guess(
     return _membership(guess, truth, seed)
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write samples as Parquet, readable by the owner only."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    columns = dict.fromkeys(name for row in rows for name in row)
-    sink = io.BytesIO()
-    pq.write_table(pa.table({c: [row.get(c) for row in rows] for c in columns}), sink)
-    write_atomic(path, sink.getvalue(), private=True)
-
-
-def pairs_of(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
-    """Return (guess, victim) pairs; several guesses at one row get the best assignment.
-
-    A single guess at a row of several victims is a guess at each of them.
-    """
-    at: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for number, place in enumerate(guess.where):
-        at[place].append(number)
-    pairs = []
-    for (release, row), numbers in at.items():
-        victims = sorted({int(v) for v in truth.origins[release].sources[row] if v >= 0})
-        if not victims:
-            continue
-        if len(numbers) == 1:
-            pairs += [(numbers[0], victim) for victim in victims]
-            continue
-        cost = torch.stack(
-            [
-                squared_errors(guess.values[n].cpu().expand(len(victims), -1, -1, -1),
-                               truth.pictures.images[victims])
-                for n in numbers
-            ]
-        )  # fmt: skip
-        rows, columns = linear_sum_assignment(cost.numpy())
-        pairs += [(numbers[int(r)], victims[int(c)]) for r, c in zip(rows, columns, strict=True)]
-    return pairs
-
-
 def _images(
     guess: Guess, truth: Truth, floors: Floors, classifier: Classifier | None, seed: int
 ) -> Scored:
@@ -262,20 +219,10 @@ def _rows(
     ]
 
 
-def _first_victims(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
-    """Return (guess, first victim of its row) for every guess whose row has a victim."""
-    pairs = []
-    for number, (release, row) in enumerate(guess.where):
-        known = [int(v) for v in truth.origins[release].sources[row] if v >= 0]
-        if known:
-            pairs.append((number, known[0]))
-    return pairs
-
-
 def _order(guess: Guess, truth: Truth, seed: int) -> Scored:
     """Score positions: a patch is right if it is in its place in its own image."""
     pairs, right = [], []
-    for number, victim in _first_victims(guess, truth):
+    for number, victim in first_victims(guess, truth):
         release, row = guess.where[number]
         share = in_place(guess.values[number].cpu(), truth.origins[release], row)
         if share is not None:
@@ -294,7 +241,7 @@ def _order(guess: Guess, truth: Truth, seed: int) -> Scored:
 def _owners(guess: Guess, truth: Truth, seed: int) -> Scored:
     """Score owners up to their numbering, against the largest owner's share and blind guesses."""
     pairs, guesses, owners = [], [], []
-    for number, victim in _first_victims(guess, truth):
+    for number, victim in first_victims(guess, truth):
         release, row = guess.where[number]
         own = truth.origins[release].owners
         if own is None or not bool((own[row] >= 0).any()):
@@ -325,7 +272,7 @@ def _releases(guess: Guess, pairs: Sequence[tuple[int, int]]) -> list[int]:
 
 def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
     """Score classes by accuracy, and scores for two classes by max(AUC, 1 - AUC)."""
-    pairs = _first_victims(guess, truth)
+    pairs = first_victims(guess, truth)
     numbers = [number for number, _ in pairs]
     victims = [victim for _, victim in pairs]
     labels = truth.pictures.labels[victims]
@@ -347,7 +294,7 @@ def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
 
 
 def _membership(guess: Guess, truth: Truth, seed: int) -> Scored:
-    pairs = _first_victims(guess, truth)
+    pairs = first_victims(guess, truth)
     scores = guess.values.cpu().double()[[number for number, _ in pairs]]
     victims = [victim for _, victim in pairs]
     member = truth.trained[victims]

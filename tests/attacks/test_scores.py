@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,7 +19,7 @@ from flwr_splitmix.attacks.catalogue import attack_named
 from flwr_splitmix.attacks.image_scores import retrieved, structures
 from flwr_splitmix.attacks.intervals import curve_measures, mean_measure
 from flwr_splitmix.attacks.release import Origin, Release
-from flwr_splitmix.attacks.scores import Floors, Scored, score_guess, write_rows
+from flwr_splitmix.attacks.scores import Floors, Scored, score_guess
 from flwr_splitmix.attacks.vault import Truth
 from flwr_splitmix.mixers import FullShare, NoMixing, Plan, SmashedShape, each_alone
 from tests.attacks.victims import attacked
@@ -169,14 +166,6 @@ def test_the_interval_of_the_mean_covers_it_and_shrinks() -> None:
     assert few.low < 5 < few.high
     assert many.high - many.low == pytest.approx(2 * 1.96 / math.sqrt(2000), rel=0.15)
     assert few.worst == pytest.approx(5 + 1.645, abs=0.8)
-
-
-def test_samples_are_parquet_for_their_owner_alone(tmp_path: Path) -> None:
-    path = tmp_path / "samples.parquet"
-    write_rows(path, [{"victim": 1, "mse": 0.5}, {"victim": 2, "mse": 0.25, "lpips": 0.1}])
-    assert pq.read_table(path).to_pylist()[1] == {"victim": 2, "mse": 0.25, "lpips": 0.1}
-    assert pq.read_table(path).to_pylist()[0]["lpips"] is None
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def attack_on(case: Case, name: str, *, trained: bool = True) -> Scored:
