@@ -24,6 +24,10 @@ from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer
 from flwr_splitmix.runs import Run
 from flwr_splitmix.server.aggregation import LowerAggregator
+from flwr_splitmix.server.aggregation.choice import (
+    check_draws_no_nodes,
+    check_works_without_grid,
+)
 from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpack
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import (
@@ -161,7 +165,7 @@ class RoundLoop(RoundMessages):
             If another process executes the run, or its checkpoint is of another strategy,
             aggregator, model or optimizer.
         """
-        self.aggregator.check_draws_no_nodes()
+        check_draws_no_nodes(self.aggregator.strategy)
         self.prepare(None)
         self.draws = self.seed
         run = self.recorder.run
@@ -211,7 +215,7 @@ class RoundLoop(RoundMessages):
             raise LinkError(
                 f"there {are(n)} {counted(n, 'client')}, {self.said_least('min_nodes')}"
             )
-        self.aggregator.check_works_without_grid(len(clients))
+        check_works_without_grid(self.aggregator.strategy, len(clients))
         self.prepare(clients)
         last, self._last_fit = self._last_fit, None
         if last is not None and initial_arrays is None and last.has(clients):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, cast, get_args
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from flwr.app import (
@@ -19,6 +19,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
+from flwr_splitmix.server.aggregation.choice import (
+    check_aggregator,
+    check_enough_nodes,
+    with_wrapped,
+)
 from flwr_splitmix.server.aggregation.measured import (
     has_statistics,
     means_of_measured,
@@ -31,48 +36,18 @@ from flwr_splitmix.server.aggregation.nodes import (
     NodesWanted,
     NoNodes,
     SampledNodes,
-    waits_for_ever,
 )
 from flwr_splitmix.server.aggregation.state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import counted, described
 
-AggregatorName = Literal[
-    "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian", "FedTrimmedAvg"
-]
-"""Flower's strategies that can aggregate lower segments without further options."""
-
 PREFIX = "aggregator"
 
 _log = logging.getLogger(__name__)
 
-_REFUSED: dict[str, str] = {
-    "FedProx": "its proximal term must be computed by matching client code",
-    "QFedAvg": "it needs the clients' own training loss, which only the server knows here",
-    "FedXgbBagging": "it aggregates trees",
-    "FedXgbCyclic": "it aggregates trees",
-    "DifferentialPrivacyClientSideFixedClipping": "it needs a clipping mod at the client",
-    "DifferentialPrivacyClientSideAdaptiveClipping": "it needs a clipping mod at the client",
-}
-
-
-_CONFIGURED = {getattr(flower, name).configure_train for name in get_args(AggregatorName)}
-"""Flower's own methods; they differ in what they record of a round before drawing its nodes."""
-
 _SERVER_OPTIMIZERS = (flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.FedYogi)
 """Strategies whose result may lie far outside what the clients sent."""
-
-
-def make_aggregator(name: AggregatorName) -> flower.Strategy:
-    """Return the aggregator with this name in Flower, accepting a single node."""
-    kind: type[flower.FedAvg] = getattr(flower, name)
-    return kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-
-
-def fedavg() -> flower.Strategy:
-    """Return FedAvg as an aggregator: weighted by examples, accepting a single node."""
-    return make_aggregator("FedAvg")
 
 
 class LowerAggregator:
@@ -91,17 +66,7 @@ class LowerAggregator:
     """
 
     def __init__(self, strategy: flower.Strategy | None) -> None:
-        if strategy is not None and not isinstance(strategy, flower.Strategy):
-            raise AggregatorError(
-                "an aggregator is a strategy of flwr.serverapp.strategy, not "
-                f"{type(strategy).__name__}"
-            )
-        for kind in (kind for own in _with_wrapped(strategy) for kind in type(own).__mro__):
-            if reason := _REFUSED.get(kind.__name__):
-                raise AggregatorError(
-                    f"{kind.__name__} cannot aggregate clients' weights: {reason}; allowed are "
-                    f"{', '.join(get_args(AggregatorName))}, Krum, MultiKrum, Bulyan and your own"
-                )
+        check_aggregator(strategy)
         self.strategy = strategy
         self._told_lost: set[str] = set()
         self._told_statistics = False
@@ -110,42 +75,6 @@ class LowerAggregator:
     def averages(self) -> bool:
         """Whether lower segments are aggregated at all."""
         return self.strategy is not None
-
-    def check_works_without_grid(self, clients: int) -> None:
-        """Reject what `fit` cannot do with so many clients, and a Flower run can.
-
-        Raises
-        ------
-        AggregatorError
-            If the strategy has a `configure_train` other than Flower's, which may need a Flower
-            run, or waits for more nodes than there are; see also `check_draws_no_nodes`.
-        """
-        self._check_enough(clients)
-        self.check_draws_no_nodes()
-        kind = type(self.strategy)
-        configured = getattr(kind, "configure_train", None)
-        if self.strategy is not None and configured not in _CONFIGURED:
-            raise AggregatorError(
-                f"{kind.__name__} configures its rounds through a Flower grid, which fit() has "
-                f"not; allowed there are {', '.join(get_args(AggregatorName))}, Krum, MultiKrum "
-                "and Bulyan"
-            )
-
-    def check_draws_no_nodes(self) -> None:
-        """Reject a strategy that draws a fraction of the nodes, by draws that do not repeat.
-
-        Raises
-        ------
-        AggregatorError
-            If its `fraction_train`, or that of a strategy which it wraps, is not 1.
-        """
-        for own in _sampling_as_flower(self.strategy):
-            fraction = getattr(own, "fraction_train", 1.0)
-            if fraction != 1:
-                raise AggregatorError(
-                    f"{type(own).__name__} has fraction_train {fraction:g}, whose draws no seed "
-                    "repeats; give fraction_train to the strategy of split learning instead"
-                )
 
     def check_has_weights(self, initial: ArrayRecord) -> None:
         """Reject lower segments that have nothing to average.
@@ -188,7 +117,7 @@ class LowerAggregator:
             self._tell(server_round, arrays, config)
             content = RecordDict({"arrays": arrays, "config": config})
             return messages_to(nodes, content, MessageType.TRAIN, in_run=grid is not None)
-        self._check_enough(len(nodes))
+        check_enough_nodes(self.strategy, len(nodes))
         view = cast(Grid, SampledNodes(grid, nodes, type(self.strategy).__name__))
         messages = list(self.strategy.configure_train(server_round, arrays, config, view))
         for message in messages:
@@ -215,13 +144,6 @@ class LowerAggregator:
         raise AggregatorError(
             f"{type(self.strategy).__name__} asked no node to train in round {server_round}"
         )
-
-    def _check_enough(self, nodes: int) -> None:
-        """Raise AggregatorError if Flower's own sampling would wait forever for more nodes."""
-        for strategy in _sampling_as_flower(self.strategy):
-            keys = ("min_train_nodes", "min_available_nodes")
-            if any(getattr(strategy, key, 0) > nodes for key in keys):
-                raise waits_for_ever(type(strategy).__name__, nodes)
 
     def aggregate(
         self, server_round: int, replies: Sequence[Message]
@@ -280,7 +202,7 @@ class LowerAggregator:
 
         What the outer strategy makes of them, such as noise, must not be undone by averaging.
         """
-        outer, *inner = _with_wrapped(self.strategy)
+        outer, *inner = with_wrapped(self.strategy)
         optimizer = next((own for own in inner if isinstance(own, _SERVER_OPTIMIZERS)), None)
         if optimizer is None or self._told_statistics or not has_statistics(reply):
             return
@@ -294,7 +216,7 @@ class LowerAggregator:
 
     def _put_in_order(self, reply: Message) -> None:
         """Order FedAvgM's current arrays like the replies: a checkpoint does not keep the order."""
-        for strategy in _with_wrapped(self.strategy):
+        for strategy in with_wrapped(self.strategy):
             current = getattr(strategy, "current_arrays", None)
             if not isinstance(current, ArrayRecord):
                 continue
@@ -337,18 +259,3 @@ class LowerAggregator:
             raise AggregatorError(
                 f"{error}; resume with the aggregator that the run began with, or start a new run"
             ) from error
-
-
-def _with_wrapped(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:
-    """Yield a strategy and those that it wraps, such as one that adds noise to another's result."""
-    while isinstance(strategy, flower.Strategy):
-        yield strategy
-        strategy = getattr(strategy, "strategy", None)
-
-
-def _sampling_as_flower(strategy: flower.Strategy | None) -> Iterator[flower.Strategy]:
-    """Yield a strategy and those that it wraps, as long as Flower's own code samples."""
-    for own in _with_wrapped(strategy):
-        if type(own).configure_train.__module__.split(".")[0] != "flwr":
-            return
-        yield own
