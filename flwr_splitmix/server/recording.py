@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import platform
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from flwr_splitmix.events import RoundDone, RunStarted
@@ -28,6 +23,8 @@ from flwr_splitmix.observers import (
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.server.checkpointing import newest_checkpoint
+from flwr_splitmix.server.clock import RunClock
+from flwr_splitmix.server.summary import summarise
 from flwr_splitmix.storage import json_values
 
 log = logging.getLogger("flwr.splitmix")
@@ -63,10 +60,7 @@ class RunRecorder:
         self.messages = MessageKinds()
         self.unfinished = UnfinishedRounds()
         self._unsaved: Checkpoint | None = None
-        self._moments: list[float] = []
-        """When the clients of the first round had attached, and when each round ended."""
-        self._began = time.monotonic()
-        self._seconds_before = 0.0
+        self.clock = RunClock()
         self.resumed_config = ""
         """JSON of the configuration that a resumed run was started with; "" for a new run."""
 
@@ -108,8 +102,8 @@ class RunRecorder:
         if checkpoint is not None:
             return checkpoint
         # A strategy may be run for the second time.
-        self.metrics.rows, self._moments = [], []
-        self._began = time.monotonic()
+        self.metrics.rows = []
+        self.clock.restart()
         if self.run is not None:
             if not self.run.new:
                 if self.run.begun:
@@ -137,9 +131,8 @@ class RunRecorder:
                 "%s has lost lines; without them epsilon lacks what interrupted rounds have sent",
                 self.run.path / "begun.jsonl",
             )
-        self.metrics.rows, self._moments = [dict(row) for row in self.run.rows], []
-        self._began = time.monotonic()
-        self._seconds_before = float(checkpoint.meta.get("wall_s", 0.0))
+        self.metrics.rows = [dict(row) for row in self.run.rows]
+        self.clock.restart(float(checkpoint.meta.get("wall_s", 0.0)))
 
     def _keep_config(self, run: Run, num_rounds: int) -> None:
         """Have clients, too, go on with the configuration that the run was started with."""
@@ -168,8 +161,8 @@ class RunRecorder:
             unrecorded uploads would be free when they are repeated.
         """
         self._check_there()
-        if len(self._moments) < 2 and not evaluates:  # start-up is no part of a round's pace
-            self._moments = [time.monotonic()]
+        if not evaluates:
+            self.clock.begin_round()
         if self.run is None:
             return
         try:
@@ -199,11 +192,6 @@ class RunRecorder:
         """The observers that record for the run's directory, in the order used by checkpoints."""
         return [self.metrics, self.clients, self.messages, self.unfinished]
 
-    @property
-    def wall_seconds(self) -> float:
-        """Seconds that the run has taken so far, without interruptions."""
-        return self._seconds_before + time.monotonic() - self._began
-
     def end_round(self, event: RoundDone, snapshot: Snapshot) -> None:
         """Write the round's row and a checkpoint (durable if due); log one line.
 
@@ -219,10 +207,8 @@ class RunRecorder:
             record = {"clients": self.clients.state(), "messages": self.messages.state()}
             self._try("record of the clients", lambda run: run.write_record(record))
             self._save(event, *snapshot())
-        self._moments.append(time.monotonic())
-        recent = self._moments[-11:]
-        pace = (recent[-1] - recent[0]) / (len(recent) - 1)
-        left = pace * (event.num_rounds - event.server_round)
+        self.clock.end_round()
+        left = self.clock.seconds_of(event.num_rounds - event.server_round)
         log.info("%s", progress_line(row, event.num_rounds, left))
 
     def save_unsaved(self) -> None:
@@ -237,7 +223,7 @@ class RunRecorder:
 
     def _save(self, event: RoundDone, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         number = event.server_round
-        meta = {**meta, "wall_s": self.wall_seconds}
+        meta = {**meta, "wall_s": self.clock.seconds}
 
         def write(run: Run) -> object:
             due = number % self.every == 0 or number == event.num_rounds
@@ -306,38 +292,9 @@ class RunRecorder:
 
     def summary(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Summarise the rows: totals, the last evaluation, and further facts of the run."""
-        rows = self.metrics.rows
-        measured = [row for row in rows if row["accuracy"] is not None]
-        last = measured[-1] if measured else {}
-        return {
-            "rounds": rows[-1]["round"] if rows else 0,
-            "steps": sum(row["steps"] for row in rows),
-            "top1": last.get("accuracy"),
-            "evaluation": last.get("accuracy_kind"),
-            "evaluated_round": last.get("round"),
-            **{key: value for key, value in last.items() if key.startswith("eval_")},
-            "loss": rows[-1]["loss"] if rows else None,
-            "epsilon": _json_number(rows[-1].get("epsilon")) if rows else None,
-            "versions": {
-                "python": platform.python_version(),
-                "flwr": version("flwr"),
-                "flwr-splitmix": version("flwr-splitmix"),
-                "torch": torch.__version__,
-            },
-            **{
-                key: sum(row[key] for row in rows)
-                for key in ("uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
-            },
-            **facts,
-            "model": None if self.run is None else self.run.config.get("model"),
-            "wall_s": round(self.wall_seconds, 3),
-        }
+        model = None if self.run is None else self.run.config.get("model")
+        return summarise(self.metrics.rows, facts, model=model, seconds=self.clock.seconds)
 
 
 def _has_epsilon(run: Run) -> bool:
     return any(row.get("epsilon") is not None for row in run.rows)
-
-
-def _json_number(value: float | None) -> float | str | None:
-    """Return a number for JSON, with infinity as text."""
-    return "inf" if value is not None and math.isinf(value) else value

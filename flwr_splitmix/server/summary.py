@@ -1,0 +1,59 @@
+"""The summary of a run: totals of its rows, its last evaluation, and what it ran with."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+
+def summarise(
+    rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], *, model: Any, seconds: float
+) -> dict[str, Any]:
+    """Return a run's summary.
+
+    Parameters
+    ----------
+    rows
+        The metrics of its rounds.
+    facts
+        Further entries.
+    model
+        The model's name in the configuration; None if there is none.
+    seconds
+        Seconds that the run has taken.
+    """
+    measured = [row for row in rows if row["accuracy"] is not None]
+    last = measured[-1] if measured else {}
+    return {
+        "rounds": rows[-1]["round"] if rows else 0,
+        "steps": sum(row["steps"] for row in rows),
+        "top1": last.get("accuracy"),
+        "evaluation": last.get("accuracy_kind"),
+        "evaluated_round": last.get("round"),
+        **{key: value for key, value in last.items() if key.startswith("eval_")},
+        "loss": rows[-1]["loss"] if rows else None,
+        "epsilon": _json_number(rows[-1].get("epsilon")) if rows else None,
+        "versions": {
+            "python": platform.python_version(),
+            "flwr": version("flwr"),
+            "flwr-splitmix": version("flwr-splitmix"),
+            "torch": torch.__version__,
+        },
+        **{
+            key: sum(row[key] for row in rows)
+            for key in ("uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
+        },
+        **facts,
+        "model": model,
+        "wall_s": round(seconds, 3),
+    }
+
+
+def _json_number(value: float | None) -> float | str | None:
+    """Return a number for JSON, with infinity as text."""
+    return "inf" if value is not None and math.isinf(value) else value
