@@ -1,14 +1,14 @@
-"""Warnings about a round's clients, each logged once."""
+"""Warnings about a round's clients and plans."""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, SmashedShape
 from flwr_splitmix.server.intake.checks import list_clients, plausible
+from flwr_splitmix.server.tally import RoundTally
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -108,17 +108,25 @@ class Remarks:
                 error,
             )
 
-    def on_unmixed(self, server_round: int, unmixed: Counter[int], *, noisy: bool = False) -> None:
-        """Log which clients were alone in a group, and how many of their uploads were unmixed.
+    def on_plans(
+        self,
+        server_round: int,
+        tally: RoundTally,
+        alive: Collection[int],
+        mixer: Mixer,
+        *,
+        noisy: bool,
+    ) -> None:
+        """Warn, at the end of a round, about what its plans did not mix, left out or lacked.
 
         Parameters
         ----------
-        unmixed
-            By client index, the number of uploads that were not mixed although the mixer mixes.
+        alive
+            The clients that are left.
         noisy
-            Whether noise was added to them.
+            Whether noise was added to uploads.
         """
-        if unmixed:
+        if unmixed := tally.unmixed:
             log.warning(
                 "round %d: %s left over when groups were formed, in %s in all, and sent all "
                 "smashed data%s",
@@ -129,14 +137,16 @@ class Remarks:
                 if noisy
                 else " with hard labels: nothing protected them",
             )
-
-    def on_left_out(self, clients: Iterable[int], mixer: Mixer) -> None:
-        """Warn about clients that took part in a round, but were in none of its plans."""
         self._say(
-            sorted(clients),
+            sorted(tally.left_out.intersection(alive)),
             f"was in none of the plans that {mixer} made for a round, so nothing was learned from "
             "its data; `plan` must give every member a share, at least in some steps of a round",
         )
+        if tally.steps and tally.empty == tally.steps:
+            log.warning(
+                "round %d: nothing was learned, as no step had a patch of a client in its mixtures",
+                server_round,
+            )
 
     def _say(self, clients: Sequence[int], what: str) -> None:
         new = [c for c in clients if (what, c) not in self._said]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack, cast
 
@@ -46,6 +45,7 @@ from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked
 from flwr_splitmix.server.steps.planning import Planner, RoundLength
 from flwr_splitmix.server.steps.split import Place, Steps, Training, WholeBatchSteps
+from flwr_splitmix.server.tally import RoundTally
 from flwr_splitmix.values import check_kind
 
 log = logging.getLogger("flwr.splitmix")
@@ -312,10 +312,7 @@ class SplitStrategy(RoundLoop):
         self.mixer.group_within(self.pace.classes(self._seconds))
         least = max(self.min_nodes, self.mixer.min_members)
         taken = self._steps(clients, shape.batch)
-        unmixed: Counter[int] = Counter()
-        given: set[int] = set()
-        planned: set[int] = set()
-        empty = 0
+        tally = RoundTally(mixes=self.mixer.min_members > 1)
         for number in range(steps):
             members = [client for client in clients.alive if client not in spent]
             if why := why_spent(clients, members, spent, self.min_nodes):
@@ -323,28 +320,21 @@ class SplitStrategy(RoundLoop):
                 break
             members = self.pace.members(clients, members, least)
             plan = planner.plan(members, number)
-            given.update(members)
-            planned |= plan.clients
-            if self.mixer.min_members > 1:
-                unmixed.update(plan.unmixed)
+            tally.add(members, plan)
             progress = server_round - 1 + number / steps
             try:
                 event = taken.take(Place(server_round, number, progress), plan)
             except EmptyMixtureError:  # the clients that remain had no patch in this step
-                empty += 1
+                tally.empty += 1
                 continue
             self.audience.on_step(event)
         taken.finish(steps)
         self.upper.tell_untaken(server_round)
         self._uploads.end_round(clients)
         self._seconds |= {c: clients.seconds[c] / max(steps, 1) for c in clients.alive}
-        self._remarks.on_unmixed(server_round, unmixed, noisy=self.keeps_ledger)
-        self._remarks.on_left_out(given.intersection(clients.alive) - planned, self.mixer)
-        if steps and empty == steps:
-            log.warning(
-                "round %d: nothing was learned, as no step had a patch of a client in its mixtures",
-                server_round,
-            )
+        self._remarks.on_plans(
+            server_round, tally, clients.alive, self.mixer, noisy=self.keeps_ledger
+        )
         return steps
 
     def _steps(self, clients: Clients, batch: int) -> Steps:

@@ -1,0 +1,45 @@
+"""What the plans of a round gave to its clients, counted step by step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from flwr_splitmix.mixers import Plan
+
+
+class RoundTally:
+    """Counts a round's steps, for what is said of the round at its end.
+
+    Parameters
+    ----------
+    mixes
+        Whether uploads are mixed at all, so that it counts who is left over.
+
+    Attributes
+    ----------
+    steps, empty
+        Number of steps, and of those in whose mixtures no patch arrived.
+    unmixed
+        By client index, the number of uploads that were not mixed although the mixer mixes.
+    """
+
+    def __init__(self, *, mixes: bool) -> None:
+        self.steps = self.empty = 0
+        self.unmixed: Counter[int] = Counter()
+        self._mixes = mixes
+        self._members: set[int] = set()
+        self._planned: set[int] = set()
+
+    def add(self, members: Collection[int], plan: Plan) -> None:
+        """Count a step's plan, which was drawn for these clients."""
+        self.steps += 1
+        self._members.update(members)
+        self._planned |= plan.clients
+        if self._mixes:
+            self.unmixed.update(plan.unmixed)
+
+    @property
+    def left_out(self) -> set[int]:
+        """Clients that plans were drawn for, and that none of them had."""
+        return self._members - self._planned
