@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.clients.first_weights import digest_of
 from flwr_splitmix.clients.lower import check_fits, without_bfloat16
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.schedule import (
@@ -44,6 +45,7 @@ class Ends:
     ) -> None:
         self.segments = nn.ModuleDict({"head": head, "tail": tail})
         self.optimizer = ScheduledOptimizer(self.segments, optimizer, schedule)
+        self._digest = ""
 
     def width(self, batch: TextBatch) -> int:
         """Return the width d of the head's hidden states for these texts.
@@ -78,8 +80,19 @@ class Ends:
         if pairs:  # a frozen head has no graph
             torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
 
-    def check_gradients(self) -> None:
-        """Raise ClientError if gradients are not finite, or so large that their squares are not."""
+    def step(self, progress: float, num_rounds: int) -> None:
+        """Take an optimizer step, at a progress in rounds.
+
+        Raises
+        ------
+        ClientError
+            If gradients are not finite, or so large that their squares are not; no step is taken.
+        """
+        self._check_gradients()
+        self.optimizer.step(progress, num_rounds)
+        self._digest = ""
+
+    def _check_gradients(self) -> None:
         gradients = [p.grad for p in self.segments.parameters() if p.grad is not None]
         exact = [g.float() if g.dtype == torch.float16 else g for g in gradients]
         norms = [norm.float() for norm in torch._foreach_norm(exact)] if exact else []
@@ -93,6 +106,11 @@ class Ends:
     def weights(self) -> dict[str, Tensor]:
         """Return the trainable parameters, on the CPU; bfloat16 as float32."""
         return without_bfloat16(self._trained())
+
+    def digest(self) -> str:
+        """Return a digest of the trainable parameters as they are now."""
+        self._digest = self._digest or digest_of(self._trained())
+        return self._digest
 
     def _trained(self) -> dict[str, Tensor]:
         return {n: p for n, p in self.segments.named_parameters() if p.requires_grad}
@@ -119,6 +137,7 @@ class Ends:
         """Replace the trainable parameters with `fitted` weights."""
         for name, parameter in self._trained().items():
             parameter.copy_(arrays[name])
+        self._digest = ""
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the trainable parameters, the kept buffers and the optimizer's state."""

@@ -15,7 +15,7 @@ from flwr_splitmix.clients.accounted import check_accounted
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
-from flwr_splitmix.clients.first_weights import FirstWeights, digest_of
+from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.graphless import GraphlessExchanges
 from flwr_splitmix.clients.hooks import (
     checked_gradient,
@@ -135,7 +135,6 @@ class UShapeClient(GraphlessExchanges):
         self.repeatable_secrets = repeatable_secrets
         self._asked: AskedTexts | None = None
         self._first_weights: FirstWeights | None = None
-        self._digest = ""
         self._due = self._calibrated = 0
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
@@ -163,16 +162,7 @@ class UShapeClient(GraphlessExchanges):
         if policy.allow_averaging is False:
             self._first_weights = FirstWeights.on_node(folder, index, run)
         if folder is not None:
-            self._asked = AskedTexts(
-                folder / f"test-texts-{index}.jsonl", run, self._digest_of_weights
-            )
-
-    def _digest_of_weights(self) -> str:
-        """Return a digest of the trainable weights as they are now."""
-        self._digest = self._digest or digest_of(
-            {n: p for n, p in self.segments.named_parameters() if p.requires_grad}
-        )
-        return self._digest
+            self._asked = AskedTexts(folder / f"test-texts-{index}.jsonl", run, self.ends.digest)
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, width of the hidden states.
@@ -203,7 +193,6 @@ class UShapeClient(GraphlessExchanges):
                 own=dict(self.segments.named_parameters()),
             )
             self.ends.load(arrays)
-            self._digest = ""
         example = TextBatch.of(fetch(self.batches.data, np.arange(1)), self.device)
         width = self.ends.width(example)
         self.hiding.attach(
@@ -325,9 +314,7 @@ class UShapeClient(GraphlessExchanges):
                 [*gradient, *(each for _, each in local)],
             )
         self.hiding.before_update()
-        self.ends.check_gradients()
-        self.ends.optimizer.step(self._progress, self.order.num_rounds)
-        self._digest = ""
+        self.ends.step(self._progress, self.order.num_rounds)
         self.steps += 1
 
     @exchange
@@ -399,6 +386,5 @@ class UShapeClient(GraphlessExchanges):
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same segments, optimizer, data and hiding."""
         self.ends.restore(tensors, meta)
-        self._digest = ""
         self.batches.drawn = int(meta["drawn"])
         self.hiding.restore(tensors, meta)
