@@ -20,6 +20,7 @@ from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing.parted import goes_in_parts, join_parts
 from flwr_splitmix.testing.recording import Recording, plan_of, recorded_bytes, watch_segment
 from flwr_splitmix.testing.toy import Toy, sgd
+from flwr_splitmix.testing.uploads import check_upload
 from flwr_splitmix.testing.whole import MakeStrategy
 
 LAW = "law 6, the wire carries what it should"
@@ -183,73 +184,10 @@ def _check_uploads(
             if reply.payload:
                 raise AssertionError(f"{where} replies {sorted(reply.payload)} to the round's end")
             continue
-        if reply.payload.keys() != {"smashed", "labels"}:
-            raise AssertionError(
-                f"{where} uploads {', '.join(sorted(reply.payload))}; allowed are smashed and "
-                "labels"
-            )
         shares = [p if p is None else share_from_wire(p, known) for p in call.payload["plan"]]
-        if len(reply.payload["smashed"]) != len(shares):
-            raise AssertionError(f"{where} uploads other than one tensor for each of its passes")
-        for share, smashed in zip(shares, reply.payload["smashed"], strict=True):
-            _check_smashed(share, smashed, made[number], where)
         _, classes = batches.next_batch(SEED, client)
         ids = torch.from_numpy(batches.indices)
-        _check_labels(reply.payload["labels"], shares, classes, ids, toy.classes, where)
-
-
-def _check_smashed(share: Share | None, sent: Any, made: Tensor, where: str) -> None:
-    if share is None:
-        if sent is not None:
-            raise AssertionError(f"{where} uploads in a pass in which it has no share")
-        return
-    batch, tokens, width = made.shape
-    wanted = share.upload_shape((batch, tokens, width))
-    if not isinstance(sent, Tensor) or tuple(sent.shape) != wanted:
-        shape = tuple(sent.shape) if isinstance(sent, Tensor) else type(sent).__name__
-        raise AssertionError(f"{where} uploads {shape}, its share is {wanted}")
-    if share.deterministic and not torch.equal(sent, share.upload(made)[0]):
-        raise AssertionError(f"{where} uploads other numbers than its share of the smashed data")
-
-
-def _check_labels(
-    sent: Any,
-    shares: Sequence[Share | None],
-    classes: Tensor,
-    ids: Tensor,
-    num_classes: int,
-    where: str,
-) -> None:
-    kinds = {share.label_kind for share in shares if share is not None}
-    if "soft" not in kinds:
-        (asked,) = kinds
-        expected = ids if asked == "ids" else classes
-        if not isinstance(sent, Tensor) or sent.dtype != torch.int64:
-            raise AssertionError(f"{where} sends labels that are no int64 {asked}")
-        if not torch.equal(sent, expected):
-            raise AssertionError(
-                f"{where} sends {sent.tolist()} as labels; its batch's {asked} are "
-                f"{expected.tolist()}"
-            )
-        return
-    if not isinstance(sent, list) or len(sent) != len(shares):
-        raise AssertionError(f"{where} sends no list of soft labels, one for each of its passes")
-    for share, soft in zip(shares, sent, strict=True):
-        if (share is None) != (soft is None):
-            raise AssertionError(f"{where} sends labels in a pass in which it has no share")
-        if share is None:
-            continue
-        if not soft.is_floating_point() or tuple(soft.shape) != (len(classes), num_classes):
-            raise AssertionError(
-                f"{where} sends {tuple(soft.shape)} of {soft.dtype} where soft labels are asked for"
-            )
-        # Of several labels each may have the whole weight, of classes all together.
-        most = float(soft.max() if classes.dim() == 2 else soft.sum(1).max())
-        if share.deterministic and (float(soft.min()) < 0 or most > share.lam + 1e-12):
-            raise AssertionError(
-                f"{where} sends soft labels of weight {most:.6g}, its mixing ratio is "
-                f"{share.lam:.6g}"
-            )
+        check_upload(where, reply.payload, shares, made[number], classes, ids, toy.classes)
 
 
 def _check_orders(
