@@ -14,7 +14,7 @@ from flwr_splitmix.clients import ClientError, MixGuardClient, TextSet
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding.mixguard import MixGuardOptions, measured_leak
 from flwr_splitmix.strategies import MixGuard
-from tests.hiding.mixguard.test_protocol import ORDER, TOY, batch_of, client_of
+from tests.hiding.mixguard.clients import ORDER, TOY, batch_of, client_of
 
 
 def test_supports_can_be_a_set_apart_from_the_texts_of_calibration() -> None:

@@ -1,0 +1,85 @@
+"""Options of MixGuard that make no sense, and texts that leave it no room, are refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.clients import ClientError, MixGuardClient, TextSet
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding import MixGuard
+from flwr_splitmix.hiding.mixguard import MixGuardOptions
+from tests.hiding.mixguard.clients import ORDER, PLAIN, TOY, client_of
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"k": 1}, "k is 1 and m is 3; both must be at least 2"),
+        ({"m": 1}, "k is 3 and m is 1; both must be at least 2"),
+        ({"gradients": "both"}, "gradients is 'both'; allowed are target, all-sources,"),
+        ({"gradients": "all-sources", "k": 4}, "'all-sources' needs m >= k, here m is 3 and k is"),
+        ({"secret_tokens": -1}, "secret_tokens is -1; it must be a whole number, at least 0"),
+        ({"calibration_epochs": 0}, "perturbation 'adaptive' follows the calibrator's residual"),
+        ({"support_scale": 0.0}, "support_scale is 0.0; it must be positive and finite"),
+        ({"max_distortion": 0.0}, "max_distortion is 0.0; it must be positive and finite"),
+        ({"calibration_lr": -1.0}, "calibration_lr is -1.0; it must be positive and finite"),
+        ({"strength": math.nan}, "strength is nan; it must be at least 0 and finite"),
+        ({"perturbation": "Adaptive"}, "perturbation is 'Adaptive'; allowed are 'adaptive', 'con"),
+        ({"calibration_rank": 0}, "calibration_rank is 0; it must be a whole number, at least 1"),
+        ({"k": 2.5}, "k is 2.5; it must be a whole number, at least 2"),
+        ({"pad_to": 600}, "pad_to is 600; it must be at most max_length, 512"),
+        ({"secret_tokens": 512}, "secret_tokens is 512; of 512 tokens at least one must be left"),
+        ({"m": 60, "sampler": "rotated"}, "no secret met the constraints in 2000 draws with m=60"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        MixGuardOptions(**options)
+
+
+def test_an_empty_set_of_supports_is_refused() -> None:
+    with pytest.raises(ClientError, match="no public text: its set of supports is empty"):
+        MixGuardClient(
+            TOY.head(), TOY.tail(), TOY.texts(0, 4), TextSet([], []), vocab_size=23, device="cpu"
+        )
+
+
+@pytest.mark.parametrize(("texts", "warned"), [(2, True), (3, False)])
+def test_fewer_supports_than_places_are_warned_of(
+    texts: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    MixGuard(TOY.texts(0, texts), vocab_size=23, options=MixGuardOptions(k=4, m=4))
+    assert ("with 3 supports, drawn from only 2" in caplog.text) is warned
+
+
+@pytest.mark.parametrize("name", ["data", "public"])
+def test_a_text_that_leaves_no_room_for_secret_tokens_is_named_at_once(name: str) -> None:
+    """A public one used to end a run in the step that drew it as a support."""
+
+    def made(longest: int, pad_to: int | None = None) -> MixGuardClient:
+        texts = [torch.full((length,), 2) for length in (3, longest, 5)]
+        sets = {"data": TOY.texts(0, 4), "public": TOY.texts(1, 4)}
+        sets[name] = TextSet(texts, texts, pad_to=pad_to)
+        options = replace(PLAIN, secret_tokens=2)
+        parts = TOY.head(), TOY.tail(), sets["data"], sets["public"]
+        return MixGuardClient(*parts, vocab_size=23, options=options, device="cpu")
+
+    made(30).attach(ORDER, None)
+    with pytest.raises(
+        ValueError, match=f"{name} has texts of up to 31 .* at most 30, .*: cut the"
+    ):
+        made(31)
+    with pytest.raises(ValueError, match=f"{name} has texts of up to 32 tokens with"):
+        made(30, pad_to=32)
+
+
+def test_a_batch_that_leaves_no_room_for_secret_tokens_is_named() -> None:
+    client = client_of(secret_tokens=23)
+    long = torch.full((1, 10), 2)
+    with pytest.raises(ValueError, match="23 secret ones exceed max_length 32"):
+        client.hiding.obfuscate(TextBatch(long, torch.ones_like(long), long))
