@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,111 +14,18 @@ import torch
 from flwr_splitmix.links import LinkError, MixerLink
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
-from flwr_splitmix.links.mixer.handshake import asks_for_certificate
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
-from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.privacy import GaussianNoise
-from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.server.mixing.opening import MAX_MIXED_NODES
 from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.server.mixing.steps import MixedSteps
 from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
-from tests.links.mixer.third_party import TOKEN, grid_of, make, secret, start
+from tests.links.mixer.third_party import TOKEN, grid_of, make, start
 
 Start = Callable[..., MixerServer]
 LinkTo = Callable[..., MixerLink]
 
-
-@pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + "0", "f" * 48])
-def test_who_has_not_the_token_is_turned_away(plain: MixerServer, token: str) -> None:
-    channel = MixerChannel(Dialled(plain.address, tls=False, token=token), 5.0)
-    with pytest.raises(LinkError, match=r"turns this run away: this is not the mixer's token"):
-        channel.open(OPENING)
-
-
-def test_a_call_that_cannot_be_encoded_is_not_blamed_on_the_mixer(channel: MixerChannel) -> None:
-    with pytest.raises(LinkError, match=r"^the call 'open' cannot be sent to the mixer at"):
-        channel.open({**OPENING, "nodes": object()})
-    channel.open(OPENING)  # nothing was sent, so the order of calls is kept
-
-
-def test_strangers_do_not_flood_the_log(
-    plain: MixerServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "flwr.splitmix"):
-        for _ in range(9):
-            with pytest.raises(LinkError, match="turns this run away"):
-                MixerChannel(Dialled(plain.address, tls=False, token="f"), 5.0).open(OPENING)
-    told = [said for said in caplog.messages if "it has not the mixer's token" in said]
-    assert [said.rsplit(maxsplit=1)[-1] for said in told] == ["1)", "2)", "4)", "8)"]
-
-
-def test_a_mixer_without_the_right_certificate_is_not_dialled(
-    start_mixer: Start, files: Certificates
-) -> None:
-    mixer = start_mixer()
-    for ca, signer in (
-        (b"", "an authority that gRPC comes with"),
-        (
-            files.of_node(0)[0].read_bytes(),
-            "the authority in ca= of MixerLink (in the apps ssl-ca-certfile)",
-        ),
-    ):
-        channel = MixerChannel(Dialled(mixer.address, tls=True, ca=ca, token=TOKEN), 1.0)
-        with pytest.raises(LinkError, match="could not be reached within 1 s") as raised:
-            channel.open(OPENING)
-        assert f"a certificate of that name, signed by {signer}?" in str(raised.value)
-
-
-def test_a_mixer_that_asks_for_a_certificate_says_so_at_once(
-    start_mixer: Start, files: Certificates
-) -> None:
-    """It just hangs up, and a run without one waited as long as for a mixer that is not there."""
-    mixer, ca = start_mixer(client_ca=files.ca), files.ca.read_bytes()
-    channel = MixerChannel(Dialled(mixer.address, True, ca, None, TOKEN), 60.0)
-    began = time.monotonic()
-    with pytest.raises(
-        LinkError,
-        match=r"asks for a certificate \(--link-client-ca\), and this run shows none; give "
-        r"certificate= and key= to MixerLink \(in the apps ssl-certfile and ssl-keyfile\)",
-    ):
-        channel.open(OPENING)
-    assert time.monotonic() - began < 30
-
-
-def test_a_certificate_of_another_authority_may_be_why(
-    start_mixer: Start, files: Certificates, tmp_path: Path
-) -> None:
-    mixer, ca = start_mixer(client_ca=files.ca), files.ca.read_bytes()
-    certificate, key = make_certificates(tmp_path / "other", nodes=1).of_node(0)
-    pair = certificate.read_bytes(), key.read_bytes()
-    with pytest.raises(LinkError, match=r"authority in --link-client-ca must have signed the"):
-        MixerChannel(Dialled(mixer.address, True, ca, pair, TOKEN), 1.0).open(OPENING)
-
-
-def test_other_servers_ask_for_no_certificate(start_mixer: Start, plain: MixerServer) -> None:
-    assert not asks_for_certificate(start_mixer().address)
-    assert not asks_for_certificate(plain.address)
-    assert not asks_for_certificate(f"127.0.0.1:{free_port()}")
-
-
-def test_a_mixer_with_tls_is_not_dialled_without(
-    start_mixer: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The log says at once why there is a wait, and says it once."""
-    channel = MixerChannel(Dialled(start_mixer().address, tls=False, token=TOKEN), 1.2)
-    with (
-        caplog.at_level(logging.WARNING, "flwr.splitmix"),
-        pytest.raises(LinkError, match=r"without TLS \(MixerLink has no ca=, the app no ssl-"),
-    ):
-        channel.open(OPENING)
-    (told,) = [said for said in caplog.messages if "(link-via) cannot be reached: " in said]
-    assert "; trying again for " in told
-
-
 CUTMIX: dict[str, Any] = {"mixer": "PatchCutMix", "min_patches": 1}
-
-
 NOISE = GaussianNoise(sigma_s=1.0, sigma_y=1.0).to_plain()
 NOISY: dict[str, Any] = {**CUTMIX, "noise": NOISE}
 LEDGER: dict[str, Any] = {
@@ -134,6 +40,12 @@ def with_noise(**changes: Any) -> dict[str, Any]:
 
 def with_ledger(**changes: Any) -> dict[str, Any]:
     return {"mixing": NOISY, "ledger": {**LEDGER, **changes}}
+
+
+def test_a_call_that_cannot_be_encoded_is_not_blamed_on_the_mixer(channel: MixerChannel) -> None:
+    with pytest.raises(LinkError, match=r"^the call 'open' cannot be sent to the mixer at"):
+        channel.open({**OPENING, "nodes": object()})
+    channel.open(OPENING)  # nothing was sent, so the order of calls is kept
 
 
 def test_the_mixers_log_says_what_a_round_mixes(
@@ -324,15 +236,6 @@ def test_bytes_that_are_no_call_are_answered_with_a_sentence(
     assert frame.text
 
 
-def test_another_version_is_named(plain: MixerServer) -> None:
-    shown = ((TOKEN_KEY, TOKEN), (PROTOCOL_KEY, "99"))
-    with grpc.insecure_channel(plain.address) as channel:
-        stream = channel.stream_stream(METHOD)(iter([b""]), metadata=shown, timeout=60)
-        with pytest.raises(grpc.RpcError) as refused:
-            next(stream)
-    assert "install the same flwr-splitmix on both" in str(refused.value)
-
-
 def test_a_mixer_that_answers_nonsense_is_named(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,37 +250,3 @@ def test_a_mixer_that_answers_nonsense_is_named(
     with pytest.raises(LinkError, match="the mixer sent a mixture without numbers or labels"):
         start(strategy, grid, 1)
     grid.wait()
-
-
-@pytest.mark.parametrize(
-    ("option", "text", "mode", "said"),
-    [
-        ("token_file", TOKEN, 0o644, "--token-file: others on this machine may read"),
-        ("token_file", "abc", 0o600, "holds 3 characters; a token has at least 32"),
-        ("token_file", "a b", 0o600, "must hold one word on one line"),
-        ("seed_file", "7", 0o600, r"--seed-file: .* one whole number of 2\*\*48"),
-        ("seed_file", "seventy", 0o600, r"--seed-file: .* one whole number"),
-        ("seed_file", str(2**62), 0o640, "--seed-file: others on this machine may read"),
-    ],
-)
-def test_a_secret_that_others_can_read_or_guess_is_none(
-    option: str, text: str, mode: int, said: str, start_mixer: Start, tmp_path: Path
-) -> None:
-    file = secret(tmp_path / "secret", text)
-    file.chmod(mode)
-    with pytest.raises(LinkError, match=said):
-        start_mixer(**{option: file})
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"listen": "0.0.0.0:0", "certificate": None, "key": None}, "without TLS: give it --ssl-"),
-        ({"listen": "127.0.0.1"}, "--listen is '127.0.0.1'; it must be host:port"),
-    ],
-)
-def test_a_mixer_that_cannot_be_does_not_start(
-    options: dict[str, Any], said: str, start_mixer: Start
-) -> None:
-    with pytest.raises(LinkError, match=said):
-        start_mixer(**options)
