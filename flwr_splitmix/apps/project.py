@@ -175,6 +175,8 @@ def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def read_overrides(texts: Sequence[str], here: Path) -> dict[str, Any]:
     """Read the values of `--run-config`: pairs "key=value ...", or TOML files.
 
+    Pairs may change what a file before them has; otherwise each key is given once.
+
     Parameters
     ----------
     texts
@@ -185,15 +187,22 @@ def read_overrides(texts: Sequence[str], here: Path) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        With one sentence for each value that cannot be read.
+        With one sentence for each value that cannot be read, and each key that is given twice.
     """
     values: dict[str, Any] = {}
+    said: set[str] = set()  # keys of pairs
     problems: list[str] = []
     for text in texts:
         if text.endswith(".toml") and "=" not in text:
-            values |= _of_file(here / Path(text).expanduser())
+            of_file = _of_file(here / Path(text).expanduser())
+            problems += [
+                f"--run-config has {key} twice, the second time in {text}; write it once"
+                for key in of_file
+                if key in values
+            ]
+            values |= of_file
             continue
-        end, said = 0, set[str]()
+        end = 0
         for match in _PAIR.finditer(text):
             if stray := text[end : match.start()].strip():
                 problems.append(_stray(stray, match[0]))

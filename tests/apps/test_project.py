@@ -63,6 +63,24 @@ def test_what_is_wrong_with_a_pair_is_named(text: str, sentence: str, tmp_path: 
     assert str(refused.value) == sentence
 
 
-def test_a_later_option_replaces_the_value_of_an_earlier_one(tmp_path: Path) -> None:
+def test_pairs_change_what_a_file_before_them_has(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("lr = 1.0\nk = 3", encoding="utf-8")
     assert read_overrides(["mine.toml", "lr=2.0"], tmp_path) == {"lr": 2.0, "k": 3}
+
+
+@pytest.mark.parametrize(
+    ("texts", "where"),
+    [
+        (["lr=2.0 k=2", "lr=3.0"], ""),
+        (["mine.toml", "lr=2.0", "lr=2.0"], ""),
+        (["lr=2.0", "mine.toml"], ", the second time in mine.toml"),
+        (["mine.toml", "other.toml"], ", the second time in other.toml"),
+    ],
+)
+def test_a_key_in_two_options_is_refused(texts: list[str], where: str, tmp_path: Path) -> None:
+    """The last value counted, without a word of the others."""
+    for name in ("mine.toml", "other.toml"):
+        (tmp_path / name).write_text("lr = 1.0", encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        read_overrides(texts, tmp_path)
+    assert str(refused.value) == f"--run-config has lr twice{where}; write it once"
