@@ -100,9 +100,24 @@ class Audience:
         for observer in self.observers:
             vars(observer).pop("stop", None)
 
-    def facts(self) -> dict[str, Any]:
-        """Return what all observers add to the run's summary."""
-        return {name: fact for each in self.observers for name, fact in _facts_of(each).items()}
+    def facts(self, error: str = "") -> dict[str, Any]:
+        """Return what all observers add to the run's summary.
+
+        Parameters
+        ----------
+        error
+            What went wrong in the run, if anything did: an observer that fails here, too, is left
+            out and its error logged, as the run's own is the one to raise.
+        """
+        facts: dict[str, Any] = {}
+        for observer in self.observers:
+            try:
+                facts |= _facts_of(observer)
+            except Exception as failure:
+                if not error:
+                    raise
+                _log_failure(observer, "facts", failure)
+        return facts
 
     def states(self) -> list[dict[str, Any]]:
         """Return each observer's class and state, for a checkpoint.
@@ -164,26 +179,33 @@ class Audience:
             observer.on_round(event)
 
     def on_end(self, event: RunEnded) -> None:
-        """Notify all observers, then raise the first error of any; later ones are logged.
+        """Notify all observers, then raise the first error of any; others are logged.
 
-        Each may have something to close, whatever happens to the others.
+        Each may have something to close, whatever happens to the others. If the run has failed, all
+        are logged: its own error is the one to raise.
         """
         first: Exception | None = None
         for observer in self.observers:
             try:
                 observer.on_end(event)
-            except Exception as error:
-                if first is None:
-                    first = error
-                    continue
-                log.error(
-                    "%s.on_end() failed, too: %s: %s",
-                    type(observer).__name__,
-                    type(error).__name__,
-                    one_line(str(error)),
-                )
+            except Exception as failure:
+                if first is None and not event.error:
+                    first = failure
+                else:
+                    _log_failure(observer, "on_end", failure)
         if first is not None:
             raise first
+
+
+def _log_failure(observer: Observer, method: str, failure: Exception) -> None:
+    """Log the error of an observer after another one, which is raised."""
+    log.error(
+        "%s.%s() failed, too: %s: %s",
+        type(observer).__name__,
+        method,
+        type(failure).__name__,
+        one_line(str(failure)),
+    )
 
 
 def _facts_of(observer: Observer) -> Mapping[str, Any]:

@@ -256,12 +256,12 @@ class RoundLoop(RoundMessages):
             self._rounds(job)
             if self.recorder.run is not None:
                 self.audience.check_facts(self.recorder.summary(self._own_facts))
-            self.recorder.finish(self._facts)
+            self.recorder.finish(self._facts())
         except BaseException as failure:
             error = sentence(failure)
             raise
         finally:
-            summary = self.recorder.summary(self._facts)
+            summary = self.recorder.summary(self._facts(error))
             self.audience.on_end(RunEnded(self._finished, summary, error))
         return job.result
 
@@ -400,10 +400,9 @@ class RoundLoop(RoundMessages):
         """By client index, the last round that the client finished."""
         return self._participants.trained
 
-    @property
-    def _facts(self) -> dict[str, Any]:
-        """The summary's entries besides those from the rows."""
-        return {**self._own_facts, **self.audience.facts()}
+    def _facts(self, error: str = "") -> dict[str, Any]:
+        """Return the summary's entries besides those from the rows; see `Audience.facts`."""
+        return {**self._own_facts, **self.audience.facts(error)}
 
     @property
     def _own_facts(self) -> dict[str, Any]:

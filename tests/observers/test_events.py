@@ -107,6 +107,25 @@ def test_an_observer_that_fails_at_the_end_keeps_no_other_from_closing(
     assert "FailsAtTheEnd.on_end() failed, too: OSError: no\\nnetwork" in caplog.text
 
 
+def test_an_observer_that_fails_at_the_end_does_not_hide_why_the_run_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Fails(FailsAtTheEnd):
+        def on_step(self, event: StepDone) -> None:
+            raise ValueError("the run's own error")
+
+        def facts(self) -> Any:
+            raise OSError("no facts")
+
+    last = Seen()
+    with pytest.raises(ValueError, match="the run's own error"):
+        fit(TOY, SFL, 1, Fails("disk full"), last)
+    (end,) = last.of(RunEnded)
+    assert end.error == "ValueError: the run's own error"
+    assert "Fails.facts() failed, too: OSError: no facts" in caplog.text
+    assert "Fails.on_end() failed, too: OSError: disk full" in caplog.text
+
+
 @pytest.mark.parametrize(("toy", "kind"), [(TOY, SFL), (TextToy(tests=6), USplitFL)])
 def test_the_end_of_a_round_has_loss_bytes_and_the_row_of_metrics(toy: Any, kind: Any) -> None:
     seen = Seen()
