@@ -7,6 +7,7 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,16 @@ def _open_beside(path: Path, mode: int) -> tuple[int, Path]:
             return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), name
         except FileExistsError:
             continue  # try other digits
+
+
+def follow_umask(path: Path) -> None:
+    """Give a file that another library wrote the mode that new files have."""
+    handle, new = _open_beside(path, 0o666)
+    try:
+        path.chmod(stat.S_IMODE(os.fstat(handle).st_mode))
+    finally:
+        os.close(handle)
+        new.unlink()
 
 
 def write_json(path: Path, value: Any, *, private: bool = False, parents: bool = True) -> None:

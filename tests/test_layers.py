@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pretrained": {"registries", "extras", "words"},
     "privacy": {"seeding", "files", "values", "words"},
     "mixers": {"seeding", "labels", "privacy", "values", "words"},  # noise is a part of a share
-    "segments": {"seeding", "schedule", "extras", "pretrained", "words"},
+    "segments": {"seeding", "schedule", "files", "extras", "pretrained", "words"},
     "data": {"seeding", "registries", "pretrained", "extras", "words"},
     "scoring": {"data", "extras"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.files import follow_umask
 from flwr_splitmix.segments.language.build import skeleton
 from flwr_splitmix.segments.language.cutting import cut_sharing_tables
 from flwr_splitmix.segments.language.lora import has_lora, merge_lora
@@ -74,6 +75,8 @@ def export(
     whole.tie_weights()
     with no_progress_bar():
         whole.save_pretrained(target)
+    for weights in target.glob("model*.safetensors"):
+        follow_umask(weights)  # safetensors writes for one user only
     if generation is not None:
         (target / GENERATION).write_bytes(generation)
     if tokenizer is not None:

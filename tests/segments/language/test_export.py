@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from tests.segments.language.tiny_models import (
     texts,
     whole_model,
 )
+from tests.test_files import umask
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -54,6 +56,20 @@ def test_a_model_exported_and_loaded_computes_the_same(
     assert loaded.dtype == torch.float64
     assert loaded.config.num_labels == (LABELS if task == "classification" else 2)
     torch.testing.assert_close(logits_of(loaded, *batch), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o027, 0o640), (0o077, 0o600)])
+def test_all_files_are_as_readable_as_the_umask_says(mask: int, mode: int, tmp_path: Path) -> None:
+    """The weights were readable by their owner alone."""
+    tokenizer = train_tokenizer(["what crosses the cut is mixed"], 300)
+    parts = build_language_parts(config_of("llama"), LanguageCut(1, 1))
+    with umask(mask):
+        export(parts, tmp_path / "model", tokenizer)
+    modes = {
+        file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "model").iterdir()
+    }
+    assert "model.safetensors" in modes
+    assert modes == dict.fromkeys(modes, mode)
 
 
 def test_the_tokenizer_goes_along_and_gives_its_padding_token(tmp_path: Path) -> None:
