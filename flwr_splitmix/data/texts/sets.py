@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ from flwr_splitmix.data.texts.labels import classes_of, names_of
 from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask, check_task
 from flwr_splitmix.seeding import derive_seed, frozen_generator
 from flwr_splitmix.words import counted
+
+log = logging.getLogger("flwr.splitmix")
 
 _HUB_NAME = re.compile(r"([\w-][\w.-]*/[\w.-]+)(?::([\w.-]+))?")
 _HELD_OUT = 0.1
@@ -123,6 +126,12 @@ def _load(
         return _hold_out(rows, named, source, 0 if own else seed)
     in_file = Path(source).expanduser().is_file()
     where = f"the test file {test!r}" if in_file else f"the test part of {source!r}"
+    if other == train:
+        log.warning(
+            "%s has the same rows as the training part, so accuracy will be measured on what was "
+            "learned; name other rows (test-dataset)",
+            where,
+        )
     with _named_by(test):
         tested = rows_of(other, roles, classes, where, num_labels, empty_texts)
     return TextSets(rows, tested, named, source)

@@ -117,6 +117,31 @@ def test_a_key_that_one_object_lacks_is_null_there(write: Writer) -> None:
         load_text_sets(path, "generation", test=path)
 
 
+@pytest.mark.parametrize("last", ["y", "z"])
+def test_test_rows_that_are_the_training_rows_are_warned_of(
+    write: Writer, last: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Accuracy was that on training rows, without a word."""
+    path, other = (
+        write(name, f"sentence\tlabel\nx\t0\n{text}\t1\n")
+        for name, text in (("a.tsv", "y"), ("b.tsv", last))
+    )
+    load_text_sets(path, "classification", test=other)
+    said = f"the test file {other!r} has the same rows as the training part, so accuracy will"
+    assert (said in caplog.text) is (last == "y")
+
+
+def test_the_training_split_as_test_split_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    split = datasets.Dataset.from_dict({"sentence": ["x", "y"], "label": [0, 1]})
+    datasets.DatasetDict(train=split).save_to_disk(str(tmp_path / "set"))
+    load_text_sets(str(tmp_path / "set"), "classification", test="train")
+    assert "the test part of" in caplog.text
+    assert "has the same rows as the training part" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
 def test_columns_by_name(write: Writer, name: str) -> None:
     rows = "source\tlabel\tsentence\n" + "".join(f"s{i}\t{i % 2}\ttext {i}\n" for i in range(20))
