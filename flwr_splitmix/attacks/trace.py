@@ -59,7 +59,7 @@ class Trace(ABC):
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         self.max_bytes = max_bytes
         self.max_steps = max_steps
-        self._told_large = False
+        self._told_left_out = False
 
     @abstractmethod
     def add(self, step: Recorded) -> None:
@@ -82,23 +82,32 @@ class Trace(ABC):
         """Drop steps and segments of a round and of later rounds, which will be repeated."""
 
     def _takes(self, server_round: int, size: int) -> bool:
-        """Return whether a segment of so many bytes may be kept; warn of the first that may not."""
+        """Return whether a segment of so many bytes may be kept; warn if not."""
         fits = size <= self.max_bytes // 2
-        if not fits and not self._told_large:
-            self._told_large = True
-            log.warning(
-                "the averaged lower segment of round %d is not recorded: it has %.1f MB, and "
-                "segments may have half of the recording's %.1f MB",
-                server_round,
-                size / 1e6,
-                self.max_bytes / 1e6,
-            )
+        if not fits:
+            self._warn_left_out({server_round: size})
         return fits
+
+    def _warn_left_out(self, segments: Mapping[int, int]) -> None:
+        """Warn, once, of segments (their bytes by round) that are not kept."""
+        if self._told_left_out or not segments:
+            return
+        self._told_left_out = True
+        first = min(segments)
+        log.warning(
+            "averaged lower segments are left out of the recording, first that of round %d, of "
+            "%.1f MB: together they may have half of its %.1f MB, and what the newest step leaves",
+            first,
+            segments[first] / 1e6,
+            self.max_bytes / 1e6,
+        )
 
     def _surplus(
         self, steps: Sequence[tuple[int, int]], segments: Mapping[int, int]
     ) -> tuple[int, list[int]]:
         """Return what to drop: a number of the oldest steps, and rounds whose segments go.
+
+        A segment that goes although steps of its round stay is warned of.
 
         Parameters
         ----------
@@ -115,7 +124,9 @@ class Trace(ABC):
             total -= left.popleft()[1]
             kept = {r: size for r, size in kept.items() if r >= left[0][0]}
         kept = _newest(kept, self.max_bytes - total)  # the newest step may need all there is
-        return len(steps) - len(left), [r for r in segments if r not in kept]
+        gone = [r for r in segments if r not in kept]
+        self._warn_left_out({r: segments[r] for r in gone if not left or r >= left[0][0]})
+        return len(steps) - len(left), gone
 
 
 class MemoryTrace(Trace):

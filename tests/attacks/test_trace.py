@@ -128,6 +128,11 @@ def test_the_oldest_steps_go(kind: str, tmp_path: Path) -> None:
     assert places(small) == [(2, 0), (2, 1)]
 
 
+LEFT_OUT = (
+    "averaged lower segments are left out of the recording, first that of round 1, of 0.1 MB: "
+    "together they may have half of its 0.1 MB"
+)
+
 MADE: dict[str, Callable[[Path, int], Trace]] = {
     "memory": lambda path, size: MemoryTrace(size),
     "disk": DiskTrace,
@@ -172,8 +177,33 @@ def test_a_segment_that_leaves_no_room_for_steps_is_not_kept(
         trace.add(small(server_round))
     assert len(places(trace)) == 2
     assert trace.segment(2) is None
-    said = "segment of round 1 is not recorded: it has 0.1 MB, and segments may have half of"
-    assert caplog.text.count("is not recorded") == caplog.text.count(said) == 1
+    assert caplog.text.count("left out") == caplog.text.count(LEFT_OUT) == 1
+
+
+def test_a_segment_that_only_its_file_makes_too_large_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was dropped without a word: its tensors have half of the bound, its file a bit more."""
+    trace = DiskTrace(tmp_path / "trace", 100_000)
+    trace.add_segment(1, {"weight": torch.zeros(12_500)})
+    assert trace.segment(1) is None
+    assert caplog.text.count(LEFT_OUT) == 1
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_a_segment_that_goes_before_its_steps_is_warned_of_and_no_other(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trace = MADE[kind](tmp_path / "trace", 100_000)
+    trace.max_steps = 1
+    for server_round in (1, 2):
+        trace.add_segment(server_round, {"weight": torch.zeros(2_500)})
+        trace.add(small(server_round))
+    assert (trace.segment(1), caplog.text) == (None, "")  # it went with its steps
+    mask = torch.ones(1, 2, dtype=torch.uint8)
+    trace.add(TextStep(2, 1, {0: [torch.zeros(1, 2, 20_000)]}, {0: mask}, {0: []}, {0: []}))
+    assert trace.segment(2) is None
+    assert caplog.text.count(LEFT_OUT.replace("1, of 0.1", "2, of 0.0")) == 1
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
