@@ -119,6 +119,12 @@ def remark_warmup(config: AppConfig, report: Report) -> None:
         )
 
 
+def remark_wire(config: AppConfig, report: Report) -> None:
+    """Remark that a simulation refuses wire formats, unless the link is only for SuperNodes."""
+    if config.link == "auto" and config.narrowed:
+        report.remarks.append(f"a simulation would end with an error: {config.only_over_a_stream}")
+
+
 def remark_memory(report: Report, numbers: int, remedy: str) -> None:
     """Remark if a step's smashed data are larger than the memory of this machine.
 

@@ -236,7 +236,7 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _link_has_the_wire_format(self) -> Self:
         if self.link == "ray" and self.narrowed:
-            raise ValueError(self._only_over_a_stream)
+            raise ValueError(self.only_over_a_stream)
         down = self.wire_dtype_down or self.wire_dtype
         if level_bits(down) == 4:
             raise ValueError(
@@ -260,7 +260,8 @@ class AppConfig(BaseModel):
         return {key: name for key, name in formats.items() if name not in ("keep", "")}
 
     @property
-    def _only_over_a_stream(self) -> str:
+    def only_over_a_stream(self) -> str:
+        """What is wrong with `narrowed` formats in a simulation."""
         narrowed = " and ".join(f"{key} is {name!r}" for key, name in self.narrowed.items())
         return (
             f"{narrowed}, but in a simulation tensors travel as they are; allowed there is 'keep'"
@@ -283,7 +284,7 @@ class AppConfig(BaseModel):
 
     def _ray(self, run: Run | None) -> RayLink:
         if self.narrowed:
-            raise LinkError(self._only_over_a_stream)
+            raise LinkError(self.only_over_a_stream)
         return RayLink(
             num_hosts=self.num_hosts,
             host_gpus=self.host_gpus,

@@ -81,6 +81,22 @@ def test_a_warm_up_longer_than_the_run_is_remarked(app: str, epochs: int, remark
     assert (said in " ".join(done.output.split())) is remarked
 
 
+@pytest.mark.parametrize("app", ["vision", "language"])
+@pytest.mark.parametrize(
+    ("keys", "remarked"), [("", True), ("link='stream'", False), ("wire-dtype-down='keep'", True)]
+)
+def test_a_wire_format_that_a_simulation_refuses_is_remarked(
+    app: str, keys: str, remarked: bool
+) -> None:
+    done = check(APPS / app, "--no-cuts", "--run-config", f"wire-dtype='int8' {keys}")
+    assert done.exit_code == 0, done.output
+    said = (
+        "note: a simulation would end with an error: wire-dtype is 'int8', but in a simulation "
+        "tensors travel as they are; allowed there is 'keep'"
+    )
+    assert (said in " ".join(done.output.split())) is remarked
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

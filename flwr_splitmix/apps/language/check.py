@@ -12,6 +12,7 @@ from flwr_splitmix.apps.findings import (
     describe_clients,
     passes,
     remark_warmup,
+    remark_wire,
 )
 from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
@@ -63,6 +64,7 @@ def check(
 
     report.facts |= {"strategy": config.strategy, "model": config.model}
     remark_warmup(config, report)
+    remark_wire(config, report)
     usable = all([right(_check_devices), right(_check_model)])
     usable &= right(_check_data) and all([right(_check_clients), right(_check_tokens)])
     if usable and setting is not None and checked.model is not None:

@@ -17,6 +17,7 @@ from flwr_splitmix.apps.findings import (
     passes,
     remark_memory,
     remark_warmup,
+    remark_wire,
 )
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
@@ -50,6 +51,7 @@ def check(
 
     report.facts |= {"strategy": config.strategy, "model": config.model}
     remark_warmup(config, report)
+    remark_wire(config, report)
     if not passes(lambda: _check_data(config, report), report):
         return
     right = passes(lambda: _check_clients(config, report), report)
