@@ -146,20 +146,20 @@ def _checked(
 def _check(app: Path, run_config: list[str], nodes: int | None) -> dict[str, Any]:
     """Return what `splitmix check` finds, run in a separate process.
 
-    It loads torch and a model, whose memory is thus free during the run.
+    It loads torch and a model, whose memory is thus free during the run. What it writes to standard
+    error is shown at once, such as that a hub does not answer and is asked again.
     """
     number = ["--any-nodes"] if nodes is None else ["--nodes", str(nodes)]
     keys = [word for text in run_config for word in ("--run-config", text)]
     done = subprocess.run(
         [sys.executable, "-c", _SPLITMIX, "check", str(app), "--no-cuts", "--format", "json",
          *number, *keys],
-        capture_output=True, text=True, check=False,
+        stdout=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     try:
         report: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        lines = (done.stderr.strip() or "it said nothing").splitlines()
-        _fail(f"splitmix check {app} failed: {lines[-1]}")
+        _fail(f"splitmix check {app} failed with exit status {done.returncode}")
     return report
 
 

@@ -113,6 +113,15 @@ def test_few_supports_are_remarked(keys: str, said: str) -> None:
     assert bool(said) is ("hides more" in flat)
 
 
+def test_a_model_that_is_not_there_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokenizer, too, was asked for from a hub that did not answer: half a minute each time."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    done = check(APPS / "language", "--no-cuts", "-c", "model='nobody/nothing' strategy='USplitSL'")
+    assert done.exit_code == 1
+    (problem,) = done.stderr.splitlines()
+    assert "the model 'nobody/nothing' cannot be used" in problem
+
+
 def test_layers_of_other_names_get_no_adapters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -24,6 +25,11 @@ from flwr_splitmix.runs.flower_run import note_flower_run
 from tests.apps.app_config import APPS
 from tests.waiting import wait_for
 
+MODULE = importlib.import_module("flwr_splitmix.cli.run")
+"""The package's attribute `run` is the command, not the module."""
+
+CHECK = MODULE._check
+
 
 @pytest.fixture(autouse=True)
 def no_flower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -32,10 +38,8 @@ def no_flower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(Flwr, "start", start)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
-    # The package's attribute `run` is the command, not the module.
-    module = importlib.import_module("flwr_splitmix.cli.run")
-    monkeypatch.setattr(module, "check_environment", lambda connection: "")
-    monkeypatch.setattr(module, "_check", lambda *arguments: {"problems": [], "remarks": []})
+    monkeypatch.setattr(MODULE, "check_environment", lambda connection: "")
+    monkeypatch.setattr(MODULE, "_check", lambda *arguments: {"problems": [], "remarks": []})
 
 
 def run(*options: str, home: Path | None = None) -> Result:
@@ -206,3 +210,30 @@ def test_a_run_whose_folder_is_removed_is_stopped(
         "it is kept"
     )
     assert f"{folder} has been removed; stopping the run" in result.stdout
+
+
+def test_what_the_check_writes_meanwhile_is_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A hub that does not answer is asked for half a minute, which nothing told."""
+    made = own_app(tmp_path, "import sys; sys.stderr.write('the hub is asked again\\n')\n")
+    assert CHECK(made, [], 2)["problems"] == []
+    assert "the hub is asked again" in capfd.readouterr().err
+
+
+def test_a_check_that_ends_without_a_report_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = own_app(tmp_path, "import os; os._exit(3)\n")
+    with pytest.raises(typer.Exit):
+        CHECK(made, [], 2)
+    assert f"splitmix check {made} failed with exit status 3" in capfd.readouterr().err
+
+
+def own_app(home: Path, first: str) -> Path:
+    """Make an app whose ClientApp begins with a line."""
+    made = home / "mine"
+    assert CliRunner().invoke(app, ["new", "own", str(made)]).exit_code == 0
+    client = made / "client_app.py"
+    client.write_text(first + client.read_text(encoding="utf-8"), encoding="utf-8")
+    return made

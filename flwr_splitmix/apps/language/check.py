@@ -147,9 +147,10 @@ def _check_clients(config: LanguageConfig, report: Report, checked: _Checked) ->
 
 
 def _check_tokens(config: LanguageConfig, report: Report, checked: _Checked) -> None:
-    tokenizer = tokenizer_of(config)
-    parts = None if checked.model is None else checked.model[1]
-    if parts is not None and len(tokenizer) > parts.vocab_size:
+    if checked.model is None:  # nor would a hub that does not answer hand out its tokenizer
+        return
+    tokenizer, parts = tokenizer_of(config), checked.model[1]
+    if len(tokenizer) > parts.vocab_size:
         raise ConfigError(
             f"run-config: the tokenizer of {config.model!r} has {len(tokenizer)} tokens, but the "
             f"model knows {parts.vocab_size}"
