@@ -19,10 +19,13 @@ SCALE = (0.5, 1.5)
 """Range of a source's total weight among the messages of one sign; the target has one more."""
 
 CANDIDATES = 64
-"""Secrets drawn at once if only some are within the bounds."""
+"""Secrets drawn at once, at first, if only some are within the bounds."""
+
+MOST_AT_ONCE = 4_096
+"""Secrets drawn at once where none was within them: so many take little longer than a few."""
 
 MAX_DRAWS = 2_000
-"""Such draws before concluding that there are none."""
+"""Secrets tried before concluding that there are none, as a multiple of the first draw's."""
 
 
 def draw_secret(
@@ -111,19 +114,25 @@ def draw_secret(
 def _within(count: int, draw: Callable[[int], Secret], bounds: dict[str, float]) -> Secret:
     """Draw secrets until `count` of them are within the bounds."""
     accepted: list[Secret] = []
-    missing = count
-    for _ in range(MAX_DRAWS):
-        candidates = draw(max(CANDIDATES, 4 * missing))
+    missing, drawn = count, 0
+    size = max(CANDIDATES, 4 * count)
+    most = MAX_DRAWS * size
+    while drawn < most:
+        candidates = draw(min(size, most - drawn))
+        drawn += size
         chosen = _is_within(candidates, bounds).nonzero().squeeze(-1)[:missing]
         if len(chosen):
             accepted.append(candidates.of(chosen))
             missing -= len(chosen)
+            size = max(CANDIDATES, 4 * missing)
+        else:
+            size = max(size, min(2 * size, MOST_AT_ONCE))
         if not missing:
             return Secret.join(accepted)
     named = " and ".join(f"{name} is {bound}" for name, bound in bounds.items())
     raise ValueError(
-        f"{named}; of {MAX_DRAWS * CANDIDATES:,} secrets too few were below it, so it must be "
-        "larger, or k or the supports' scale another"
+        f"{named}; of {most:,} secrets too few were below it, so it must be larger, or k or the "
+        "supports' scale another"
     )
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks import score
-from flwr_splitmix.hiding.mixguard import MixGuardOptions, Secret, draw_secret, measured_leak
+from flwr_splitmix.hiding.mixguard import (
+    MixGuardOptions,
+    Secret,
+    draw_secret,
+    measured_leak,
+)
+from flwr_splitmix.hiding.mixguard import sampler as samplers
 from flwr_splitmix.hiding.mixguard.sampler import Sampler
 from flwr_splitmix.seeding import seeded_secrets
 
@@ -145,6 +152,26 @@ def test_bounds_are_kept(sampler: Sampler) -> None:
     one = draw_secret(3, 3, sampler=sampler, support_norm=1.5, max_amplification=3.0)
     assert one.samples is None
     assert float(one.amplification) <= 3.0 + 1e-8
+
+
+@pytest.mark.parametrize("sampler", ["rotated", "convex", "skewed"])
+def test_that_there_are_no_secrets_is_known_after_few_draws(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took 2,000 draws of 64 secrets, 40 seconds of them."""
+    kind = "draw_rotated" if sampler == "rotated" else "draw_positive"
+    draw = getattr(samplers, kind)
+    sizes: list[int] = []
+
+    def counted(count: int, *arguments: Any, **options: Any) -> Any:
+        sizes.append(count)
+        return draw(count, *arguments, **options)
+
+    monkeypatch.setattr(samplers, kind, counted)
+    with pytest.raises(ValueError, match=r"max_leak is 0.01; of 128,000 secrets too few"):
+        draw_secret(3, 3, sampler=sampler, max_leak=0.01)
+    assert sum(sizes) == 128_000
+    assert len(sizes) < 50
 
 
 def test_what_no_sampler_draws_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
