@@ -167,9 +167,14 @@ def read_json(path: Path) -> Any:
         ) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if "\\ud" in text.lower():  # else there is no surrogate, as UTF-8 has none
-        json.dumps(value, ensure_ascii=False).encode()
+    refuse_half_characters(text, value)
     return value
+
+
+def refuse_half_characters(text: str, value: Any) -> None:
+    """Raise ValueError if a value, read from JSON in UTF-8, holds a lone surrogate."""
+    if "\\ud" in text.lower():  # else there is none, as UTF-8 has no surrogates
+        json.dumps(value, ensure_ascii=False).encode()
 
 
 def write_all(file: int, data: bytes) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.device import in_float64
 from flwr_splitmix.mixers import InputShare, Share
 
@@ -30,7 +31,12 @@ def largest(name: str) -> float:
 
     A running variance is a square.
     """
-    return LARGEST**2 if name.rpartition(".")[2] == "running_var" else LARGEST
+    return LARGEST**2 if is_variance(name) else LARGEST
+
+
+def is_variance(name: str) -> bool:
+    """Return whether a buffer of this name is a running variance of BatchNorm."""
+    return name.rpartition(".")[2] == "running_var"
 
 
 def check_plan(plan: Sequence[Any]) -> None:
@@ -68,11 +74,19 @@ def check_sizes(shares: Sequence[Share | None], sample: int) -> None:
 
 
 def check_range(kind: str, start: int, stop: int, size: int) -> None:
-    """Raise ClientError unless `start` to `stop` is a valid range of `size` test examples."""
+    """Raise ClientError unless `start` to `stop` is a valid range of `size` test examples.
+
+    More than `TEST_BATCH` at once, which no evaluation asks for, may be too many for the device.
+    """
     if not (type(start) is type(stop) is int and 0 <= start < stop <= size):
         raise ClientError(
             f"the server asks for {kind} test examples {_shown(start)} to {_shown(stop)}; there "
             f"are {size}"
+        )
+    if stop - start > TEST_BATCH:
+        raise ClientError(
+            f"the server asks for {stop - start} {kind} test examples at once; allowed are "
+            f"{TEST_BATCH}"
         )
 
 

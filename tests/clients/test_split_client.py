@@ -290,6 +290,13 @@ def test_test_data_are_encoded_without_dropout_and_without_a_graph() -> None:
         client.run("encode_test", {**arguments, "kind": "benchmark"})
 
 
+def test_no_more_test_data_are_encoded_at_once_than_an_evaluation_asks_for() -> None:
+    client = client_of(Toy(clients=1, tests=251))
+    client.run("encode_test", {"kind": "federated", "start": 1, "stop": 251})
+    with pytest.raises(ClientError, match="asks for 251 federated test examples at once; allowed"):
+        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 251})
+
+
 def test_weights_in_bfloat16_leave_and_come_back() -> None:
     """Flower's arrays are NumPy's, which has no bfloat16: nothing could be averaged."""
     lower = nn.Conv1d(3, 2, 1, dtype=torch.bfloat16)

@@ -64,6 +64,19 @@ def test_numbers_that_would_overflow_are_not_averaged(value: float) -> None:
     assert seen.accuracy > SOUND
 
 
+def negative_variance(arrays: Arrays) -> Arrays:
+    (name,) = [name for name in arrays if name.endswith("running_var")]
+    return {**arrays, name: torch.full_like(arrays[name], -1000.0)}
+
+
+def test_a_negative_variance_is_not_averaged() -> None:
+    """Before: the average was below 0, so it became 0 for all, and top-1 fell to chance."""
+    seen = fit(liar(negative_variance), replace(TOY, batch_norm=True), rounds=1)
+    (reason,) = seen.failures.values()
+    assert list(seen.failures) == [LIAR]
+    assert reason.startswith("returned a negative variance in '")
+
+
 def test_a_poisoned_update_is_named_and_measured(caplog: pytest.LogCaptureFixture) -> None:
     """With plain FedAvg top-1 fell from 0.803 to 0.313, and nothing said why."""
     with caplog.at_level("WARNING", logger="flwr.splitmix"):

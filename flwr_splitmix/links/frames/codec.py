@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from flwr_splitmix.files import refuse_half_characters
 from flwr_splitmix.links.frames.body import BodyError, read_body, write_body
 from flwr_splitmix.links.frames.payload import Assembler, CodecError, take_apart
 from flwr_splitmix.links.frames.wire import STOCHASTIC, WireDtype
@@ -129,17 +130,19 @@ def _cut(pieces: Iterable[bytes | memoryview], longest: int) -> list[bytes]:
     return [*messages, b"".join(begun)]
 
 
-def decode(data: bytes | Sequence[bytes], max_body: int = MAX_BODY) -> Frame:
+def decode(
+    data: bytes | Sequence[bytes], max_body: int = MAX_BODY, max_header: int = MAX_HEADER
+) -> Frame:
     """Decode a frame, given whole or in the messages that it was split into.
 
     Raises
     ------
     CodecError
-        If the bytes are not a frame of this version, or a length exceeds its limit. Nothing is
-        allocated for a frame before its lengths have been checked.
+        If the bytes are not a frame of this version, or its tensors or its header are longer than
+        allowed. Nothing is allocated for a frame before its lengths have been checked.
     """
     first, *rest = [data] if isinstance(data, bytes) else data
-    header_bytes, body_bytes = read_prefix(first, max_body)
+    header_bytes, body_bytes = read_prefix(first, max_body, max_header)
     length, start = len(first) + sum(map(len, rest)), PREFIX.size + header_bytes
     if length != start + body_bytes:
         raise CodecError(f"a frame of {length} bytes announces {start + body_bytes}")
@@ -155,7 +158,9 @@ def decode(data: bytes | Sequence[bytes], max_body: int = MAX_BODY) -> Frame:
     return Frame(header["kind"], header["number"], header["text"], payload, body, length - body)
 
 
-def read_prefix(data: bytes, max_body: int = MAX_BODY) -> tuple[int, int]:
+def read_prefix(
+    data: bytes, max_body: int = MAX_BODY, max_header: int = MAX_HEADER
+) -> tuple[int, int]:
     """Check a frame's prefix and return (bytes of the header, bytes of the body).
 
     Raises
@@ -170,20 +175,21 @@ def read_prefix(data: bytes, max_body: int = MAX_BODY) -> tuple[int, int]:
         raise CodecError("these bytes are no frame of flwr-splitmix")
     if version != VERSION or zero:
         raise CodecError(f"the frame is of version {version}, allowed is {VERSION}")
-    _check_lengths(header, body, max_body)
+    _check_lengths(header, body, max_body, max_header)
     return header, body
 
 
-def _check_lengths(header: int, body: int, max_body: int) -> None:
-    if header > MAX_HEADER:
-        raise CodecError(f"a frame's header has {header} bytes, at most {MAX_HEADER} are allowed")
+def _check_lengths(header: int, body: int, max_body: int, max_header: int = MAX_HEADER) -> None:
+    if header > max_header:
+        raise CodecError(f"a frame's header has {header} bytes, at most {max_header} are allowed")
     if body > max_body:
         raise CodecError(f"a frame's body has {body} bytes, at most {max_body} are allowed")
 
 
 def _read_header(data: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(data, parse_constant=_refuse_constant)
+        text = data.decode()  # json would also take other encodings
+        header = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise CodecError("a frame's header is no JSON") from None
     if not isinstance(header, dict) or header.keys() != {"kind", "number", "text", "payload"}:
@@ -195,6 +201,10 @@ def _read_header(data: bytes) -> dict[str, Any]:
         raise CodecError("a frame's number must be an integer from 0")
     if not isinstance(header["text"], str):
         raise CodecError("a frame's text must be a string")
+    try:  # the text itself is escaped where it is shown
+        refuse_half_characters(text, header["payload"])
+    except ValueError:
+        raise CodecError("a frame's payload holds half a character") from None
     return header
 
 

@@ -82,7 +82,9 @@ class Conversation:
         """
         # Sent on its own: a stream cut off while gRPC sends it with a message gets no status.
         await self._context.send_initial_metadata(())
-        line.hello(self, await self._frame(line.longest_body))
+        # Every hello costs the other nodes time, so a client that repeats it has to wait.
+        await asyncio.sleep(line.pause)
+        line.hello(self, await self._frame(*line.limits))
         await self._context.write(_WELCOME)
         # Both directions at once: replies come in while calls go out.
         ways = [asyncio.create_task(self._send(line)), asyncio.create_task(self._listen(line))]
@@ -117,11 +119,11 @@ class Conversation:
             if not line.awaits_reply(self):
                 await self._to_read.wait()
                 continue
-            pieces = await self._frame(line.longest_body)
+            pieces = await self._frame(*line.limits)
             await self._beside(sum(map(len, pieces)), line.receive, self, pieces)
 
-    async def _frame(self, max_body: int) -> list[bytes]:
-        frame = Messages(max_body)
+    async def _frame(self, max_body: int, max_header: int) -> list[bytes]:
+        frame = Messages(max_body, max_header)
         while True:
             message = await self._context.read()
             if message is grpc.aio.EOF:

@@ -17,15 +17,18 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
+from flwr_splitmix.links.frames.codec import MAX_BODY, MAX_HEADER, Frame, decode
 from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.link import Outcome, tensor_bytes
 from flwr_splitmix.links.stream.call import Call, ClosedLineError, Connection, LiveLineError
 from flwr_splitmix.links.stream.limits import reply_limit
-from flwr_splitmix.links.stream.protocol import HELLO_BODY, in_pieces
+from flwr_splitmix.links.stream.protocol import HELLO_BODY, HELLO_HEADER, in_pieces
 from flwr_splitmix.words import one_line
+
+PAUSE, LONGEST_PAUSE = 0.01, 1.0
+"""Seconds of pause for every connection that a client had before in the round, and the most."""
 
 
 class Line:
@@ -53,6 +56,8 @@ class Line:
         Why the line can no longer carry calls; None while it can.
     lost_since
         When the connection broke (`time.monotonic`); None while one is open, or before the first.
+    connections
+        How many connections the client has had.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Line:
         self.description: dict[str, Any] | None = None
         self.failure: str | None = None
         self.lost_since: float | None = None
+        self.connections = 0
         self._changed = changed
         self._wire = wire
         self._max_body = max_body
@@ -125,12 +131,18 @@ class Line:
             return 0 if call is None else tensor_bytes(call.payload)
 
     @property
-    def longest_body(self) -> int:
-        """Largest body in bytes of the next frame from the client."""
+    def pause(self) -> float:
+        """Seconds to wait before the newest connection's hello is read."""
+        return min(PAUSE * (self.connections - 1), LONGEST_PAUSE)
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Largest body and header in bytes of the next frame from the client."""
         with self._lock:
             if not self._said_hello:
-                return min(HELLO_BODY, self._max_body)
-            return self._in_flight[0].longest_reply if self._in_flight else self._max_body
+                return min(HELLO_BODY, self._max_body), HELLO_HEADER
+            body = self._in_flight[0].longest_reply if self._in_flight else self._max_body
+            return body, MAX_HEADER
 
     def connect(self, connection: Connection) -> None:
         """Attach a new connection to the line.
@@ -151,6 +163,7 @@ class Line:
                 raise LiveLineError
             self._wake()  # the previous connection, which has ended
             self._connection = connection
+            self.connections += 1
             self._said_hello = False
             self._sent = self._answered
 
@@ -279,7 +292,7 @@ class Line:
 
     def _decode(self, data: bytes | Sequence[bytes]) -> Frame | None:
         try:
-            return decode(data, self.longest_body)
+            return decode(data, *self.limits)
         except CodecError as error:
             with self._lock:
                 self._fail(f"sent bytes that are no frame: {error}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from flwr_splitmix.links.frames.codec import (
     MAX_BODY,
+    MAX_HEADER,
     PREFIX,
     Frame,
     encode_in_messages,
@@ -29,8 +30,8 @@ messages of a server, so it must be small for peers that have not yet announced 
 MAX_UNHEARD = 256
 """Most calls that a server may make beyond the last one whose reply it has acknowledged."""
 
-HELLO_BODY = 64 << 10
-"""Largest body in bytes of a hello frame, which holds plain values."""
+HELLO_BODY, HELLO_HEADER = 64 << 10, 16 << 10
+"""Largest body and header in bytes of a hello frame, which holds some twenty plain values."""
 
 PING_SECONDS = 10
 """Seconds between two pings, by which either end notices that the other is gone."""
@@ -79,8 +80,8 @@ class Messages:
 
     Parameters
     ----------
-    max_body
-        Largest body of the frame in bytes.
+    max_body, max_header
+        Largest body and header of the frame in bytes.
 
     Attributes
     ----------
@@ -89,9 +90,9 @@ class Messages:
         prefix is invalid or announces too much; `decode` then reports the error.
     """
 
-    def __init__(self, max_body: int) -> None:
+    def __init__(self, max_body: int, max_header: int = MAX_HEADER) -> None:
         self.pieces: list[bytes] = []
-        self._max_body = max_body
+        self._limits = max_body, max_header
         self._missing = 0
 
     def add(self, message: bytes) -> bool:
@@ -99,7 +100,7 @@ class Messages:
         if not self.pieces:
             self.pieces.append(message)
             try:
-                self._missing = PREFIX.size + sum(read_prefix(message, self._max_body))
+                self._missing = PREFIX.size + sum(read_prefix(message, *self._limits))
             except CodecError:
                 return True
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import threading
@@ -33,6 +34,8 @@ from flwr_splitmix.links.stream.protocol import (
 from flwr_splitmix.links.stream.token import Admission, TokenError, TokenMint
 from flwr_splitmix.words import one_line
 
+log = logging.getLogger("flwr.splitmix")
+
 MAX_NODES = 4096
 """Most nodes attached at once, if file descriptors allow."""
 
@@ -42,6 +45,9 @@ CODERS = min(os.cpu_count() or 1, 4)
 IDLE_SECONDS, STRANGER_SECONDS = 10.0, 30.0
 """How long a connection may be without a stream, and how long it may open new ones. A node opens
 one stream, with its token, as soon as it is connected, and keeps it for the whole round."""
+
+OFTEN = 100
+"""Number of connections in a round at which a client is named in the log."""
 
 FAREWELL_SECONDS = 1.0
 """Seconds that a node has to read that it is cut off."""
@@ -145,6 +151,13 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
             )
         except ClosedLineError as error:
             await _refuse(context, grpc.StatusCode.ABORTED, f"left out of the round: {error}")
+        if line.connections == OFTEN:
+            log.warning(
+                "client %d has connected %d times in round %d: a bad network, or an attack",
+                admission.client,
+                OFTEN,
+                admission.server_round,
+            )
         return line
 
 

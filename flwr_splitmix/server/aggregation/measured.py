@@ -8,6 +8,8 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 
+from flwr_splitmix.clients.requests import is_variance
+
 _STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
 """Last parts of the names of what BatchNorm has measured."""
 
@@ -43,7 +45,7 @@ def has_statistics(reply: Message) -> bool:
 
 def without_negative_variances(name: str, array: Array) -> Array:
     """Return a running variance with 0 where noise or a server's step made it negative."""
-    if name.rpartition(".")[2] != "running_var":
+    if not is_variance(name):
         return array
     return Array(np.maximum(array.numpy(), 0))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from flwr_splitmix.clients.requests import largest
+from flwr_splitmix.clients.requests import is_variance, largest
 from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
@@ -111,6 +111,8 @@ class ReplyIntake:
                     f"returned weights with numbers beyond {limit:g} in {name!r}; scale "
                     "the inputs, or take a smaller learning rate"
                 )
+            if is_variance(name) and array.min() < 0:
+                raise UploadError(f"returned a negative variance in {name!r}")
         # One client's longdouble made an average that no node could read.
         return {
             name: array.astype(self._dtypes[name], copy=False) for name, array in arrays.items()

@@ -328,3 +328,26 @@ def test_a_call_that_cannot_travel_is_an_outcome() -> None:
     assert "could not be sent its call: object cannot travel" in str(call.outcome.error)
     line.end("finish")
     assert sent(line, wire).kind == "finish"
+
+
+def test_a_client_that_connects_again_and_again_waits_longer(line: Line) -> None:
+    """Each hello is decoded in the thread that serves all nodes."""
+    pauses = []
+    for _ in range(200):
+        wire = attached(line)
+        pauses.append(line.pause)
+        wire.cancel()
+        line.disconnect(wire)
+    assert pauses[:3] == [0.0, 0.01, 0.02]
+    assert max(pauses) == pauses[-1] == 1.0
+
+
+def test_a_hello_is_short(line: Line) -> None:
+    """One of a megabyte took 0.8 s to decode, for which all nodes waited."""
+    long = encode(Frame("hello", payload={"values": [[]] * 10_000}))
+    wire = Wire()
+    line.connect(wire)
+    line.hello(wire, long)
+    assert line.description is None
+    assert line.failure is not None
+    assert "bytes, at most 16384 are allowed" in line.failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ import torch
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.frames.codec import PREFIX, Frame, encode
 from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.links.stream import server
 from flwr_splitmix.links.stream.protocol import NODE_KEY, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.stream.token import TokenMint
@@ -172,6 +174,28 @@ def test_a_live_connection_is_not_taken_over(link: StreamLink) -> None:
         assert call(clients, 1) == {0: "first"}
     assert outcomes[0].code() == grpc.StatusCode.ALREADY_EXISTS
     assert outcomes[1] == "finish"
+
+
+def test_a_client_that_connects_again_and_again_is_named(
+    link: StreamLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "OFTEN", 3)
+
+    def restless(ticket: Ticket, node: int) -> None:
+        attached = 0
+        while attached < 3:
+            raw = Raw(ticket, node)
+            # Refused while the server has not noticed that the last connection is gone.
+            with contextlib.suppress(grpc.RpcError):
+                raw.hello()
+                attached += 1
+            raw.close()
+        good(ticket, node)
+
+    with a_round(link, [good, restless], 7) as clients:
+        assert call(clients, 1) == {0: 1, 1: 1}
+    (said,) = [r.getMessage() for r in caplog.records if "has connected" in r.getMessage()]
+    assert said.startswith("client 1 has connected 3 times in round 7: ")
 
 
 def test_repeated_and_old_frames_change_nothing(link: StreamLink) -> None:
