@@ -21,6 +21,9 @@ SCALE = (0.5, 1.5)
 CANDIDATES = 64
 """Secrets drawn at once, at first, if only some are within the bounds."""
 
+PATIENCE = 10
+"""Draws in a row that may have no secret within the bounds before the next ones grow."""
+
 MOST_AT_ONCE = 4_096
 """Secrets drawn at once where none was within them: so many take little longer than a few."""
 
@@ -114,7 +117,7 @@ def draw_secret(
 def _within(count: int, draw: Callable[[int], Secret], bounds: dict[str, float]) -> Secret:
     """Draw secrets until `count` of them are within the bounds."""
     accepted: list[Secret] = []
-    missing, drawn = count, 0
+    missing, drawn, empty = count, 0, 0
     size = max(CANDIDATES, 4 * count)
     most = MAX_DRAWS * size
     while drawn < most:
@@ -124,9 +127,11 @@ def _within(count: int, draw: Callable[[int], Secret], bounds: dict[str, float])
         if len(chosen):
             accepted.append(candidates.of(chosen))
             missing -= len(chosen)
-            size = max(CANDIDATES, 4 * missing)
+            size, empty = max(CANDIDATES, 4 * missing), 0
         else:
-            size = max(size, min(2 * size, MOST_AT_ONCE))
+            empty += 1
+            if empty > PATIENCE:
+                size = max(size, min(2 * size, MOST_AT_ONCE))
         if not missing:
             return Secret.join(accepted)
     named = " and ".join(f"{name} is {bound}" for name, bound in bounds.items())
