@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.mixers import Mixed, Plan, Share, known_shares, share_from_wire
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
@@ -207,9 +209,11 @@ class PrivacyLedger(Observer):
         Parameters
         ----------
         rounded
-            Whether uploads were rounded before they were added. A sum of rounded numbers is not a
-            function of the sum of unrounded ones, so each upload is then charged as seen alone.
+            Whether uploads were rounded on the wire, before they were added. A sum of rounded
+            numbers is not a function of the sum of unrounded ones, so each upload is then charged
+            as seen alone; also if the mixture is narrower than float32, as its uploads then were.
         """
+        rounded = rounded or torch.finfo(mixed.smashed.dtype).bits < 32
         parts = zip(*(source.came for source in mixed.sources), strict=True)
         for came in dict.fromkeys(parts):  # mostly all parts have the same clients
             shares: dict[int, list[Share | None]] = {}

@@ -38,7 +38,12 @@ from tests.observers.ledger_exchanges import (
 )
 
 
-def mixed(server: PrivacyLedger, *groups: Sequence[tuple[int, Share]], came: set[int]) -> None:
+def mixed(
+    server: PrivacyLedger,
+    *groups: Sequence[tuple[int, Share]],
+    came: set[int],
+    dtype: torch.dtype = torch.float32,
+) -> None:
     """Let one step of one pass be mixed of the uploads of those that came."""
     plan_groups = tuple(
         Group(tuple(Member(client, share) for client, share in group)) for group in groups
@@ -49,7 +54,7 @@ def mixed(server: PrivacyLedger, *groups: Sequence[tuple[int, Share]], came: set
         if (members := tuple(m for m in group.members if m.client in came))
     )
     plan = Plan(SmashedShape(4, N, D, classes=L), (plan_groups,))
-    nothing = torch.zeros(())
+    nothing = torch.zeros((), dtype=dtype)
     mixture = Mixed(nothing, nothing, sources)
     result = StepResult(nothing, nothing)
     server.on_step(StepDone(1, 0, {}, {}, plan=plan, mixed=mixture, result=result))
@@ -71,6 +76,25 @@ def test_of_a_trusted_mixer_only_sums_are_charged_each_with_its_group() -> None:
     # Client 1 did not come: its noise hides nobody, and nobody saw its upload.
     expected = [0.25**2 * FULL / 2, 0.0, 0.5**2 * FULL / 2, FULL]
     assert [spent(ledger, client) for client in range(4)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "summed"),
+    [(torch.float64, True), (torch.float32, True), (torch.float16, False), (torch.bfloat16, False)],
+)
+def test_a_sum_of_uploads_in_16_bits_hides_no_more_than_each_of_them(
+    dtype: torch.dtype, summed: bool
+) -> None:
+    """Clients round their noisy upload to that dtype before anybody adds it to another."""
+    share = noisy(WeightedShare(lam=0.5), clamp_labels=False)
+    ledgers = PrivacyLedger(DELTA, trusted_mixer=True), PrivacyLedger(DELTA)
+    for ledger in ledgers:
+        begin(ledger, clients=(0, 1))
+        for client in (0, 1):
+            send(ledger, share, client=client)
+        mixed(ledger, [(0, share), (1, share)], came={0, 1}, dtype=dtype)
+    trusted, alone = (spent(ledger, 0) for ledger in ledgers)
+    assert trusted == (alone / 2 if summed else alone)
 
 
 def test_an_untrusted_mixer_has_seen_everything_before_it_mixes() -> None:
