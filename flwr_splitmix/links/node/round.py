@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr_splitmix.clients import FORESEEN, Client
 from flwr_splitmix.links.host import ClientHost, build, public_sentence
 from flwr_splitmix.links.link import LinkError, Outcome
+from flwr_splitmix.links.node.given import ORDERS, WEIGHTS, OriginStore, orders_of
 from flwr_splitmix.links.node.guards import NodeGuards
 from flwr_splitmix.links.node.pinned import pinned
 from flwr_splitmix.links.node.state import open_store
@@ -38,10 +39,14 @@ def serve_round(
     guards: NodeGuards | None = None
     try:
         guards = NodeGuards(context, ticket)
+        orders = orders_of(ticket, context.run_config)
         ticket = pinned(ticket, context.node_config)
-        host = ClientHost(open_store(ticket.run, context), public_sentence)
+        arrays = arrays_of(message.content)
+        store = OriginStore(open_store(ticket.run, context), arrays, ticket)
+        host = ClientHost(store, public_sentence)
         make = partial(guards.build, partial(build, client_fn, context, public_sentence))
-        description = host.attach(ticket, make, arrays_of(message.content))
+        description = host.attach(ticket, make, arrays)
+        description |= {WEIGHTS: store.origin, ORDERS: orders}
         guards.audit.write("attach", description)
         if message.metadata.message_type != "train":
             with _keeping(host, ticket):
@@ -49,8 +54,8 @@ def serve_round(
             return RecordDict()
         with _keeping(host, ticket, only_if_it_fails=True):
             _serve(host, ticket, context, description, guards)
-        arrays, metrics, warning = host.finish(ticket)
-        guards.audit.write("release", {"lower-segment": arrays, "metrics": dict(metrics)})
+        returned, metrics, warning = host.finish(ticket)
+        guards.audit.write("release", {"lower-segment": returned, "metrics": dict(metrics)})
     except Exception as error:
         # The server gets one line; a traceback is logged here if it tells more.
         foreseen = isinstance(error, (*FORESEEN, LinkError))
@@ -64,8 +69,8 @@ def serve_round(
                 guards.audit.refuse("round", said)
         return RecordDict({RECORD: ConfigRecord({"error": said})})
     content = RecordDict({"metrics": MetricRecord(dict(metrics))})
-    if arrays:
-        content["arrays"] = to_arrays(arrays)
+    if returned:
+        content["arrays"] = to_arrays(returned)
     if warning:
         log.warning("%s", warning)
         content[RECORD] = ConfigRecord({"warning": warning})

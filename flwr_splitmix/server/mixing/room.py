@@ -22,11 +22,12 @@ from flwr_splitmix.links.stream.server import StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.mixers import Noisy
 from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.server.mixing.alike import unlike
 from flwr_splitmix.server.mixing.ledgers import RoundLedger, RunLedgers
 from flwr_splitmix.server.mixing.opening import Opening
 from flwr_splitmix.server.mixing.policy import Policy, draw_seed
 from flwr_splitmix.server.mixing.steps import MixedSteps
-from flwr_splitmix.words import counted, one_line
+from flwr_splitmix.words import are, counted, one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -190,6 +191,7 @@ class MixingRoom:
             else:
                 failures[client] = "had not attached when the round began"
                 line.end("leave", failures[client])
+        failures |= self._left_apart(descriptions)
         clients = StreamClients(
             order.round,
             descriptions,
@@ -224,6 +226,21 @@ class MixingRoom:
         self._answers = {"step": step, "finish": finish}
         new = self._new(clients.failures)
         return {**steps.sizes, "failures": new, "spent": steps.spent}
+
+    def _left_apart(self, descriptions: dict[int, dict[str, Any]]) -> dict[int, str]:
+        """Take out the nodes that must not be mixed with the others; return why, by client."""
+        apart = unlike(descriptions)
+        for client, why in apart.items():
+            log.warning("client %d is not mixed: it %s", client, why)
+            del descriptions[client]
+            self._lines[client].end("leave", why)
+        if apart and len(descriptions) < self._policy.least_members:
+            client, why = next(iter(apart.items()))
+            raise RefusedError(
+                f"{counted(len(descriptions), 'node')} {are(len(descriptions))} left to be mixed: "
+                f"client {client} {why}"
+            )
+        return apart
 
     def _close(self, clients: StreamClients, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Tell the nodes that the round is finished."""

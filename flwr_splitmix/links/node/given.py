@@ -1,0 +1,95 @@
+"""What a server has given a node for a round, as digests by which a mixer compares its nodes.
+
+A server that chooses a node's lower segment knows what that node uploads, so that a mixture with
+one other node is the other's upload. A mixer sees no weights, and mixes only nodes that name the
+same digests (`flwr_splitmix.server.mixing.alike`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.links.host import StateStore
+from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.storage import digest
+
+WEIGHTS, ORDERS = "given-weights", "given-orders"
+"""Keys of a node's description: the lower segment that it began from, and all else it was told.
+
+The former is also a key of a kept state's values.
+"""
+
+_OWN = ("client", "attempt", "token")
+"""What an honest server tells each node differently."""
+
+
+class OriginStore:
+    """A store of client states that remembers from which weights of the server each began.
+
+    Parameters
+    ----------
+    store
+        Where the states are kept.
+    arrays
+        The lower segment in the round's message, if any.
+    ticket
+        The round's ticket.
+
+    Attributes
+    ----------
+    origin
+        Digest of the server's weights from which the client's own began: those of this message, or
+        of an earlier one if the client goes on from a kept state.
+    """
+
+    def __init__(
+        self, store: StateStore, arrays: Mapping[str, Tensor] | None, ticket: Ticket
+    ) -> None:
+        self._store = store
+        self._replaced = bool(arrays) and ticket.arrays == "always"
+        self.origin = digest(arrays or {}, {})
+
+    def save(
+        self, index: int, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
+    ) -> None:
+        """Save a state with its origin; raise OSError if it cannot be saved."""
+        self._store.save(index, round, tensors, {**meta, WEIGHTS: self.origin})
+
+    def load(
+        self, index: int, at_most: int | None = None
+    ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+        """Load a state as the store does, and take over its origin unless weights replace it."""
+        if (kept := self._store.load(index, at_most)) is None:
+            return None
+        state_round, tensors, meta = kept
+        # Earlier versions kept no origin; a run's first weights come with each of its messages.
+        origin = meta.pop(WEIGHTS, self.origin)
+        if not self._replaced:
+            self.origin = str(origin)
+        return state_round, tensors, meta
+
+    def drop_after(self, index: int, round: int) -> None:
+        """Delete the states of rounds after `round`."""
+        self._store.drop_after(index, round)
+
+    def prune(self, index: int, kept_rounds: Sequence[int]) -> None:
+        """Delete the states that no checkpoint in `kept_rounds` would load."""
+        self._store.prune(index, kept_rounds)
+
+
+def orders_of(ticket: Ticket, run_config: Mapping[str, Any]) -> str:
+    """Return a digest of what a server tells all nodes of a round alike.
+
+    Parameters
+    ----------
+    ticket
+        The ticket as the server has sent it.
+    run_config
+        The run's configuration as the client sees it: learning rates, for example.
+    """
+    common = {name: value for name, value in asdict(ticket).items() if name not in _OWN}
+    return digest({}, {"ticket": common, "run-config": dict(sorted(run_config.items()))})

@@ -1,0 +1,274 @@
+"""A server that gives nodes different lower segments or orders, so as to read one in a mixture."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from flwr_splitmix import SplitClient, SplitClientApp, adamw
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.node.given import ORDERS, WEIGHTS, OriginStore
+from flwr_splitmix.links.ticket import RECORD, Ticket, to_arrays
+from flwr_splitmix.mixers import Mixup
+from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.privacy.journal import read_journal
+from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.schedule import constant
+from flwr_splitmix.server.messages import messages_to
+from flwr_splitmix.server.mixing.alike import unlike
+from flwr_splitmix.server.mixing.process import MixerServer
+from tests.links.fake_grid import TURN, OneAtATime
+from tests.links.mixer.nodes import FIRST, OPENING, wait_until_attached
+from tests.links.mixer.third_party import TOKEN
+
+BATCH = 4
+INPUTS = torch.rand(3, BATCH, 6, 5, generator=torch.Generator().manual_seed(1))
+WEIGHTS_OF_RUN = {
+    "weight": torch.rand(5, 5, generator=torch.Generator().manual_seed(2)) + torch.eye(5)
+}
+ZEROS = {"weight": torch.zeros(5, 5)}
+
+
+def client_fn(context: Context) -> SplitClient:
+    """Make a client whose lower segment is a matrix, with an optimizer as the run configures it."""
+    with TURN:
+        index = int(context.node_config["partition-id"])
+        data: Any = TensorDataset(INPUTS[index], torch.full((BATCH,), index))
+        lr, decay = (float(context.run_config.get(key, 0.0)) for key in ("lr", "weight-decay"))
+        return OneAtATime(
+            nn.Linear(5, 5, bias=False),
+            data,
+            batch_size=BATCH,
+            optimizer=adamw(lr, weight_decay=decay),
+            schedule=constant,
+            device="cpu",
+        )
+
+
+APP = SplitClientApp(client_fn)
+
+
+class Server:
+    """A server that gives each node what it likes, and real nodes that dial the mixer only."""
+
+    def __init__(self, mixer: MixerServer, folder: Path, **node_config: Any) -> None:
+        self.mixer = mixer
+        self.folder = folder
+        self.node_config = node_config
+        self.replies: dict[int, RecordDict] = {}
+
+    def round(
+        self,
+        number: int,
+        given: Mapping[int, Mapping[str, Tensor]],
+        tickets: Mapping[int, Mapping[str, Any]] | None = None,
+        gradient: float = 0.0,
+        **common: Any,
+    ) -> tuple[dict[str, str], dict[str, Tensor]]:
+        """Run a round of one step; return the failures and the mixture, if there is one.
+
+        Parameters
+        ----------
+        given
+            By client, the lower segment that it gets.
+        tickets, common
+            Values of a client's ticket, and of all tickets.
+        gradient
+            What is returned for the mixture, at each of its numbers.
+        """
+        channel = MixerChannel(Dialled(self.mixer.address, tls=False, token=TOKEN), 5.0)
+        mixing = describe(Mixup(k=len(given)))
+        nodes = {str(client): 100 + client for client in given}
+        asked = {"mixing": mixing, "nodes": nodes, "round": number, "dtype": "float32"}
+        tokens = channel.open({**OPENING, **asked})["tokens"]
+        usual = Ticket(
+            0, 7, number, 9, arrays="initial", returns_arrays=False, link="stream", run="r",
+            address=self.mixer.address, tls=False, timeout=60.0, state_round=number - 1,
+        )  # fmt: skip
+        threads = []
+        for client, arrays in given.items():
+            own = {**common, **(tickets or {}).get(client, {})}
+            ticket = replace(usual, client=client, token=tokens[str(client)], **own)
+            threads.append(threading.Thread(target=self._serve, args=(ticket, arrays), daemon=True))
+            threads[-1].start()
+        try:
+            wait_until_attached(channel)
+            failures = channel.ask("begin")["failures"]
+            mixtures = channel.ask("step", FIRST)["mixtures"]
+            gradients = {g: torch.full_like(m["smashed"], gradient) for g, m in mixtures.items()}
+            channel.ask("finish", {"number": 1, "progress": 0.0, "gradients": gradients})
+            channel.ask("close")
+            return failures, mixtures.get("0", {})
+        finally:
+            channel.close()
+            for thread in threads:
+                thread.join(60)
+                assert not thread.is_alive()
+
+    def _serve(self, ticket: Ticket, arrays: Mapping[str, Tensor]) -> None:
+        index = ticket.client
+        own: dict[str, Any] = {"partition-id": index, "state-dir": str(self.folder)}
+        own["link-via"] = ticket.address
+        context = Context(1, 100 + index, {**own, **self.node_config}, RecordDict(), {})
+        content = RecordDict({"arrays": to_arrays(arrays), RECORD: ticket.to_record()})
+        (message,) = messages_to([100 + index], content, "train", in_run=False)
+        self.replies[index] = APP(message, context).content
+
+    def sent(self, client: int) -> bool:
+        """Return whether a node has uploaded smashed data."""
+        entries = read_journal(self.folder / f"audit-{client}.jsonl")
+        return any(entry["exchange"] == "step" and entry.get("bytes") for entry in entries)
+
+
+@pytest.fixture
+def server(plain: MixerServer, tmp_path: Path) -> Server:
+    return Server(plain, tmp_path)
+
+
+def same(clients: Iterable[int]) -> dict[int, Mapping[str, Tensor]]:
+    return dict.fromkeys(clients, WEIGHTS_OF_RUN)
+
+
+def error_of_inversion(mixture: Mapping[str, Tensor]) -> float:
+    """Return the mean squared error of client 0's inputs, read from a mixture as if of it alone."""
+    (weight,) = WEIGHTS_OF_RUN.values()
+    # The server tries each client's part of the labels.
+    ratios = {float(label) for label in mixture["labels"].flatten() if label}
+    read = [mixture["smashed"] / ratio @ torch.linalg.inv(weight.T) for ratio in ratios]
+    batches = [INPUTS[0, list(order)] for order in permutations(range(BATCH))]
+    return min(float((r - x).square().mean()) for r in read for x in batches)
+
+
+def test_nodes_with_the_same_lower_segment_are_mixed(server: Server) -> None:
+    failures, mixture = server.round(1, same((0, 1)))
+    assert failures == {}
+    assert error_of_inversion(mixture) > 1e-3
+
+
+def test_a_server_does_not_get_an_upload_by_silencing_the_other_node(server: Server) -> None:
+    """With zeros for node 1, the mixture was node 0's upload: its images came out exactly."""
+    with pytest.raises(
+        LinkError,
+        match="1 node is left to be mixed: client 1 was given another lower segment than the "
+        "others; an honest ServerApp gives all nodes the same, so either the ServerApp or this",
+    ):
+        server.round(1, {0: WEIGHTS_OF_RUN, 1: ZEROS})
+    assert not server.sent(0)
+    assert not server.sent(1)
+    assert "another lower segment" in str(server.replies[1].config_records[RECORD]["error"])
+
+
+def test_the_nodes_that_got_the_same_go_on_without_the_others(server: Server) -> None:
+    failures, mixture = server.round(1, {0: ZEROS, 1: WEIGHTS_OF_RUN, 2: WEIGHTS_OF_RUN})
+    assert failures.keys() == {"0"}
+    assert mixture["labels"].sum(0)[0] == 0
+    assert [server.sent(client) for client in (0, 1, 2)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"run_config": '{"lr": 1.0, "weight-decay": 1.0}'},
+        {"wire_dtype": "int4"},
+        {"num_rounds": 1},
+        {"seed": 8},
+        {"run": "another"},
+        {"state_round": 1},
+    ],
+    ids=lambda own: next(iter(own)),
+)
+def test_a_server_cannot_tell_nodes_apart_by_their_orders(
+    own: dict[str, Any], server: Server
+) -> None:
+    """Rounded to 4 bits, a node's patches are known by their levels, and so is its mask."""
+    with pytest.raises(LinkError, match="client 1 was given another configuration or ticket than"):
+        server.round(1, same((0, 1)), {1: own})
+
+
+def test_nodes_that_began_a_round_before_or_join_late_are_mixed(server: Server) -> None:
+    """What differs in an honest run: attempts, tokens, and who has trained before."""
+    config: dict[str, Any] = {"run_config": '{"lr": 0.01}'}
+    assert server.round(1, same((0, 1)), {1: {"attempt": 1}}, gradient=1.0, **config)[0] == {}
+    assert server.round(2, same((0, 1, 2)), gradient=1.0, **config)[0] == {}
+    kept = ClientStore(server.folder / "r").load(0)
+    assert kept is not None
+    assert not torch.equal(kept[1]["segment.weight"], WEIGHTS_OF_RUN["weight"])
+
+
+def test_weights_of_an_earlier_round_are_not_forgotten(plain: MixerServer, tmp_path: Path) -> None:
+    """A node that may be averaged takes other weights, and goes on from them in later rounds."""
+    server = Server(plain, tmp_path, **{"allow-averaging": True})
+    assert server.round(1, {1: ZEROS, 2: ZEROS})[0] == {}
+    with pytest.raises(LinkError, match="client 1 was given another lower segment than the others"):
+        server.round(2, same((0, 1)))
+    # A lower segment that all are given anew replaces what they had.
+    failures, mixture = server.round(3, same((0, 1)), arrays="always")
+    assert failures == {}
+    assert error_of_inversion(mixture) > 1e-3
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_nodes_that_do_not_train_cannot_be_brought_apart_by_training(
+    allowed: bool, plain: MixerServer, tmp_path: Path
+) -> None:
+    """docs/privacy.md: the run's learning rate and weight decay can make zeros of weights."""
+    server = Server(plain, tmp_path, **{"allow-training": allowed})
+    config: dict[str, Any] = {"run_config": '{"lr": 1.0, "weight-decay": 1.0}'}
+    server.round(1, same((1, 2)), gradient=1e-30, **config)
+    _, mixture = server.round(2, same((0, 1)), **config)
+    assert (error_of_inversion(mixture) < 1e-6) == allowed
+
+
+def test_one_that_lies_or_says_nothing_costs_its_own_contribution() -> None:
+    said: dict[int, dict[str, Any]] = {
+        client: {WEIGHTS: "w", ORDERS: "o", "width": 3} for client in range(4)
+    }
+    assert unlike(said) == {}
+    apart = unlike({**said, 0: {WEIGHTS: "x", ORDERS: "y"}, 2: {WEIGHTS: "w"}})
+    assert apart.keys() == {0, 2}
+    assert "another lower segment and another configuration or ticket than the others" in apart[0]
+    assert "install the same flwr-splitmix" in apart[2]
+    assert unlike({}) == {}
+    assert unlike({0: {}, 1: {}}).keys() == {0, 1}
+    assert unlike({0: said[0], 1: {WEIGHTS: "x", ORDERS: "o"}}).keys() == {1}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Callable[..., OriginStore]:
+    def make(given: Mapping[str, Tensor] | None, when: Any = "initial") -> OriginStore:
+        return OriginStore(ClientStore(tmp_path), given, Ticket(0, 7, 1, 9, arrays=when))
+
+    return make
+
+
+def test_the_origin_of_a_state_is_kept_with_it(
+    store: Callable[..., OriginStore], tmp_path: Path
+) -> None:
+    first = store(WEIGHTS_OF_RUN)
+    first.save(0, 1, {}, {"drawn": 3})
+    for arrays, when, origin in [
+        (None, "initial", first.origin),
+        (ZEROS, "initial", first.origin),
+        (ZEROS, "always", store(ZEROS).origin),
+        ({}, "always", first.origin),  # nothing replaces the client's own
+    ]:
+        later = store(arrays, when)
+        assert later.load(0) == (1, {}, {"drawn": 3})
+        assert later.origin == origin
+    ClientStore(tmp_path).save(0, 2, {}, {"drawn": 4})  # by an earlier version
+    later = store(WEIGHTS_OF_RUN)
+    assert later.load(0) == (2, {}, {"drawn": 4})
+    assert later.origin == first.origin
+    same_bytes = {"weight": WEIGHTS_OF_RUN["weight"].view(torch.int32)}
+    assert store(same_bytes).origin != first.origin
