@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
 from collections.abc import Mapping
@@ -99,15 +98,8 @@ class NodePolicy:
         Raises
         ------
         PolicyError
-            If the file cannot be read, has an unknown key, a value is invalid, or the
-            configuration has a key that looks like a misspelt one of a policy.
+            If the file cannot be read, has an unknown key, or a value is invalid.
         """
-        for key in node:
-            if key not in (*KEYS, POLICY) and (meant := _misspelt(key)):
-                raise PolicyError(
-                    f"{key!r} is no key of a policy, so this node would be without what it seems "
-                    f"to mean; did you mean {meant!r}?"
-                )
         values: dict[str, Any] = {}
         if POLICY in node:
             path = node[POLICY]
@@ -141,12 +133,6 @@ def _read_file(path: Path) -> dict[str, Any]:
             f"{POLICY} {path} has an unknown key {unknown[0]!r}; allowed are {', '.join(KEYS)}"
         )
     return values
-
-
-def _misspelt(key: str) -> str:
-    """Return the key of a policy that another key of the configuration seems to mean, or ""."""
-    plain = key.casefold().replace("_", "-")
-    return next(iter(difflib.get_close_matches(plain, [*KEYS, POLICY], n=1, cutoff=0.85)), "")
 
 
 def _field(key: str) -> str:

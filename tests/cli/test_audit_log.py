@@ -42,6 +42,19 @@ def test_a_lower_segment_is_summed_up(splitmix: Splitmix, path: Path) -> None:
     assert "stack" not in "".join(lines)
 
 
+def test_it_says_where_uploads_went(splitmix: Splitmix, path: Path) -> None:
+    for address in ("mixer.example:9444", "server.example:9443"):
+        facts = {"run": "psl-1", "round": 3, "client": 0, "to": address}
+        log = AuditLog(path, facts, strict=True)
+        for step in range(2):
+            log.write("step", {"smashed": [torch.zeros(1_000_000)]}, step=step)
+    lines = splitmix("audit-log", str(path)).stdout.splitlines()
+    assert lines[-3:-1] == [
+        "8.0 MB sent to mixer.example:9444",
+        "8.0 MB sent to server.example:9443",
+    ]
+
+
 def test_as_json_it_prints_every_line(splitmix: Splitmix, path: Path) -> None:
     entries = json.loads(splitmix("audit-log", str(path), "--format", "json").stdout)
     assert [entry["bytes"] for entry in entries if "bytes" in entry] == [16016, 16016]

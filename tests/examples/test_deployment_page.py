@@ -14,9 +14,8 @@ import pytest
 
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.links import StreamLink
-from flwr_splitmix.links.node.pinned import MIXER, MIXER_CA
-from flwr_splitmix.links.node.state import CONTEXT_BYTES, FORGET_DAYS, STATE_DIR
-from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
+from flwr_splitmix.links.node.keys import INDEX, OPTIONAL
+from flwr_splitmix.links.node.state import CONTEXT_BYTES, FORGET_DAYS
 from flwr_splitmix.links.stream.protocol import (
     NOTICE_SECONDS,
     PING_SECONDS,
@@ -25,18 +24,12 @@ from flwr_splitmix.links.stream.protocol import (
 )
 from flwr_splitmix.links.stream.session import SILENCE
 from flwr_splitmix.observers import metrics
-from flwr_splitmix.privacy.policy import KEYS as POLICY_KEYS
-from flwr_splitmix.privacy.policy import POLICY
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "apps" / "vision"
 PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
 TEXTS = {"dataset", "test-dataset"}
-POLICIES = {POLICY, *POLICY_KEYS}
-NODE_KEYS = {
-    "partition-id", "num-partitions", STATE_DIR, CERTIFICATE, KEY, MIXER, MIXER_CA,
-    *TEXTS, *POLICIES,
-}  # fmt: skip
+NODE_KEYS = {INDEX, "num-partitions", *OPTIONAL, *TEXTS}
 COMMANDS = {"audit-log", "flower-supernode"}
 
 

@@ -12,13 +12,11 @@ from flwr.app import Context
 from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import AuditLog
-from flwr_splitmix.links.node.pinned import MIXER
+from flwr_splitmix.links.node.keys import INDEX, MIXER, check_keys
 from flwr_splitmix.links.node.state import node_folder
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.privacy.policy import NodePolicy, PolicyError
 from flwr_splitmix.words import one_line
-
-INDEX = "partition-id"
 
 
 class NodeGuards:
@@ -38,8 +36,8 @@ class NodeGuards:
     Raises
     ------
     LinkError
-        If the ticket names another client, the policy is invalid, or an audit log that the policy
-        requires cannot be written.
+        If the ticket names another client, a key of the node's configuration seems to be misspelt,
+        the policy is invalid, or an audit log that the policy requires cannot be written.
     """
 
     def __init__(self, context: Context, ticket: Ticket) -> None:
@@ -50,6 +48,7 @@ class NodeGuards:
                 f"the server's ticket is for client {ticket.client!r}, and this node's {INDEX} is "
                 f"{own!r}"
             )
+        check_keys(context.node_config)
         try:
             self.policy = NodePolicy.of_node(context.node_config)
         except PolicyError as error:
@@ -60,14 +59,20 @@ class NodeGuards:
             # A server that must not see the uploads must not get the segment that made them.
             self.policy = replace(self.policy, allow_averaging=False)
         self.run = ticket.run or f"flwr-{context.run_id}"
-        self._folder = node_folder(context)
+        limited = self.policy.max_epsilon is not None
+        self._folder = node_folder(context, absolute=limited)
         self._config = dict(context.run_config)
         self._index = ticket.client
         self._client: Client | None = None
         self.audit = AuditLog(
             None if self._folder is None else self._folder / f"audit-{self._index}.jsonl",
-            {"run": one_line(self.run), "round": ticket.server_round, "client": self._index},
-            strict=self.policy.max_epsilon is not None,
+            {
+                "run": one_line(self.run),
+                "round": ticket.server_round,
+                "client": self._index,
+                "to": one_line(ticket.address),
+            },
+            strict=limited,
         )
 
     def build(self, make: Callable[[], Client]) -> Client:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.node.keys import MIXER, MIXER_CA
 from flwr_splitmix.links.stream.endpoint import is_loopback, split_address
 from flwr_splitmix.links.stream.pairs import read_authority
 from flwr_splitmix.links.ticket import Ticket
-
-MIXER, MIXER_CA = "link-via", "link-via-ca"
-"""Keys of a node's configuration: the mixer's address, and the authority of its certificate."""
 
 PUBLIC = "public"
 """Value of `link-via-ca` for gRPC's default authorities."""

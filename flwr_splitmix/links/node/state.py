@@ -23,13 +23,11 @@ from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.host import StateStore
 from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.node.keys import STATE_DIR
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.storage import DIGEST, digest
 
 log = logging.getLogger("flwr.splitmix")
-
-STATE_DIR = "state-dir"
-"""Key of the node's configuration: the directory, "" for none."""
 
 CONTEXT_BYTES = 64_000_000
 """Largest state that is kept in Flower's context, which travels with every message."""
@@ -43,11 +41,21 @@ _RUN = re.compile(r"(?!.*\.(?i:jsonl))[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _KEY = "splitmix-state"
 
 
-def node_folder(context: Context) -> Path | None:
+def node_folder(context: Context, *, absolute: bool = False) -> Path | None:
     """Return the directory for what outlives a round, creating it if needed.
 
     It is the node configuration's `state-dir`, else `nodes` below $SPLITMIX_HOME or ~/.splitmix.
     None if `state-dir` is "" or the directory cannot be created.
+
+    Parameters
+    ----------
+    absolute
+        Whether it must be the same directory wherever the SuperNode is started.
+
+    Raises
+    ------
+    LinkError
+        If it must, and the path is relative.
     """
     chosen = context.node_config.get(STATE_DIR)
     if chosen is None:
@@ -57,6 +65,12 @@ def node_folder(context: Context) -> Path | None:
         return None
     else:
         folder = Path(str(chosen)).expanduser()
+    if absolute and not folder.is_absolute():
+        named = "SPLITMIX_HOME" if chosen is None else STATE_DIR
+        raise LinkError(
+            f"this node has a max-epsilon, and its {named} is a relative path, so that a SuperNode "
+            "started in another folder would begin another privacy ledger: give an absolute path"
+        )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -213,26 +213,6 @@ def test_without_training_the_lower_segment_stays_as_it_came(tmp_path: Path) -> 
     assert moved == {True: True, False: False}
 
 
-@pytest.mark.parametrize(
-    ("key", "meant"),
-    [
-        ("max_epsilon", "max-epsilon"),
-        ("Max-Epsilon", "max-epsilon"),
-        ("allow-avraging", "allow-averaging"),
-        ("privacy_policy", "privacy-policy"),
-    ],
-)
-def test_a_misspelt_key_is_not_taken_for_no_policy(tmp_path: Path, key: str, meant: str) -> None:
-    with pytest.raises(LinkError, match=f"'{key}' is no key of a policy.* did you mean '{meant}'"):
-        Node(tmp_path, {key: 1.0}).begin()
-
-
-def test_other_keys_of_a_node_are_left_alone(tmp_path: Path) -> None:
-    node = Node(tmp_path, {"num-partitions": 2, "dataset": "x", "link-via-ca": "y", "site": "z"})
-    node.begin()
-    node.end(finish=False)
-
-
 @pytest.mark.parametrize("config", [{"max-epsilon": 8.0}, {"allow-plain": False}])
 def test_noise_that_the_server_knows_is_none(tmp_path: Path, config: dict[str, Any]) -> None:
     node = Node(tmp_path, config)
