@@ -68,7 +68,11 @@ class Description(NamedTuple):
 
 @dataclass
 class DataPass:
-    """A client's position in its data; its fields are what a checkpoint keeps."""
+    """A client's position in its data; its fields are what a checkpoint keeps.
+
+    `begun` is the newest round, `finished` the newest in which the client was asked for a batch,
+    and `unfinished` the number of those since the last one that it finished.
+    """
 
     per_epoch: int = 0
     batch: int = 0
@@ -76,9 +80,11 @@ class DataPass:
     width: int = 0
     drawn: int = 0
     offset: int = 0
+    begun: int = 0
     finished: int = 0
     attempts: int = 0
     unfinished: int = 0
+    asked: bool = False
     aligned: bool = True
     public_tests: bool = False
 
@@ -104,9 +110,16 @@ class DataPass:
         self.tokens, self.width = said.tokens, said.width
         # A repeated round sends the same batches, with fresh noise unless secrets repeat too.
         self.attempts = 0 if said.repeats else attempts
-        self.unfinished += 1
-        self.finished = server_round
+        # A round counts from its first batch on: one that is drawn again before has sent nothing.
+        self.begun, self.asked = server_round, False
         self.public_tests = said.public_tests
+
+    def draw(self) -> None:
+        """Count a batch that the client is asked for."""
+        if not self.asked:
+            self.asked, self.finished = True, self.begun
+            self.unfinished += 1
+        self.drawn += 1
 
     @property
     def epoch(self) -> int:

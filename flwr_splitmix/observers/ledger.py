@@ -140,7 +140,7 @@ class PrivacyLedger(Observer):
         return tuple(strange)
 
     def unfinished(self, client: int) -> int:
-        """Return how often a client has begun a round since the last one that it finished.
+        """Return how many rounds a client was asked for batches in since the last that it finished.
 
         Its own ledger may have lost these rounds.
         """
@@ -178,7 +178,7 @@ class PrivacyLedger(Observer):
 
     def draw(self, client: int) -> None:
         """Count a batch requested from a client that has begun the round."""
-        self._passes[client].drawn += 1
+        self._passes[client].draw()
 
     def _begins_batch(self, client: int) -> bool:
         """Count an arrived part of a batch; return whether it is the first."""
@@ -262,7 +262,7 @@ class PrivacyLedger(Observer):
     def finish(self, server_round: int, failures: Collection[int]) -> None:
         """End a round: all clients that began it have finished, except for failures."""
         for client, place in self._passes.items():
-            if place.finished == server_round and client not in failures:
+            if place.begun == server_round and client not in failures:
                 place.unfinished = 0
 
     def account(self, rounds: Collection[int]) -> RunAccount:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix import Run, adamw
-from flwr_splitmix.clients import ClientError, PrivacyBudget, exchange
+from flwr_splitmix.clients import NO_DATA, ClientError, Order, PrivacyBudget, exchange
 from flwr_splitmix.links import MixerLink, StreamLink
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.observers import LedgerElsewhere
@@ -54,6 +54,15 @@ class Leaves(OneAtATime):
         return super().step(number=number, progress=progress, gradient=gradient, plan=plan)
 
 
+class OneEmpty(OneAtATime):
+    """A client; client 1 has no training data."""
+
+    def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
+        if order.client == 1:
+            raise ClientError(NO_DATA)
+        return super().attach(order, arrays)
+
+
 class LeavesAtOnce(Leaves):
     """A client; client 1 leaves the first round before it has sent anything."""
 
@@ -83,36 +92,39 @@ def alone(
 
 
 def direct(
-    nodes: Path, kind: str, rounds: int = 3, clients: type[OneAtATime] = OneAtATime, **options: Any
-) -> SplitStrategy:
+    nodes: Path, kind: str, rounds: int = 3, clients: type[OneAtATime] = OneAtATime,
+    toy: Toy = QUIET, **options: Any,
+) -> SplitStrategy:  # fmt: skip
     """Run over a stream with nodes, without a third-party mixer; otherwise as in `alone`."""
     strategy = noised(kind, **options)
-    grid = _grid(nodes, clients, secrets=False)
+    grid = _grid(nodes, clients, toy, secrets=False)
     run = strategy.recorder.run
     link = StreamLink(address="127.0.0.1:0", run="" if run is None else run.id)
     strategy.link = OnFakeGrid(link, grid)
     try:
-        strategy.start(None, to_arrays(QUIET.lower().state_dict()), rounds)  # type: ignore[arg-type]
+        strategy.start(None, to_arrays(toy.lower().state_dict()), rounds)  # type: ignore[arg-type]
     finally:
         grid.wait()
     return strategy
 
 
-def _grid(nodes: Path, clients: type[OneAtATime], secrets: bool, **own: Any) -> FakeGrid:
-    app = toy_app(QUIET, clients, optimizer=adamw(0.01), repeatable_secrets=secrets, **own)
-    return FakeGrid(app, QUIET.clients, **{"state-dir": str(nodes)})
+def _grid(
+    nodes: Path, clients: type[OneAtATime], toy: Toy, *, secrets: bool, **own: Any
+) -> FakeGrid:
+    app = toy_app(toy, clients, optimizer=adamw(0.01), repeatable_secrets=secrets, **own)
+    return FakeGrid(app, toy.clients, **{"state-dir": str(nodes)})
 
 
 def through(
     link: MixerLink, nodes: Path, kind: str, rounds: int = 3,
     clients: type[OneAtATime] = OneAtATime, secrets: bool = False,
-    privacy: PrivacyBudget | None = None, **options: Any,
+    privacy: PrivacyBudget | None = None, toy: Toy = QUIET, **options: Any,
 ) -> SplitStrategy:  # fmt: skip
     """Run over a third-party mixer; `privacy` is every client's budget."""
     strategy = noised(kind, link, **options)
-    grid = _grid(nodes, clients, secrets, privacy=privacy)
+    grid = _grid(nodes, clients, toy, secrets=secrets, privacy=privacy)
     try:
-        start(strategy, grid, rounds, QUIET)
+        start(strategy, grid, rounds, toy)
     finally:
         grid.wait()
     return strategy

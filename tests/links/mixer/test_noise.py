@@ -28,8 +28,10 @@ from tests.links.mixer.noisy import (
     EVERYWHERE,
     KEPT,
     KINDS,
+    QUIET,
     Leaves,
     LeavesAtOnce,
+    OneEmpty,
     alone,
     direct,
     elsewhere,
@@ -144,6 +146,19 @@ def test_an_upload_that_is_in_no_mixture_costs_nothing(
     assert spent[left[0]] > max(spent[client] for client in pair)  # there it was seen alone
     mixed = through(link_to(start_mixer()), tmp_path, "DPCutMixSL", **options)
     assert epsilons(mixed) == [max(spent[client] for client in pair)]
+
+
+def test_a_round_that_is_drawn_again_is_charged_once(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    """The mixer has begun it with clients of which too few had data, and asked for nothing."""
+    toy = replace(QUIET, clients=6)  # four of which a round draws
+    options: dict[str, Any] = {
+        "clients": OneEmpty, "toy": toy, "fraction_train": 0.7, "min_nodes": 4
+    }  # fmt: skip
+    local = direct(tmp_path / "direct", "DPCutMixSL", **options)
+    mixed = through(link_to(start_mixer()), tmp_path / "nodes", "DPCutMixSL", **options)
+    assert epsilons(mixed) == pytest.approx(epsilons(local), rel=1e-12)
 
 
 @pytest.mark.parametrize(("share", "trained"), [(1.5, 1), (0.1, 0)])
