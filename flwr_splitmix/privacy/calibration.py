@@ -90,7 +90,8 @@ class ReleasePlan:
         if self.release.family == "full":
             return times * self.passes * float(self._costs(np.ones(1)).sum())
         if isinstance(self.kept, RandomMasks):  # a mask is drawn for each pass, not for each time
-            costs = {size: times * self._cost_by_count(size) for size in self.kept.sizes(self.k)}
+            sizes = {size for each in self.kept.sizes(self.k) for size in each}
+            costs = {size: times * self._cost_by_count(size) for size in sizes}
             return self.kept.bound(costs, self.k, self.passes)
         ratios = np.asarray(self.kept, dtype=np.float64)
         alike = 1 if ratios.ndim else self.passes  # one ratio is that of all passes
@@ -150,9 +151,12 @@ class ReleasePlan:
 
     def _costs(self, ratios: Floats, size: int | None = None) -> Floats:
         """Return the slopes (..., 2) of one release with each ratio, among `size` members or k."""
+        one = replace(self.release, times=1)
+        if self.release.seen == "alone":
+            return release_costs(one, self.relation, ratios)
         others_in = (size or self.k) - 1
         # Among groups in which this client has ratio m, equal shares of the others hide it least:
         # the sum of squares is smallest.
         others = np.repeat((1 - ratios)[:, None] / max(others_in, 1), others_in, axis=1)
         groups = np.concatenate([ratios[:, None], others], axis=1)
-        return release_costs(replace(self.release, times=1), self.relation, ratios, groups)
+        return release_costs(one, self.relation, ratios, groups)

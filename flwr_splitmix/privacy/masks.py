@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,8 @@ class RandomMasks:
         on the data, so it may simply be added to delta.
     clients
         Number n of clients in a step, of which random ones form the groups. If k does not divide
-        it, n mod k are left over in a smaller group, or one of them alone, and send more. None
+        it, n mod k are left over in a smaller group, or one of them alone, and send more. Several
+        numbers, if it may be another in each step: then the bound holds whichever these are. None
         assumes that all groups have k members.
     k_times
         Whether a batch is sent as often as its group has members, with fresh masks (k-times).
@@ -49,7 +50,7 @@ class RandomMasks:
 
     alpha: float | None
     failure: float
-    clients: int | None = None
+    clients: int | Collection[int] | None = None
     k_times: bool = False
     batches: int = 1
 
@@ -58,25 +59,28 @@ class RandomMasks:
             raise ValueError(f"alpha is {self.alpha}; random masks need a number above 0")
         if not 0 < self.failure < 1:
             raise ValueError(f"failure is {self.failure}; a probability lies between 0 and 1")
-        if self.clients is not None and self.clients < 1:
-            raise ValueError(f"clients is {self.clients}; it must be at least 1")
+        if (least := min(numbers_of(self.clients), default=1)) < 1:
+            raise ValueError(f"clients is {least}; it must be at least 1")
         check_truth("k_times", self.k_times)
         if whole_number("batches", self.batches) < 1:
             raise ValueError(f"batches is {self.batches}; it must be at least 1")
 
-    def sizes(self, k: int) -> dict[int, float]:
-        """Return how likely a client is in a group of each size in a step.
+    def sizes(self, k: int) -> list[dict[int, float]]:
+        """Return how likely a client is in a group of each size, for each number of clients.
 
         Raises
         ------
         ValueError
-            If there are fewer than `k` clients.
+            If there are always fewer than `k` clients.
         """
-        n = self.clients or k
-        if n < k:
-            raise ValueError(f"k is {k} for {counted(n, 'client')}; a group has at most all")
-        rest = n % k
-        return {k: 1 - rest / n, **({rest: rest / n} if rest else {})}
+        numbers = numbers_of(self.clients) or (k,)
+        if max(numbers) < k:
+            raise ValueError(
+                f"k is {k} for {counted(max(numbers), 'client')}; a group has at most all"
+            )
+        rests = {n: n % k for n in numbers}
+        shares = [{k: 1 - rest / n, rest: rest / n} for n, rest in rests.items()]
+        return [{size: chance for size, chance in each.items() if chance} for each in shares]
 
     def bound(self, costs: Mapping[int, Floats], k: int, draws: int) -> float:
         """Return a bound on the total cost of `draws` independent passes, up to `failure`.
@@ -87,28 +91,56 @@ class RandomMasks:
         Parameters
         ----------
         costs
-            By the number of members in a group (of `sizes`), (patches + 1,): the cost of a release
-            that keeps 0, 1, ..., all patches.
+            By the number of members in a group (all in `sizes`), (patches + 1,): the cost of a
+            release that keeps 0, 1, ..., all patches.
         """
-        sizes = self.sizes(k)
-        times = {size: size if self.k_times else 1 for size in sizes}
-        worst = max(times[size] * float(costs[size].max()) for size in sizes)
+        times = {size: size if self.k_times else 1 for size in costs}
+        worst = max(times[size] * float(own.max()) for size, own in costs.items())
         if not (math.isfinite(worst) and worst > 0):
             return draws * worst
         slopes = np.logspace(-6, 4, 401) / worst
-        shares = {size: kept_distribution(len(costs[size]) - 1, size, self.alpha) for size in sizes}
+        shares = {size: kept_distribution(len(costs[size]) - 1, size, self.alpha) for size in costs}
         if self.k_times:
-            logs = np.full(len(slopes), -math.inf)
-            for size, chance in sizes.items():
-                one = _log_mean_exp(slopes, costs[size], shares[size])
-                logs = np.logaddexp(logs, math.log(chance) + times[size] * one)
-            logs += math.log(self.batches)
+            logs = math.log(self.batches) + np.max(
+                [self._logs_of_a_batch(slopes, sizes, costs, shares) for sizes in self.sizes(k)],
+                axis=0,
+            )
         else:
-            of_all = np.concatenate([costs[size] for size in sizes])
-            chances = np.concatenate([chance * shares[size] for size, chance in sizes.items()])
-            logs = _log_mean_exp(slopes, *_worst_of(self.batches, of_all, chances))
+            of_all = np.concatenate(list(costs.values()))
+            chances = [
+                np.concatenate([sizes.get(size, 0.0) * own for size, own in shares.items()])
+                for sizes in self.sizes(k)
+            ]
+            logs = _log_mean_exp(slopes, *_worst_of(self.batches, of_all, np.array(chances)))
         bounds = (draws * logs - math.log(self.failure)) / slopes
         return float(min(bounds.min(), draws * worst))
+
+    @staticmethod
+    def _logs_of_a_batch(
+        slopes: Floats,
+        sizes: Mapping[int, float],
+        costs: Mapping[int, Floats],
+        shares: Mapping[int, Floats],
+    ) -> Floats:
+        """Return the logarithm of the mean of `exp(slope * cost)` of a batch that is sent k times.
+
+        Parameters
+        ----------
+        sizes
+            How likely a group of each size is.
+        """
+        logs = np.full(len(slopes), -math.inf)
+        for size, chance in sizes.items():
+            one = _log_mean_exp(slopes, costs[size], shares[size])
+            logs = np.logaddexp(logs, math.log(chance) + size * one)
+        return logs
+
+
+def numbers_of(clients: int | Collection[int] | None) -> tuple[int, ...]:
+    """Return the numbers of clients that a step may have; () if they are not known."""
+    if clients is None:
+        return ()
+    return (clients,) if isinstance(clients, int) else tuple(clients)
 
 
 def _log_mean_exp(slopes: Floats, values: Floats, chances: Floats) -> Floats:
@@ -121,10 +153,17 @@ def _log_mean_exp(slopes: Floats, values: Floats, chances: Floats) -> Floats:
 
 
 def _worst_of(draws: int, values: Floats, chances: Floats) -> tuple[Floats, Floats]:
-    """Return the distribution of the largest of independent draws: sorted values, chances."""
+    """Return the distribution of the largest of independent draws: sorted values, chances.
+
+    Parameters
+    ----------
+    chances
+        (distributions, values): if there are several, each draw may be of any of them, and the
+        result is of one that is larger than all.
+    """
     order = np.argsort(values)
     # Summed from the largest value down, so that the smallest chances keep their digits.
-    above = np.minimum(np.cumsum(chances[order][::-1]), 1.0)
+    above = np.minimum(np.cumsum(chances[:, order[::-1]], axis=1).max(axis=0), 1.0)
     with np.errstate(divide="ignore"):
         reached = -np.expm1(draws * np.log1p(-above))
     return values[order], np.maximum(np.diff(reached, prepend=0.0)[::-1], 0.0)

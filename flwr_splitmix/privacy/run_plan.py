@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.calibration import ReleasePlan
 from flwr_splitmix.privacy.events import Family
-from flwr_splitmix.privacy.masks import RandomMasks, even_ratio
+from flwr_splitmix.privacy.masks import RandomMasks, even_ratio, numbers_of
 from flwr_splitmix.words import counted
 
 _FAILURE = 0.1  # fraction of delta reserved for masks not yet drawn
@@ -34,7 +36,7 @@ def ratios_of(
     alpha: float | None,
     delta: float,
     *,
-    clients: int | None = None,
+    clients: int | Collection[int] | None = None,
     k_times: bool = False,
     batches: int = 1,
 ) -> float | RandomMasks:
@@ -66,9 +68,9 @@ def ratios_of(
     )
 
 
-def left_over(clients: int | None, k: int) -> int:
-    """Return how many clients form a smaller group; 0 if their number is not given."""
-    return 0 if clients is None else clients % k
+def left_over(clients: int | Collection[int] | None, k: int) -> int:
+    """Return how many clients at most form a smaller group; 0 if their number is not given."""
+    return max((n % k for n in numbers_of(clients)), default=0)
 
 
 def ratio_in_words(plan: ReleasePlan) -> str:

@@ -49,11 +49,20 @@ def in_words(
     relation: Relation,
     unbounded_because: Sequence[str],
     outside: Sequence[str],
+    *,
+    most: float | None = None,
 ) -> str:
-    """Return epsilon with its explanations as text; parameters as in `Statement`."""
+    """Return epsilon with its explanations as text; parameters as in `Statement`.
+
+    Parameters
+    ----------
+    most
+        A bound, if epsilon is what is only expected.
+    """
     who = "is replaced" if relation == "replace" else "is replaced by an empty one"
     if unbounded_because:
         said = f"no epsilon: {'; '.join(unbounded_because)}"
     else:
-        said = f"epsilon {epsilon:.4g} at delta {delta:g} when a record {who}"
+        number = f"{epsilon:.4g}" if most is None else f"about {epsilon:.4g}, at most {most:.4g},"
+        said = f"epsilon {number} at delta {delta:g} when a record {who}"
     return f"{said}. Not covered: {'; '.join(outside)}" if outside else said

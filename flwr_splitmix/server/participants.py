@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,27 @@ from flwr_splitmix.server.intake.checks import name_reasons
 from flwr_splitmix.server.without_data import WithoutData
 
 log = logging.getLogger("flwr.splitmix")
+
+
+def size_of_draw(nodes: int, min_nodes: int, fraction: float) -> int:
+    """Return how many of so many nodes a round asks for; see `Participants.draw`."""
+    return max(min_nodes, round(fraction * nodes))
+
+
+def drawn_clients(
+    clients: Collection[int],
+    rng: np.random.Generator,
+    size: int,
+    without_data: Container[int] = (),
+) -> tuple[list[int], int]:
+    """Draw a round's clients, other than those known to have no data.
+
+    Returns
+    -------
+    The clients, at most `size`, sorted; and how many others could have been drawn.
+    """
+    order = [int(c) for c in rng.permutation(sorted(clients)) if int(c) not in without_data]
+    return sorted(order[:size]), max(len(order) - size, 0)
 
 
 class DrawAgainError(LinkError):
@@ -67,10 +88,9 @@ class Participants:
         """
         directory = link.directory(grid, min_nodes)
         self._federation.check(link.virtual_nodes, link.run_of_strategy)
-        size = max(min_nodes, round(fraction * len(directory)))
-        order = self._without_data.others(rng.permutation(sorted(directory)))
-        self._undrawn = max(len(order) - size, 0)
-        return {client: directory[client] for client in sorted(order[:size])}
+        size = size_of_draw(len(directory), min_nodes, fraction)
+        drawn, self._undrawn = drawn_clients(directory, rng, size, self._without_data.clients)
+        return {client: directory[client] for client in drawn}
 
     def admit(self, clients: Clients, min_nodes: int) -> None:
         """Have a round drawn again if too few of its clients have data, and others may have.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from flwr_splitmix.clients import NO_DATA
@@ -27,10 +27,6 @@ class WithoutData:
 
     def __init__(self) -> None:
         self.clients: set[int] = set()
-
-    def others(self, clients: Iterable[int]) -> list[int]:
-        """Return those of the clients that may have data, in the given order."""
-        return [int(client) for client in clients if int(client) not in self.clients]
 
     def failures(self, reasons: Mapping[int, str], attached: Container[int]) -> dict[int, str]:
         """Return the failures of clients with data; record and log clients without data once.

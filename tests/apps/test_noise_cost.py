@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,24 @@ def remarks(nodes: int | None = 4, **values: Any) -> list[str]:
     config = read(**{**NOISY, **values})
     report = Report("app", nodes or 2, nodes_known=nodes is not None)
     sizes = [] if nodes is None else sizes_of_clients(config, nodes)
-    remark_noise(config, segments_of(config), config.trial(), sizes, report)
+    strategy = config.trial()
+    strategy.fraction_train = config.fraction_train
+    remark_noise(config, segments_of(config), strategy, sizes, report)
     return report.remarks
 
 
-def planned(nodes: int, **values: Any) -> float:
+def planned(nodes: int | None, **values: Any) -> float:
     (said,) = remarks(nodes, **values)
     assert said.startswith("planned privacy: epsilon ")
     return float(said.split()[3])
+
+
+def about_and_at_most(nodes: int, **values: Any) -> tuple[float, float]:
+    said = remarks(nodes, **values)[0]
+    found = re.match(r"planned privacy: epsilon about (\S+), at most (\S+), at delta 1e-05 ", said)
+    if found is None:  # a client is drawn in every round
+        return (planned(nodes, **values),) * 2
+    return float(found[1]), float(found[2])
 
 
 @pytest.mark.parametrize(
@@ -58,6 +69,65 @@ def test_a_runs_ledger_says_what_was_planned(
     steps = {"steps_per_round": 5, **values}  # two batches of four in a pass, or one pass a batch
     ledger = fit(tmp_path, n, **{**NOISY, **steps}).row["epsilon"]
     assert least * planned(n, **steps) <= ledger <= 1.001 * planned(n, **steps)
+
+
+UNEQUAL: dict[str, Any] = {
+    "samples_per_client": 0, "partition": "dirichlet", "partition_alpha": 0.3, "batch_size": 250,
+    "steps_per_round": 0, "num_server_rounds": 3,
+}  # fmt: skip
+"""Clients with 1 to 6 batches of 250 images."""
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("values", "n", "least"),
+    [
+        ({"strategy": "DPSL"}, 8, 0.999),
+        ({"alpha": math.inf, "k": 3}, 7, 0.6),  # of four clients one is left over
+    ],
+)
+def test_a_ledger_says_what_was_planned_for_the_clients_that_are_drawn(
+    seed: int, values: dict[str, Any], n: int, least: float, tmp_path: Path
+) -> None:
+    """Who is drawn decides how long a round is: a plan with the mean length lay below."""
+    values = {**UNEQUAL, **values, "seed": seed, "fraction_train": 0.5}
+    about, most = about_and_at_most(n, **values)
+    ledger = fit(tmp_path, n, **{**NOISY, **values}).last["epsilon"]
+    assert least * about <= ledger <= 1.001 * about <= 1.001 * most
+
+
+def test_the_client_with_fewest_images_decides_if_all_are_in_every_round(tmp_path: Path) -> None:
+    values = {**UNEQUAL, "strategy": "DPSL", "num_server_rounds": 2}
+    ledger = fit(tmp_path, 5, **{**NOISY, **values}).last["epsilon"]
+    assert ledger == pytest.approx(planned(5, **values), rel=1e-3)
+
+
+def test_the_bound_is_what_the_worst_draw_costs() -> None:
+    """Of clients with equal data that is a client in every round, as if all were drawn."""
+    values = {"num_server_rounds": 12, "steps_per_round": 4, "alpha": math.inf}
+    about, most = about_and_at_most(8, fraction_train=0.5, **values)
+    assert about < most == planned(8, **values)
+    assert (
+        "as seed 0 draws the clients, and at most 24 passes over 8 images, if one is in "
+        in (remarks(8, fraction_train=0.5, **values)[0])
+    )
+    assert most == planned(None, fraction_train=0.5, **values)
+    assert "; a client in every round;" in remarks(None, fraction_train=0.5, **values)[0]
+
+
+def test_steps_without_some_clients_leave_others_over() -> None:
+    """Late ones are skipped, or their budgets are spent: two full groups become one and a half."""
+    steps = {"steps_per_round": 40}
+    skipping = {"straggler": "skip", "link": "stream"}
+    (said,) = remarks(4, **steps, **skipping)
+    assert "groups of k = 2 of 2 to 4 clients, some left over;" in said
+    assert planned(4, **steps) < planned(3, **steps) <= planned(4, **steps, **skipping)
+    limit = planned(4, **steps) / 2
+    said, _ = remarks(4, **steps, max_epsilon=limit)
+    assert "groups of k = 2 of 2 to 4 clients, some left over;" in said
+    summed = {**steps, "smashed_noise": "all", "clamp_labels": False}
+    alone = planned(4, **summed, **skipping)
+    assert planned(4, **summed, **skipping, trusted_mixer=True) == alone
 
 
 def test_who_is_left_over_in_many_steps_is_planned_to_send_everything() -> None:

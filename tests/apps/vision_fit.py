@@ -15,6 +15,7 @@ from flwr_splitmix import Run
 from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images
+from flwr_splitmix.apps.vision.first_round import in_a_round
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.clients import SplitClient
@@ -53,6 +54,11 @@ class Fitted:
         (row,) = self.rows
         return row
 
+    @property
+    def last(self) -> Row:
+        """The last round."""
+        return self.rows[-1]
+
 
 def read(**values: Any) -> VisionConfig:
     """Return the app's configuration with some keys changed (`_` for `-`)."""
@@ -75,6 +81,7 @@ def fit(run_dir: Path, n: int = CLIENTS, **values: Any) -> Fitted:
     strategy = make_strategy(config, copy.deepcopy(segments.upper), run, labels)
     initial = ArrayRecord(segments.lower.state_dict())
     result = strategy.fit(clients, config.num_server_rounds, initial_arrays=initial)
-    assert {(row["clients_alive"], row["clients_failed"]) for row in run.rows} == {(n, 0)}
+    drawn = in_a_round(strategy, n)
+    assert {(row["clients_alive"], row["clients_failed"]) for row in run.rows} == {(drawn, 0)}
     lower = {name: torch.tensor(array.numpy()) for name, array in result.arrays.items()}
     return Fitted(strategy, clients, run.rows, segments, lower)

@@ -149,6 +149,30 @@ def test_a_plan_for_the_worst_batch_of_each_pass_holds(n: int) -> None:
     assert replace(plan, kept=replace(masks, batches=1)).rho < totals.min()
 
 
+@pytest.mark.parametrize("k_times", [False, True])
+def test_a_plan_for_several_numbers_of_clients_holds_whichever_come(k_times: bool) -> None:
+    """Alone with 4, in a pair with 5: neither is dearer than the other in every respect."""
+    k, passes, batches, failure, runs = 3, 20, 4, 0.05, 200
+    release = replace(RELEASE, noise=replace(NOISE, sigma_s=4.0))
+    masks = RandomMasks(
+        alpha=1.5, failure=failure, clients=(4, 5, 6), k_times=k_times, batches=batches
+    )
+    plan = ReleasePlan(release=release, passes=passes, delta=0.1, kept=masks, k=k)
+    each = [replace(plan, kept=replace(masks, clients=n)).rho for n in (4, 5, 6)]
+    assert plan.rho >= max(each)
+    assert replace(plan, kept=replace(masks, clients=(5,))).rho == each[1]
+    rng = np.random.default_rng(0)
+    totals = np.zeros(runs)
+    for run in range(runs):
+        costs = []
+        for n in rng.integers(4, 6, size=passes * batches):
+            size = n % k if rng.random() < (n % k) / n else k
+            drawn = [sample_counts(16, size, 1.5, rng)[0] / 16 for _ in range(size**k_times)]
+            costs.append(release_costs(release, "replace", np.array(drawn)).sum())
+        totals[run] = np.reshape(costs, (passes, batches)).max(axis=1).sum()
+    assert (totals > plan.rho).mean() <= failure
+
+
 def test_of_all_clients_in_full_groups_the_plan_is_the_same() -> None:
     plan = ReleasePlan(release=RELEASE, passes=20, delta=1e-5, k=3)
     some = RandomMasks(alpha=6.0, failure=1e-6)

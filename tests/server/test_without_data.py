@@ -208,7 +208,7 @@ def test_other_failures_stay_failures() -> None:
     known = WithoutData()
     reasons = {0: "the battery is empty", 2: f"client_fn raised ClientError: {NO_DATA}"}
     assert known.failures(reasons, attached=()) == {0: "the battery is empty"}
-    assert known.others([3, 2, 0]) == [3, 0]
+    assert known.clients == {2}
     assert known.facts == {"clients_without_data": 1}
 
 
@@ -217,4 +217,4 @@ def test_a_client_that_took_part_has_data_whatever_it_says() -> None:
     known = WithoutData()
     reasons = {2: NO_DATA}
     assert known.failures(reasons, attached={2: {}}) == reasons
-    assert known.others([2]) == [2]
+    assert known.clients == set()

@@ -15,6 +15,7 @@ from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.mixers import InputShare, Plan, SmashedShape
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.segments import Geometry
+from flwr_splitmix.server.participants import size_of_draw
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.words import counted
 
@@ -88,7 +89,7 @@ def first_plan(
 
 def in_a_round(strategy: SplitStrategy, nodes: int) -> int:
     """Return the number of nodes that a round needs, given the number of all nodes."""
-    return max(strategy.min_nodes, round(strategy.fraction_train * nodes))
+    return size_of_draw(nodes, strategy.min_nodes, strategy.fraction_train)
 
 
 def check_number(strategy: SplitStrategy, nodes: int) -> None:

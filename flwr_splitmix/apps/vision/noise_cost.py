@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
+
+from flwr_splitmix.apps.planned_run import PlannedRun, Work
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
-from flwr_splitmix.apps.vision.first_round import first_plan, in_a_round
-from flwr_splitmix.mixers import Mixer, Mixup, PatchCutMix
-from flwr_splitmix.mixers.accounting import release_of
-from flwr_splitmix.mixers.grouping import GroupMixer
-from flwr_splitmix.mixers.wrapper import WrappedMixer
-from flwr_splitmix.privacy import RandomMasks, Release, ReleasePlan
-from flwr_splitmix.privacy.calibration import MIXUP_RATIOS
+from flwr_splitmix.apps.vision.noisy_uploads import NoisyUploads
+from flwr_splitmix.privacy import ReleasePlan
 from flwr_splitmix.privacy.events import OUTSIDE
-from flwr_splitmix.privacy.masks import least_ratio
-from flwr_splitmix.privacy.run_plan import left_over, passes_of, ratio_in_words, ratios_of
+from flwr_splitmix.privacy.run_plan import left_over, ratio_in_words
 from flwr_splitmix.privacy.statement import in_words
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.across_batch import needs_whole_batch
@@ -57,146 +55,84 @@ def remark_noise(
             f"{' and '.join(remedies)}"
         )
         return
-    sends = _Sends.of(config, segments, strategy)
-    _check_one_upload(config, sends)
-    have = _Images.of(config, strategy, sizes, report)
-    if have is None:
+    uploads = NoisyUploads.of(config, segments, strategy)
+    _check_one_upload(config, uploads)
+    # Without the number of nodes, one client stands for all.
+    known = any(sizes)
+    if not known and not config.samples_per_client:
         report.remarks.append(
             "this run's epsilon depends on how many images each client has, and so on the number "
             "of SuperNodes: `splitmix check --nodes` says it"
         )
         return
-    _remark_epsilon(config, sends, have, report)
-    if config.max_epsilon:
-        _remark_budget(config, sends, have, report)
+    sizes = sizes if known else [config.samples_per_client]
+    run = PlannedRun.of(config, sizes, strategy.min_nodes, evaluates=False)
+    numbers = run.at_most.together if known else ()
+    over = _round_over(config, uploads, run, numbers)
+    _remark_epsilon(config, uploads, run, numbers, report, shrinks=over is not None)
+    if over is not None:
+        report.remarks.append(over)
 
 
 @dataclass(frozen=True)
-class _Sends:
-    """What a client sends in a step; `release` is as seen by the server, in a full group."""
+class _Spent:
+    """What the client spends that spends most, by the server's ledger, which `plan` is of."""
 
-    release: Release
-    mixer: Mixer
-    learns: bool
-
-    @classmethod
-    def of(cls, config: VisionConfig, segments: SplitModel, strategy: SplitStrategy) -> _Sends:
-        mixer = strategy.mixer
-        while isinstance(mixer, WrappedMixer):
-            mixer = mixer.mixer
-        geometry = segments.lower.geometry
-        members = mixer.k if isinstance(mixer, GroupMixer) else 1
-        share = first_plan(strategy, config, geometry, members).shares(0)[0]
-        assert share is not None
-        release = release_of(share, geometry.prefix + geometry.patches, geometry.width)
-        # Of uploads that are rounded before they are added, each is charged as seen alone.
-        rounded = config.link_via and config.wire_dtype != "keep"
-        summed = (config.trusted_mixer or config.link_via) and not rounded
-        # The ratios of the masks are the plan's.
-        release = replace(
-            release, ratio=1.0, seen="sum" if summed else "alone", ratios=(1.0,) if summed else ()
-        )
-        return cls(release, mixer, share.learns)
-
-    @property
-    def k(self) -> int:
-        """Members of a full group."""
-        return self.mixer.k if isinstance(self.mixer, GroupMixer) else 1
-
-    @property
-    def times(self) -> int:
-        """How often a full group's batch is sent."""
-        return self.k if getattr(self.mixer, "k_times", False) else 1
-
-    @property
-    def any_ratio(self) -> bool:
-        """Whether nothing is known of how the ratios are distributed."""
-        if isinstance(self.mixer, PatchCutMix):
-            usual = self.mixer.rounding == "multinomial" and not self.mixer.min_patches
-            return self.mixer.alpha is not None and not usual
-        return not isinstance(self.mixer, Mixup)
-
-    def plan(
-        self, config: VisionConfig, passes: int, *, clients: int | None, batches: int = 1
-    ) -> ReleasePlan:
-        """Return the plan of so many passes, of `batches` each."""
-        release, k = self.release, self.k
-        if release.family == "full":
-            return ReleasePlan(
-                release=release, passes=passes, delta=config.delta, relation=config.relation
-            )
-        kept: float | RandomMasks = 1.0
-        # The same clients are left over in many steps.
-        fixed = left_over(clients, k) and (config.grouping == "speed" or config.regroup == "epoch")
-        if self.any_ratio or fixed:
-            k = 1 if left_over(clients, k) else k  # who is alone sends everything
-            release = replace(release, times=self.times)
-        else:
-            assert isinstance(self.mixer, (PatchCutMix, Mixup))
-            kept = ratios_of(
-                release.family, release.patches, k, self.mixer.alpha, config.delta,
-                clients=clients, k_times=self.times > 1, batches=batches,
-            )  # fmt: skip
-            if not isinstance(kept, RandomMasks):
-                release = replace(release, times=self.times)
-        return ReleasePlan(
-            release=release, passes=passes, delta=config.delta, kept=kept, k=k,
-            relation=config.relation,
-        )  # fmt: skip
-
-    def own(self) -> _Sends:
-        """Return the view of a client's own ledger: each upload is seen alone."""
-        return replace(self, release=replace(self.release, seen="alone", ratios=()))
-
-    def one_upload(self, config: VisionConfig) -> ReleasePlan:
-        """Return the plan of one upload that keeps as little as masks are likely to leave."""
-        mixer = self.mixer
-        least = 1.0
-        if self.release.family != "full":
-            steps = self.release.patches if self.release.family == "cutmix" else MIXUP_RATIOS
-            alpha = getattr(mixer, "alpha", None)
-            if self.any_ratio:
-                least = max(1, getattr(mixer, "min_patches", 0)) / steps
-            else:
-                least = least_ratio(steps, self.k, alpha)
-        return ReleasePlan(
-            release=self.own().release, passes=1, delta=config.delta, kept=least, k=self.k,
-            relation=config.relation,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Images:
-    """How many images the client has that is charged most, and the steps of a round.
-
-    `clients` is the number of clients in a step, None if it is not known; `equal` says whether all
-    have as many images.
-    """
-
+    plan: ReleasePlan
     images: int
-    equal: bool
-    steps: int
-    clients: int | None
+    batches: int
 
-    @classmethod
-    def of(
-        cls, config: VisionConfig, strategy: SplitStrategy, sizes: Sequence[int], report: Report
-    ) -> _Images | None:
-        having = [size for size in sizes if size]
-        clients = None
-        if having:
-            clients = min(in_a_round(strategy, report.nodes), len(having))
-        elif config.samples_per_client:
-            having = [config.samples_per_client]
-        else:
-            return None
-        epoch = max(1, round(sum(size // config.batch_size for size in having) / len(having)))
-        steps = config.steps_per_round or epoch * config.epochs_per_round
-        return cls(min(having), len(set(having)) == 1, steps, clients)
+    @cached_property
+    def epsilon(self) -> float:
+        """Epsilon at the run's delta."""
+        return self.plan.epsilon()
 
-    def __str__(self) -> str:
-        images = counted(self.images, "image")
-        return f"a client's {images}" if self.equal else f"the {images} of the client with fewest"
+    def said(self, whose: str) -> str:
+        """Return what is charged; `whose` has a place for the number of images."""
+        over = whose.format(counted(self.images, "image"))
+        if self.batches:
+            return f"{counted(self.plan.passes, 'pass')} over {over}"
+        batches = counted(self.plan.passes, "batch")
+        return f"{batches} with replacement of {over}, any of one image only"
+
+
+def _most_spent(
+    config: VisionConfig,
+    uploads: NoisyUploads,
+    run: PlannedRun,
+    steps: Sequence[int],
+    numbers: Collection[int],
+) -> _Spent:
+    """Return what the client spends that spends most.
+
+    Parameters
+    ----------
+    steps
+        Of each client, in the whole run.
+    numbers
+        How many clients a step may have; empty if that is not known.
+    """
+    size = config.batch_size
+    spent: list[_Spent] = []
+    worked = [(own, taken) for own, taken in zip(run.sizes, steps, strict=True) if taken]
+    if few := [(taken, own) for own, taken in worked if own < size]:
+        taken, own = max(few)  # in a server's ledger each batch may consist of one image
+        plan = uploads.plan(config, taken, clients=numbers)
+        times = size * plan.release.times
+        plan = replace(plan, release=replace(plan.release, times=times))
+        spent.append(_Spent(plan, own, 0))
+    charged = {
+        (-(-taken // (own // size)), min(own // size, taken), own)
+        for own, taken in worked
+        if own >= size
+    }
+    most = 0
+    for passes, batches, own in sorted(charged, reverse=True):
+        if batches > most:  # others have no more passes and no more batches in one
+            most = batches
+            plan = uploads.plan(config, passes, clients=numbers, batches=batches)
+            spent.append(_Spent(plan, own, batches))
+    return max(spent, key=lambda each: each.epsilon)
 
 
 def _gaps(config: VisionConfig, segments: SplitModel, report: Report) -> list[tuple[str, str]]:
@@ -224,10 +160,10 @@ def _gaps(config: VisionConfig, segments: SplitModel, report: Report) -> list[tu
     return gaps
 
 
-def _check_one_upload(config: VisionConfig, sends: _Sends) -> None:
+def _check_one_upload(config: VisionConfig, uploads: NoisyUploads) -> None:
     """Raise ConfigError if not even one upload fits into `max-epsilon`."""
     limit = config.max_epsilon
-    if not limit or (cost := sends.one_upload(config).epsilon()) <= limit:
+    if not limit or (cost := uploads.one_upload(config).epsilon()) <= limit:
         return
     said = f"at least epsilon {cost:.4g}" if math.isfinite(cost) else "more than any epsilon"
     raise ConfigError(
@@ -238,62 +174,89 @@ def _check_one_upload(config: VisionConfig, sends: _Sends) -> None:
     )
 
 
-def _remark_epsilon(config: VisionConfig, sends: _Sends, have: _Images, report: Report) -> None:
-    total = have.steps * config.num_server_rounds
-    if have.images < config.batch_size:  # in a server's ledger each may consist of one image
-        plan = sends.plan(config, total, clients=have.clients)
-        times = config.batch_size * plan.release.times
-        plan = replace(plan, release=replace(plan.release, times=times))
-        assumed = [f"{counted(total, 'batch')} with replacement of {have}, any of one image only"]
-    else:
-        passes = passes_of(total, have.images, config.batch_size)
-        batches = min(have.images // config.batch_size, total)
-        plan = sends.plan(config, passes, clients=have.clients, batches=batches)
-        assumed = [f"{counted(passes, 'pass')} over {have}"]
-    epsilon = plan.epsilon()
-    if math.isinf(epsilon):
+def _remark_epsilon(
+    config: VisionConfig,
+    uploads: NoisyUploads,
+    run: PlannedRun,
+    numbers: Collection[int],
+    report: Report,
+    *,
+    shrinks: bool,
+) -> None:
+    """Remark the planned epsilon; `shrinks` says whether clients end before the run does."""
+    if numbers and (shrinks or config.pace.skips):
+        numbers = range(min(run.min_nodes, *numbers), max(numbers) + 1)
+
+    def most_spent(work: Work) -> _Spent:
+        return _most_spent(config, uploads, run, work.steps.tolist(), numbers)
+
+    most = most_spent(run.at_most)
+    if math.isinf(most.epsilon):
         report.remarks.append(
             "this run has no epsilon: its noise is below the resolution of float32 next to what "
             "it should hide; it would have one with larger sigma-s and sigma-y"
         )
         return
-    if config.fraction_train < 1:
-        assumed.append("a client in every round")
-    if plan.release.family != "full":
-        rest = left_over(have.clients, sends.k)
-        groups = f"groups of k = {sends.k}"
-        groups = (
-            f"{groups} of {have.clients} clients, {rest} left over" if rest else f"full {groups}"
-        )
-        assumed += [groups, f"ratio {ratio_in_words(plan)}"]
+    drawn = None if run.drawn is None else most_spent(run.drawn)
+    spent = drawn or most
+    equal = len({size for size in run.sizes if size}) == 1
+    always = "in every round" + ("" if equal else ", with those that have most")
+    assumed = [spent.said("a client's {}" if equal else "the {} of the client that spends most")]
+    bound = None
+    if drawn is not None and drawn.epsilon < most.epsilon:
+        bound = most.epsilon
+        assumed = [
+            f"{assumed[0]}, as seed {config.seed} draws the clients, and at most "
+            f"{most.said('{}')}, if one is {always}"
+        ]
+    elif drawn is None and config.fraction_train < 1:
+        assumed.append(f"a client {always}")
+    if (plan := spent.plan).release.family != "full":
+        assumed += [_groups(uploads.k, numbers), f"ratio {ratio_in_words(plan)}"]
         if plan.release.seen == "sum":
             assumed.append("only sums seen")
     covers = {
-        "gradients": sends.learns,
+        "gradients": uploads.learns,
         "lower-segments": config.averages,
-        "training": sends.learns,
+        "training": uploads.learns,
     }
     outside = [OUTSIDE[channel] for channel, happens in covers.items() if happens]
-    said = in_words(epsilon, config.delta, config.relation, (), outside)
+    said = in_words(spent.epsilon, config.delta, config.relation, (), outside, most=bound)
     report.remarks.append(f"planned privacy: {said}. Assumed: {'; '.join(assumed)}")
 
 
-def _remark_budget(config: VisionConfig, sends: _Sends, have: _Images, report: Report) -> None:
-    """Remark in which round clients reach `max-epsilon` by their own ledgers, if they do."""
-    own = sends.own()
+def _groups(k: int, numbers: Collection[int]) -> str:
+    if not (rest := left_over(numbers, k)):
+        return f"full groups of k = {k}"
+    if len(numbers) == 1:
+        return f"groups of k = {k} of {max(numbers)} clients, {rest} left over"
+    return f"groups of k = {k} of {min(numbers)} to {max(numbers)} clients, some left over"
+
+
+def _round_over(
+    config: VisionConfig, uploads: NoisyUploads, run: PlannedRun, numbers: Collection[int]
+) -> str | None:
+    """Say in which round a client reaches `max-epsilon` by its own ledger, if one does."""
+    if not (limit := config.max_epsilon):
+        return None
+    own = uploads.own()
+
+    def plan(passes: int) -> ReleasePlan:
+        return own.plan(config, passes, clients=numbers)
+
     # Drawn with replacement, an image is on average in as many batches.
-    a_pass = have.images // config.batch_size or have.images / config.batch_size
-
-    def plan(rounds: int) -> ReleasePlan:
-        return own.plan(config, math.ceil(rounds * have.steps / a_pass), clients=have.clients)
-
-    rounds, limit = config.num_server_rounds, config.max_epsilon
-    over = 1 + bisect_right(range(1, rounds + 1), limit, key=lambda n: plan(n).epsilon())
-    if over > rounds:
-        return
-    report.remarks.append(
+    sizes = np.asarray(run.sizes)
+    few = sizes < config.batch_size
+    batches = np.where(few, sizes / config.batch_size, sizes // config.batch_size)
+    steps = (run.drawn or run.at_most).steps[sizes > 0]
+    passes = math.ceil((steps / batches[sizes > 0]).max())
+    lasts = bisect_right(range(1, passes + 1), limit, key=lambda each: plan(each).epsilon())
+    over = run.first_round_above(lasts * batches)
+    if over is None:
+        return None
+    return (
         f"max-epsilon {limit:g} ends this earlier: a client reaches it in about round {over} of "
-        f"{rounds}, and then sends nothing more{_enough(plan(rounds), limit)}"
+        f"{run.rounds}, and then sends nothing more{_enough(plan(passes), limit)}"
     )
 
 

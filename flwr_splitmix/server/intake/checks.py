@@ -135,6 +135,12 @@ def plausible(sizes: Sequence[int]) -> list[int]:
     return [min(size, most) for size in sizes]
 
 
+def mean_batches(examples: Sequence[int], batch_sizes: Sequence[int]) -> int:
+    """Return the mean number of full batches of some clients, at least 1: the steps of an epoch."""
+    pairs = zip(plausible(examples), batch_sizes, strict=True)
+    return max(1, round(sum(n // size for n, size in pairs) / len(examples)))
+
+
 def agreed(said: Iterable[Said], size: Callable[[Said], int]) -> Said:
     """Return what most clients say; of several things said as often, the smallest.
 

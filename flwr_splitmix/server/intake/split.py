@@ -23,7 +23,7 @@ from flwr_splitmix.server.intake.checks import (
     check_shape,
     check_size,
     check_tensor,
-    plausible,
+    mean_batches,
     reasons,
 )
 from flwr_splitmix.server.intake.finite import FiniteCheck
@@ -277,9 +277,8 @@ def agree_on_shape(
                 others += f": give all of them one batch_size, here {chosen.batch}"
             clients.fail(client, _differs(shapes[client], others))
     sizes = [int(clients.descriptions[c]["num-examples"]) for c in clients.alive]
-    batches = [size // chosen.batch for size in plausible(sizes)]
-    chosen = replace(chosen, grid=getattr(geometry, "grid", None), classes=num_classes)
-    return chosen, max(1, round(sum(batches) / len(batches)))
+    batches = mean_batches(sizes, [chosen.batch] * len(sizes))
+    return replace(chosen, grid=getattr(geometry, "grid", None), classes=num_classes), batches
 
 
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:

@@ -21,7 +21,7 @@ from flwr_splitmix.server.intake.checks import (
     check_number,
     check_size,
     check_tensor,
-    plausible,
+    mean_batches,
     reasons,
 )
 from flwr_splitmix.values import MAX_COUNT
@@ -96,9 +96,9 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     if not clients.alive:
         raise LinkError(f"no client fits the trunk: {reasons(clients)}")
     known = [clients.descriptions[c] for c in clients.alive]
-    examples = plausible([int(said["num-examples"]) for said in known])
-    batches = [n // int(said["batch-size"]) for n, said in zip(examples, known, strict=True)]
-    return max(1, round(sum(batches) / len(batches)))
+    return mean_batches(
+        [int(said["num-examples"]) for said in known], [int(said["batch-size"]) for said in known]
+    )
 
 
 def far_larger(amounts: Mapping[int, int], times: int, *, least: int = 0) -> dict[int, int]:

@@ -1,0 +1,120 @@
+"""What a client of a vision run with noise sends in a step, and plans of what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Self
+
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.first_round import first_plan
+from flwr_splitmix.mixers import Mixer, Mixup, PatchCutMix
+from flwr_splitmix.mixers.accounting import release_of
+from flwr_splitmix.mixers.grouping import GroupMixer
+from flwr_splitmix.privacy import RandomMasks, Release, ReleasePlan
+from flwr_splitmix.privacy.calibration import MIXUP_RATIOS
+from flwr_splitmix.privacy.masks import least_ratio
+from flwr_splitmix.privacy.run_plan import left_over, ratios_of
+from flwr_splitmix.segments import SplitModel
+from flwr_splitmix.server.steps.pace import innermost
+from flwr_splitmix.strategies import SplitStrategy
+
+
+@dataclass(frozen=True)
+class NoisyUploads:
+    """What a client sends in a step; `release` is as seen by the server, in a full group."""
+
+    release: Release
+    mixer: Mixer
+    learns: bool
+
+    @classmethod
+    def of(cls, config: VisionConfig, segments: SplitModel, strategy: SplitStrategy) -> Self:
+        """Return what a configuration makes a client send, by a trial plan."""
+        mixer = innermost(strategy.mixer)
+        geometry = segments.lower.geometry
+        members = mixer.k if isinstance(mixer, GroupMixer) else 1
+        share = first_plan(strategy, config, geometry, members).shares(0)[0]
+        assert share is not None
+        release = release_of(share, geometry.prefix + geometry.patches, geometry.width)
+        # Of uploads that are rounded before they are added, each is charged as seen alone, and so
+        # is one of a group from which the others may be left out as too late.
+        rounded = config.link_via and config.wire_dtype != "keep"
+        summed = (config.trusted_mixer or config.link_via) and not (rounded or config.pace.skips)
+        # The ratios of the masks are the plan's.
+        release = replace(
+            release, ratio=1.0, seen="sum" if summed else "alone", ratios=(1.0,) if summed else ()
+        )
+        return cls(release, mixer, share.learns)
+
+    @property
+    def k(self) -> int:
+        """Members of a full group."""
+        return self.mixer.k if isinstance(self.mixer, GroupMixer) else 1
+
+    @property
+    def times(self) -> int:
+        """How often a full group's batch is sent."""
+        return self.k if getattr(self.mixer, "k_times", False) else 1
+
+    @property
+    def any_ratio(self) -> bool:
+        """Whether nothing is known of how the ratios are distributed."""
+        if isinstance(self.mixer, PatchCutMix):
+            usual = self.mixer.rounding == "multinomial" and not self.mixer.min_patches
+            return self.mixer.alpha is not None and not usual
+        return not isinstance(self.mixer, Mixup)
+
+    def plan(
+        self, config: VisionConfig, passes: int, *, clients: Collection[int], batches: int = 1
+    ) -> ReleasePlan:
+        """Return the plan of so many passes, of `batches` each.
+
+        Parameters
+        ----------
+        clients
+            How many clients a step may have; empty if that is not known, for full groups.
+        """
+        release, k = self.release, self.k
+        if release.family == "full":
+            return ReleasePlan(
+                release=release, passes=passes, delta=config.delta, relation=config.relation
+            )
+        kept: float | RandomMasks = 1.0
+        # The same clients are left over in many steps.
+        fixed = left_over(clients, k) and (config.grouping == "speed" or config.regroup == "epoch")
+        if self.any_ratio or fixed:
+            k = 1 if left_over(clients, k) else k  # who is alone sends everything
+            release = replace(release, times=self.times)
+        else:
+            assert isinstance(self.mixer, (PatchCutMix, Mixup))
+            kept = ratios_of(
+                release.family, release.patches, k, self.mixer.alpha, config.delta,
+                clients=clients or None, k_times=self.times > 1, batches=batches,
+            )  # fmt: skip
+            if not isinstance(kept, RandomMasks):
+                release = replace(release, times=self.times)
+        return ReleasePlan(
+            release=release, passes=passes, delta=config.delta, kept=kept, k=k,
+            relation=config.relation,
+        )  # fmt: skip
+
+    def own(self) -> Self:
+        """Return the view of a client's own ledger: each upload is seen alone."""
+        return replace(self, release=replace(self.release, seen="alone", ratios=()))
+
+    def one_upload(self, config: VisionConfig) -> ReleasePlan:
+        """Return the plan of one upload that keeps as little as masks are likely to leave."""
+        mixer = self.mixer
+        least = 1.0
+        if self.release.family != "full":
+            steps = self.release.patches if self.release.family == "cutmix" else MIXUP_RATIOS
+            alpha = getattr(mixer, "alpha", None)
+            if self.any_ratio:
+                least = max(1, getattr(mixer, "min_patches", 0)) / steps
+            else:
+                least = least_ratio(steps, self.k, alpha)
+        return ReleasePlan(
+            release=self.own().release, passes=1, delta=config.delta, kept=least, k=self.k,
+            relation=config.relation,
+        )  # fmt: skip
