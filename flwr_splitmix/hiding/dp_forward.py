@@ -23,6 +23,23 @@ from flwr_splitmix.values import check_choice, real_number, whole_number
 Sensitivity = Literal["replace", "published"]
 
 
+def outside_of(*, head_learns: bool, returns: bool, averaged: bool) -> tuple[Channel, ...]:
+    """Return what DP-Forward's epsilon does not cover.
+
+    Parameters
+    ----------
+    head_learns, returns, averaged
+        Whether the head learns, gradients are returned to the trunk, and head and tail leave.
+    """
+    channels: dict[Channel, bool] = {
+        "lengths": True,
+        "head": head_learns,
+        "returned-gradients": returns,
+        "ends": averaged,
+    }
+    return tuple(channel for channel, happens in channels.items() if happens)
+
+
 class DPForward(Hiding):
     """Sends each text's hidden states, clipped as a whole, with Gaussian noise.
 
@@ -97,16 +114,12 @@ class DPForward(Hiding):
 
     def charge(self, kind: str, records: np.ndarray) -> None:
         """Charge each text for a release."""
-        outside: list[Channel] = ["lengths"]
-        if any(parameter.requires_grad for parameter in self.side.head.parameters()):
-            outside.append("head")
-        if kind == "train" and self.side.returns:
-            outside.append("returned-gradients")
-        if self.side.averaged:
-            outside.append("ends")
-        self.ledger.charge(
-            kind, records, self.shift, attempt=self.side.attempt, outside=tuple(outside)
+        outside = outside_of(
+            head_learns=any(p.requires_grad for p in self.side.head.parameters()),
+            returns=kind == "train" and self.side.returns,
+            averaged=self.side.averaged,
         )
+        self.ledger.charge(kind, records, self.shift, attempt=self.side.attempt, outside=outside)
 
     def obfuscate(self, batch: TextBatch) -> Sent:
         """Clip each text's hidden states and add noise; places without a token are pure noise."""

@@ -30,6 +30,14 @@ OUTSIDE: tuple[Channel, ...] = ("messages", "returned-gradients", "lengths", "tr
 """What leaves a client that trains by DP-SGD without being covered by epsilon."""
 
 
+def shift_of(noise_multiplier: float) -> float:
+    """Return how far replacing a text moves a step, in standard deviations of its noise.
+
+    Its gradient may become its opposite.
+    """
+    return 2 / noise_multiplier
+
+
 class DPSGD(Hiding):
     """Trains head and tail by DP-SGD; what crosses the cuts is as in the plain U shape.
 
@@ -231,7 +239,7 @@ class DPSGD(Hiding):
         self.ledger.charge(
             "train",
             np.repeat(texts, copies**2),
-            2 / self.noise_multiplier,  # a text's gradient may become its opposite
+            shift_of(self.noise_multiplier),
             attempt=self.side.attempt,
             outside=OUTSIDE,
         )

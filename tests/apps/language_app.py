@@ -14,6 +14,7 @@ from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.server import build_trunk, initial_arrays, make_strategy
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.runs import Row
+from flwr_splitmix.server.participants import size_of_draw
 from flwr_splitmix.strategies import UShapeStrategy
 from tests.apps.app_config import APPS, app_run_config
 from tests.apps.vision_app import context
@@ -75,5 +76,6 @@ def fit(run_dir: Path, n: int = 2, **values: Any) -> Fitted:
     run = Run.create(run_config(**values), name="test", home=run_dir)
     strategy = make_strategy(config, build_trunk(config), run)
     result = strategy.fit(clients, config.num_server_rounds, initial_arrays=initial_arrays(config))
-    assert {(row["clients_alive"], row["clients_failed"]) for row in run.rows} == {(n, 0)}
+    drawn = size_of_draw(n, strategy.min_nodes, config.fraction_train)
+    assert {(row["clients_alive"], row["clients_failed"]) for row in run.rows} == {(drawn, 0)}
     return Fitted(strategy, clients, run.rows, result)

@@ -17,6 +17,7 @@ from flwr_splitmix.apps.findings import (
 from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import check_adapted, unusable
+from flwr_splitmix.apps.language.noise_cost import remark_noise
 from flwr_splitmix.apps.language.placing import BALANCED
 from flwr_splitmix.apps.language.texts import (
     client_rows,
@@ -67,6 +68,7 @@ def check(
     remark_wire(config, report)
     usable = all([right(_check_devices), right(_check_model)])
     usable &= right(_check_data) and all([right(_check_clients), right(_check_tokens)])
+    usable = usable and passes(lambda: remark_noise(config, report), report)
     if usable and setting is not None and checked.model is not None:
         asked = max(config.min_nodes or 1, round(config.fraction_train * report.nodes))
         report.advice = advise(config, *checked.model, checked.tokens, asked, setting)
