@@ -187,6 +187,12 @@ def compare(
     passes: Annotated[int, typer.Option(help="Passes over the data.")] = 1,
     delta: Delta = 2e-4,
     trusted_mixer: Trusted = False,
+    left_over: Annotated[
+        bool,
+        typer.Option(
+            "--left-over", help="Plan for the clients left over where k does not divide n, too."
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE.png", help="A plot; .pdf and .svg too."),
@@ -194,7 +200,8 @@ def compare(
 ) -> None:
     """Compare SL, Mixup and CutMix over k: our epsilon, and the paper's (not a guarantee).
 
-    All groups have k clients; where k does not divide n, those left over send more.
+    All groups have k clients, unless --left-over is given: where k does not divide n, those left
+    over send more.
 
     The defaults are the parameters of DP-CutMixSL, Table 2, with variances of 66/255.
     """
@@ -213,6 +220,7 @@ def compare(
             passes=passes,
             delta=delta,
             trusted_mixer=trusted_mixer,
+            left_over=left_over,
         )
         curves = setting.over_k()
     view = "only sums are seen" if trusted_mixer else "each upload is seen alone"
@@ -222,6 +230,8 @@ def compare(
     for index, group in enumerate(range(1, clients + 1)):
         shown.add_row(str(group), *(f"{values[index]:.4g}" for values in curves.values()))
     console().print(shown)
+    if not left_over:
+        typer.echo("groups: all full; where k does not divide n, --left-over says what it costs")
     typer.echo("paper: Corollary 1 as printed; it is no guarantee (see docs/privacy.md)")
     if output is not None:
         save(draw(setting), output)

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
 _MOST_PASSES = 10**9
 
+MOST_PATCHES = 2**16
+"""Patches of the largest sample, 256 x 256: random masks of more take minutes and gigabytes."""
+
+MOST_CLIENTS = 10_000
+"""Clients of the largest group."""
+
+MOST_RATIOS = 10**7
+"""Ratios of all members of a group that is seen as a sum, for each number of kept patches."""
+
 
 class NoiseMethod(StrEnum):
     """What is released."""
@@ -77,6 +86,8 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
     )
     if k < 1:
         raise ValueError(f"k is {k}; a group has at least 1 client")
+    check_at_most("k", k, MOST_CLIENTS)
+    check_at_most("patches", given["patches"], MOST_PATCHES)
     if given["k_times"] and method is not NoiseMethod.cutmix:
         raise ValueError(f"k_times is an option of cutmix, and the method is {method.value}")
     families: dict[NoiseMethod, Family] = {
@@ -93,7 +104,10 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
         ratios=(1.0,),
     )
     kept = _kept(given, families[method], k)
-    if given["k_times"] and not isinstance(kept, RandomMasks):
+    if isinstance(kept, RandomMasks):
+        if release.seen == "sum":
+            check_at_most("k times patches", k * release.patches, MOST_RATIOS)
+    elif given["k_times"]:
         release = replace(release, times=k)
     return ReleasePlan(
         release=release,
@@ -107,9 +121,14 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
 
 def _passes(given: Mapping[str, Any]) -> int:
     passes = _asked_passes(given)
-    if passes > _MOST_PASSES:
-        raise ValueError(f"passes is above {_MOST_PASSES:,}, which is beyond any run")
+    check_at_most("passes", passes, _MOST_PASSES)
     return passes
+
+
+def check_at_most(name: str, value: int, most: int) -> None:
+    """Raise ValueError if a number is larger than any run has."""
+    if value > most:
+        raise ValueError(f"{name} is above {most:,}, which is beyond any run")
 
 
 def _asked_passes(given: Mapping[str, Any]) -> int:

@@ -6,14 +6,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flwr_splitmix.cli.picture import two_panels
-from flwr_splitmix.privacy import GaussianNoise, Release, ReleasePlan
+from flwr_splitmix.cli.privacy_plan import MOST_PATCHES, MOST_RATIOS, check_at_most
+from flwr_splitmix.privacy import GaussianNoise, RandomMasks, Release, ReleasePlan
 from flwr_splitmix.privacy.events import Family
 from flwr_splitmix.privacy.paper import Mechanism, PaperSetting, paper_corollary1, paper_theorem1
+from flwr_splitmix.privacy.run_plan import left_over, ratios_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_MOST_CURVE = 1000  # clients, and so group sizes: thousands of plans take minutes
 _VARIANCES = [10 ** (exponent / 10) for exponent in range(-20, 1)]
 _NAMES: dict[str, tuple[Family, Mechanism]] = {
     "SL": ("full", "sl"),
@@ -24,7 +27,11 @@ _NAMES: dict[str, tuple[Family, Mechanism]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The setting of a comparison; ratios are 1/k for every member."""
+    """The setting of a comparison; ratios are 1/k for every member of a full group.
+
+    With `left_over`, ours are those of all clients in random groups: if k does not divide their
+    number, some are in a smaller group and send more. The paper's groups are full.
+    """
 
     sigma_s: float
     sigma_y: float
@@ -36,6 +43,7 @@ class Setting:
     passes: int
     delta: float
     trusted_mixer: bool
+    left_over: bool = False
 
     def __post_init__(self) -> None:
         for name in ("sigma_s", "sigma_y"):
@@ -43,6 +51,11 @@ class Setting:
                 raise ValueError(f"{name} is {value}; an epsilon needs noise above 0")
         if self.clients < 1:
             raise ValueError(f"clients is {self.clients}; it must be at least 1")
+        check_at_most("clients", self.clients, _MOST_CURVE)
+        if self.left_over:
+            check_at_most("dimension", self.dimension, MOST_PATCHES)
+            if self.trusted_mixer:
+                check_at_most("clients times dimension", self.clients * self.dimension, MOST_RATIOS)
 
     def ours(self, name: str, k: int) -> float:
         """Return the accountant's epsilon of one method."""
@@ -61,7 +74,12 @@ class Setting:
             seen="sum" if self.trusted_mixer else "alone",
             ratios=(1.0,),
         )
-        plan = ReleasePlan(release=release, passes=self.passes, delta=self.delta, kept=1 / k, k=k)
+        kept: float | RandomMasks = 1 / k
+        if release.family != "full" and self.left_over and left_over(self.clients, k):
+            kept = ratios_of(
+                release.family, self.dimension, k, None, self.delta, clients=self.clients
+            )
+        plan = ReleasePlan(release=release, passes=self.passes, delta=self.delta, kept=kept, k=k)
         return plan.epsilon()
 
     def papers(self, name: str, k: int) -> float:

@@ -166,6 +166,9 @@ WRONG = [
     ("--kept 0.5 --clients 3", "kept is 0.5, but groups of 2 of 3 clients leave some over"),
     ("--k-times --method mix", "k_times is an option of cutmix, and the method is mix"),
     ("--patches 0", "patches is 0"),
+    ("--patches 65537", "patches is above 65,536, which is beyond any run"),
+    ("--k 10001", "k is above 10,000, which is beyond any run"),
+    ("--k 5000 --patches 4096 --trusted-mixer", "k times patches is above 10,000,000"),
     ("--clip-norm 0", "clip_norm is 0.0"),
 ]
 
@@ -198,6 +201,12 @@ def test_what_is_wrong_is_one_clear_error(splitmix: Splitmix, options: str, said
         ("compare --order 1", "order is 1.0"),
         ("compare --delta 2", "delta is 2.0"),
         ("compare --clients 0", "clients is 0"),
+        ("compare --clients 1001", "clients is above 1,000, which is beyond any run"),
+        ("compare --left-over --dimension 65537", "dimension is above 65,536"),
+        (
+            "compare --left-over --dimension 65536 --clients 200 --trusted-mixer",
+            "clients times dimension is above 10,000,000",
+        ),
         ("compare -o picture.xyz", "cannot write picture.xyz"),
         ("compare -o missing/picture.png", "cannot write missing/picture.png"),
     ],
@@ -228,6 +237,26 @@ def test_the_comparison_is_a_row_for_each_group_size(splitmix: Splitmix) -> None
     assert len(set(sl)) == 1  # without mixing, the group does not matter
     assert table[1, 2] == pytest.approx(6.71, abs=0.01)
     assert "no guarantee" in result.stdout
+
+
+def test_the_comparison_can_count_those_left_over(splitmix: Splitmix) -> None:
+    """One of four is alone with k = 3, once in four passes; a single pass may be that one."""
+    compare = ("privacy", "compare", "--clients", "4", "--passes", "200")
+    full, all_of_them = (splitmix(*compare, *more) for more in ((), ("--left-over",)))
+    tables = []
+    for result in (full, all_of_them):
+        rows = [line.split() for line in result.stdout.splitlines() if line[:1].isdigit()]
+        tables.append(np.array([[float(cell) for cell in row] for row in rows]))
+    assert "--left-over says" in full.stdout
+    assert "--left-over" not in all_of_them.stdout
+    more = tables[1] > tables[0]
+    assert np.argwhere(more).tolist() == [[2, 2], [2, 3]]  # k = 3, Mix and CutMix
+    assert (tables[1] >= tables[0]).all()
+    assert tables[1][2, 3] < tables[1][2, 1]  # less than of all alone
+    noise = ["--sigma-s", "0.5087", "--sigma-y", "0.5087"]
+    run = ["--k", "3", "--clients", "4", "--passes", "200"]
+    same = splitmix("privacy", "epsilon", *noise, *PAPER, *run)
+    assert value(same, "epsilon") == pytest.approx(tables[1][2, 3], rel=1e-3)
 
 
 def test_the_picture_has_both_panels_and_the_curves_of_the_table(
