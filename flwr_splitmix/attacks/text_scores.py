@@ -24,6 +24,9 @@ __all__ = ["TextFloors", "TextScored", "score_texts"]
 Row = dict[str, Any]
 Decode = Callable[[Sequence[int]], str]
 
+_LOGITS = 2**26
+"""Greatest number of logits, a quarter of a GB, that texts written side by side may take."""
+
 
 @dataclass(frozen=True)
 class TextFloors:
@@ -43,30 +46,36 @@ class TextFloors:
     public: PublicTexts
     begin: int | None = None
     seed: int = 0
-    _sampled: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
+    _sampled: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
-    def guesses(self, length: int, number: int, draw: int = 0) -> dict[str, Tensor]:
-        """Return each floor's guess at a text of `length` tokens: int64 (length,).
+    def guesses(self, length: int, number: int, draws: int = 1) -> list[dict[str, Tensor]]:
+        """Return each floor's guesses at a text of `length` tokens: int64 (length,).
 
         Parameters
         ----------
         number
             The text's number.
-        draw
-            Which guess at this text: each has other random words, the next most frequent one (over
-            again after the last), and another text of the model.
+        draws
+            Number of guesses at this text: each has other random words, the next most frequent one
+            (over again after the last), and another text of the model.
         """
         frequent = self._frequent
-        seed = derive_seed(self.seed, "floor", number, draw) if draw else self.seed + number
-        rng = torch.Generator().manual_seed(seed)
-        random = torch.randint(self.parts.vocab_size, (length,), generator=rng)
-        blind = {
-            "random token": random,
-            "most frequent token": torch.full((length,), frequent[draw % len(frequent)]),
-        }
+        generators = [self._generator(number, draw) for draw in range(draws)]
+        blind = [
+            {
+                "random token": torch.randint(self.parts.vocab_size, (length,), generator=rng),
+                "most frequent token": torch.full((length,), frequent[draw % len(frequent)]),
+            }
+            for draw, rng in enumerate(generators)
+        ]
         if self.parts.task == "generation":
-            blind["language model"] = self._text(length, rng, number, draw)
+            for guess, written in zip(blind, self._texts(length, generators, number), strict=True):
+                guess["language model"] = written
         return blind
+
+    def _generator(self, number: int, draw: int) -> torch.Generator:
+        seed = derive_seed(self.seed, "floor", number, draw) if draw else self.seed + number
+        return torch.Generator().manual_seed(seed)
 
     @cached_property
     def _frequent(self) -> list[int]:
@@ -74,23 +83,33 @@ class TextFloors:
         counted = Counter(int(i) for text in self.public for i in text if int(i) != self.begin)
         return [token for token, _ in counted.most_common()]
 
-    def _text(self, length: int, rng: torch.Generator, number: int, draw: int) -> Tensor:
-        kept = self._sampled.get((number, draw))
-        if kept is None or len(kept) < length:
-            kept = self._sampled[number, draw] = self._sample(length, rng, number)
-        return kept[:length]
+    def _texts(self, length: int, generators: Sequence[torch.Generator], number: int) -> Tensor:
+        """Return the model's texts, (draws, length)."""
+        kept = self._sampled.get(number)
+        if kept is None or kept.shape[0] < len(generators) or kept.shape[1] < length:
+            at_once = max(1, _LOGITS // (length * self.parts.vocab_size))
+            parts = [
+                self._sample(length, generators[first : first + at_once], number)
+                for first in range(0, len(generators), at_once)
+            ]
+            kept = self._sampled[number] = torch.cat(parts)
+        return kept[: len(generators), :length]
 
     @torch.no_grad()
-    def _sample(self, length: int, rng: torch.Generator, number: int) -> Tensor:
+    def _sample(self, length: int, generators: Sequence[torch.Generator], number: int) -> Tensor:
+        """Have the model write a text with each generator."""
         head, trunk, tail = self.parts.all_here()
         first = self.public[number % len(self.public)][:1] if self.begin is None else None
-        ids = torch.tensor([self.begin]) if first is None else first
-        while len(ids) < length:
-            mask = torch.ones(1, len(ids), dtype=torch.int64)
-            logits = tail(trunk(head(ids[None], mask), mask), mask)[0, -1]
-            drawn = torch.multinomial(logits.softmax(0), 1, generator=rng)
-            ids = torch.cat([ids, drawn])
-        return ids[:length]
+        ids = (torch.tensor([self.begin]) if first is None else first).repeat(len(generators), 1)
+        while ids.shape[1] < length:
+            mask = torch.ones_like(ids)
+            shares = tail(trunk(head(ids, mask), mask), mask)[:, -1].softmax(1)
+            drawn = [
+                torch.multinomial(share, 1, generator=rng)
+                for share, rng in zip(shares, generators, strict=True)
+            ]
+            ids = torch.cat([ids, torch.stack(drawn)], dim=1)
+        return ids[:, :length]
 
 
 @dataclass(frozen=True)
@@ -168,11 +187,8 @@ def score_texts(
         )
         length = int(origin.places.max()) + 1
         blind = [
-            {
-                name: _score(guess, origin, floors.begin, decode)
-                for name, guess in floors.guesses(length, number, draw).items()
-            }
-            for draw in range(len(own))
+            {name: _score(guess, origin, floors.begin, decode) for name, guess in drawn.items()}
+            for drawn in floors.guesses(length, number, len(own))
         ]
         alone.append(blind[0])
         below.append({name: max((drawn[name] for drawn in blind), key=_rank) for name in blind[0]})

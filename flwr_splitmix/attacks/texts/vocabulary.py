@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -106,16 +105,14 @@ class Reader:
         for place, (state, words) in enumerate(zip(own, chosen, strict=True)):
             if place == 0 and self.begin is not None:
                 words = words.new_tensor([self.begin])
-            tried = copy.deepcopy(cache)
             if place:
-                tried.batch_repeat_interleave(len(words))
+                cache.batch_repeat_interleave(len(words))
             mask = torch.ones(len(words), place + 1, dtype=torch.int64)
-            states = self.head(words[:, None], mask, tried)[:, 0]
+            states = self.head(words[:, None], mask, cache)[:, 0]
             fit, best = F.cosine_similarity(states, state[None], dim=1).max(0)
             read.append(words[best])
             fits.append(fit)
-            tried.batch_select_indices(best.reshape(1))
-            cache = tried
+            cache.batch_select_indices(best.reshape(1))
         return torch.stack(read), float(torch.stack(fits)[self.behind :].mean())
 
 

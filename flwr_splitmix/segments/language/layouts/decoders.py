@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -87,10 +89,14 @@ def rotations_of(
     rotary: nn.Module, hidden: Tensor, positions: Tensor, kind: str
 ) -> tuple[Tensor, Tensor]:
     """Return the rotations of a kind of attention; some models have one for all kinds."""
-    by_kind = "layer_type" in inspect.signature(rotary.forward).parameters
-    own = {"layer_type": kind} if by_kind else {}
+    own = {"layer_type": kind} if _by_kind(type(rotary).forward) else {}
     rotations: tuple[Tensor, Tensor] = rotary(hidden, position_ids=positions, **own)
     return rotations
+
+
+@lru_cache
+def _by_kind(forward: Callable[..., Any]) -> bool:
+    return "layer_type" in inspect.signature(forward).parameters
 
 
 def attention_kind(config: Any, index: int) -> str:
