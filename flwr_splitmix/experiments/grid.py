@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +15,10 @@ from typing import Literal
 
 from flwr_splitmix.experiments.cell_runs import clear, find_runs, held_run, is_complete
 from flwr_splitmix.experiments.cells import Cell
-from flwr_splitmix.experiments.processes import Processes, reason_of
+from flwr_splitmix.experiments.processes import Processes, forked, reason_of
 from flwr_splitmix.runs import Run
 
+_LOADED = ("flwr_splitmix.experiments.running", "timm")  # by all cells of images
 _PATIENCE = 30.0  # seconds for a stopped process to write its state
 
 State = Literal["begun", "round", "done", "failed"]
@@ -187,7 +187,7 @@ def log_to(file: Path) -> Iterator[None]:
 
 def _run_apart(cells: Sequence[Cell], place: Workplace, jobs: int, tell: OnProgress) -> None:
     processes = Processes[Cell, Progress](
-        multiprocessing.get_context("spawn"),
+        forked(_LOADED),
         partial(_work, place),
         ended=lambda progress: progress.state in ("done", "failed"),
         died=lambda cell, reason: Progress(cell, "failed", reason=reason),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Literal
 from flwr_splitmix.experiments.grid import log_to
 from flwr_splitmix.experiments.privacy.cells import Place
 from flwr_splitmix.experiments.privacy.tasks import Task
-from flwr_splitmix.experiments.processes import Processes, reason_of
+from flwr_splitmix.experiments.processes import Processes, forked, reason_of
 
 _PATIENCE = 10.0  # seconds for a stopped process to end
 
@@ -102,12 +101,8 @@ def _outcome(task: Task, place: Place) -> Progress:
 
 
 def _run_apart(tasks: Sequence[Task], place: Place, jobs: int, tell: OnProgress) -> list[Progress]:
-    # Forked from a server that has only imported modules: processes start fast, and share neither
-    # threads nor a GPU.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([place.matrix.work, *place.matrix.loads])
     processes = Processes[Task, Progress](
-        context,
+        forked([place.matrix.work, *place.matrix.loads]),
         partial(_work, place),
         ended=lambda progress: True,
         died=lambda task, reason: Progress(task, "failed", reason),
