@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -144,23 +144,15 @@ def curve_measures(
     ValueError
         If a class is missing, or a score is not finite.
     """
-    from sklearn.metrics import auc, roc_curve  # an extra
-
     scores, positive = np.asarray(scores, np.float64), np.asarray(positive, bool)
     if positive.all() or not positive.any():
         raise ValueError("an AUC needs examples of both classes")
     if not np.isfinite(scores).all():
         raise ValueError("an AUC needs finite scores")
 
-    if either_way and float(auc(*roc_curve(positive, scores)[:2])) < 0.5:
-        scores = -scores
-
-    def reached(rows: np.ndarray) -> tuple[float, float, float]:
-        false, true, _ = roc_curve(positive[rows], scores[rows], drop_intermediate=False)
-        percent, thousandth = (
-            float(true[false <= limit].max(initial=0.0)) for limit in (0.01, 0.001)
-        )
-        return float(auc(false, true)), percent, thousandth
+    everyone, reached = np.arange(len(scores)), _curve(scores, positive)
+    if either_way and reached(everyone)[0] < 0.5:
+        reached = _curve(-scores, positive)
 
     names = range(len(scores)) if groups is None else groups
     classes = [
@@ -178,7 +170,7 @@ def curve_measures(
     for i, (name, floor) in enumerate(CURVE_FLOORS.items()):
         if i and floor * int((~positive).sum()) < 1:
             continue  # not even one false positive is allowed: the rate would be another
-        value, low, high = reached(np.arange(len(scores)))[i], float(lows[i]), float(highs[i])
+        value, low, high = reached(everyone)[i], float(lows[i]), float(highs[i])
         if np.ptp(drawn[:, i]) == 0:
             low, high = value * (1 - missed), value + (1 - value) * missed
         low, high = _decided(low, high, floor, fewest)
@@ -189,3 +181,26 @@ def curve_measures(
             )
         )  # fmt: skip
     return made
+
+
+def _curve(
+    scores: np.ndarray, positive: np.ndarray
+) -> Callable[[np.ndarray], tuple[float, float, float]]:
+    """Return what gives AUC and true-positive rates of the examples at any positions.
+
+    The scores are sorted once, for all resamples.
+    """
+    order = np.argsort(-scores, kind="stable")
+    lasts = np.flatnonzero(np.append(np.diff(scores[order]), 1))  # of the examples of each score
+
+    def reached(rows: np.ndarray) -> tuple[float, float, float]:
+        times = np.bincount(rows, minlength=len(scores))[order]
+        passed = (np.cumsum(np.where(own[order], times, 0)) for own in (positive, ~positive))
+        true, false = (np.append(0, count[lasts]) / count[-1] for count in passed)
+        percent, thousandth = (
+            float(true[false <= limit].max(initial=0.0)) for limit in (0.01, 0.001)
+        )
+        area = float((np.diff(false) * (true[1:] + true[:-1]) / 2).sum())
+        return area, percent, thousandth
+
+    return reached

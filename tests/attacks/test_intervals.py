@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import bootstrap
+from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Goal, Guess, Pictures
@@ -139,6 +140,18 @@ def test_coins_pass_as_seldom_as_intervals_say(number: int) -> None:
     coins = [np.random.default_rng(seed).random(number) < 0.5 for seed in range(600)]
     passed = [mean_measure("x", own, 0.5, share=True).beats_floor for own in coins]
     assert np.mean(passed) <= 0.025 + 0.0125  # two standard errors
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 9])  # many scores alike, some, none
+def test_a_curve_is_that_of_scikit_learn(decimals: int) -> None:
+    rng = np.random.default_rng(0)
+    positive = rng.random(1500) < 0.3
+    scores = np.round(rng.normal(size=1500) + positive, decimals)
+    area, *rates = curve_measures(scores, positive)
+    assert area.value == pytest.approx(roc_auc_score(positive, scores), rel=1e-12)
+    false, true, _ = roc_curve(positive, scores, drop_intermediate=False)
+    for rate, limit in zip(rates, (0.01, 0.001), strict=True):
+        assert rate.value == pytest.approx(true[false <= limit].max(), rel=1e-12)
 
 
 def test_an_auc_pays_for_the_choice_of_its_side() -> None:
