@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,12 @@ def _options(optimizer: torch.optim.Optimizer) -> set[str]:
     makers = [
         vars(kind)["__init__"] for kind in type(optimizer).__mro__ if "__init__" in vars(kind)
     ]
-    return {name for maker in makers for name in inspect.signature(maker).parameters}
+    return {name for maker in makers for name in _arguments(maker)}
+
+
+@lru_cache
+def _arguments(maker: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(maker).parameters)
 
 
 def _is_json(value: Any) -> bool:
