@@ -48,6 +48,13 @@ def seeded_draws() -> None:
     torch.default_generator.manual_seed(0)
 
 
+@pytest.fixture(scope="module")
+def frozen_objects() -> None:
+    """Keep what the tests before have left out of what a test looks for in `gc.get_objects`."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def repeatable(seeded_draws: None) -> Iterator[None]:
     """Draw secrets from torch's seeded generator: a rare secret defeats a single attempt."""

@@ -13,6 +13,8 @@ from flwr_splitmix.strategies import CutMixSL
 from flwr_splitmix.testing.laws import Toy, check_graphs_are_freed
 from tests.laws.makers import NAMES, maker, toy_for
 
+pytestmark = pytest.mark.usefixtures("frozen_objects")
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_mixer(name: str) -> None:

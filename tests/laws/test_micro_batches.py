@@ -35,6 +35,8 @@ from flwr_splitmix.testing.whole import MakeStrategy
 from tests.laws.makers import NAMES, averages, maker, toy_for
 from tests.links.fake_grid import TURN, FakeGrid, OneAtATime, OnFakeGrid, question, toy_app
 
+pytestmark = pytest.mark.usefixtures("frozen_objects")
+
 # Without BatchNorm, which needs a whole batch, and dropout, whose draws differ from part to part.
 FIELDS: dict[str, Any] = {"batch_norm": False, "dropout": 0.0}
 TOY = Toy(clients=4, **FIELDS)

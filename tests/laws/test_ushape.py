@@ -24,6 +24,8 @@ from flwr_splitmix.testing.laws import (
 )
 from flwr_splitmix.testing.toy_texts import text_toy
 
+pytestmark = pytest.mark.usefixtures("frozen_objects")
+
 EXACT = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=0, perturbation=None)
 """MixGuard without what is no part of a graph."""
 

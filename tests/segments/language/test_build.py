@@ -33,6 +33,8 @@ from tests.segments.language.tiny_models import (
     whole_model,
 )
 
+pytestmark = pytest.mark.usefixtures("frozen_objects")
+
 CUT = LanguageCut(1, 1)
 
 
