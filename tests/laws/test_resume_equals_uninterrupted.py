@@ -15,7 +15,7 @@ from tests.laws.makers import NAMES, maker, toy_for
 KILLED = {"checkpoint_every": 2, "stop_in": 4, "lose_newest": True}
 HALF = {"fraction_train": 0.5}
 OPTIONS: dict[str, dict[str, Any]] = {
-    "every round": {},
+    "every round": {"num_rounds": 3, "stop_in": 2},
     "killed, half of the clients": {
         "stop_in": 4, "lose_newest": True, **HALF, "evaluate_every": 2
     },
