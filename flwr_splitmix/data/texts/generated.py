@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -66,6 +67,7 @@ def generated_sets(task: TextTask, *, seed: int = 0) -> TextSets:
     return TextSets(train, test, () if told else ("wrong", "right"), GENERATED)
 
 
+@lru_cache
 def generated_public(task: TextTask, *, seed: int = 0) -> tuple[str, ...]:
     """Make public texts of the same words: right sentences, or stories with arbitrary sums."""
     rng = frozen_generator(derive_seed(seed, f"generated public {task}"))
