@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,23 @@ def test_arguments_of_central_evaluation(changes: dict[str, Any], said: str) -> 
     given = {"upper": SFL(TOY.upper()).upper, "lower": TOY.lower(), "data": TOY.test_data(0)}
     with pytest.raises(TypeError, match=said):
         central_evaluation(**{**given, **changes})
+
+
+@pytest.mark.parametrize("shared", ["weight", "buffer"])
+def test_a_lower_segment_that_shares_tensors_with_the_upper_one_is_refused(shared: str) -> None:
+    """The upper segment was scored with the clients' weights in place of its own."""
+    lower, upper = TOY.lower(), TOY.upper()
+    if shared == "weight":
+        upper.tied = next(lower.parameters())
+    else:
+        lower.register_buffer("scale", torch.ones(()))
+        upper.register_buffer("scale", lower.get_buffer("scale"))
+    strategy = SFL(upper, device="cpu")
+    data = TOY.test_data(0)
+    assert data is not None
+    with pytest.raises(ValueError, match=r"lower shares weights with the upper .*copy\.deepcopy"):
+        central_evaluation(strategy.upper, lower, data)
+    central_evaluation(strategy.upper, copy.deepcopy(lower), data)
 
 
 @pytest.mark.parametrize("lower", [nn.Sequential(TOY.lower()), Toy(width=5).lower()])

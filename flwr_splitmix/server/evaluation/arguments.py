@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -17,12 +18,15 @@ from flwr_splitmix.server.segments.upper import ServerSegment
 
 
 def check_central(upper: Any, lower: Any, data: Any) -> None:
-    """Refuse arguments of `central_evaluation` of other kinds.
+    """Refuse arguments of `central_evaluation` that cannot be evaluated together.
 
     Raises
     ------
     TypeError
-        With the name of the argument, and what is needed.
+        If one is of another kind, with its name and what is needed.
+    ValueError
+        If `lower` shares weights or buffers with `upper`: what is loaded into it would replace
+        the upper segment's.
     """
     if not isinstance(upper, ServerSegment):
         raise TypeError(
@@ -34,6 +38,13 @@ def check_central(upper: Any, lower: Any, data: Any) -> None:
             f"lower is {type(lower).__name__}; needed is a module like the clients' lower segment"
         )
     check_map_style("data", data)
+    of_upper = {id(tensor) for tensor in chain(upper.module.parameters(), upper.module.buffers())}
+    if any(id(tensor) in of_upper for tensor in lower.state_dict(keep_vars=True).values()):
+        raise ValueError(
+            "lower shares weights with the upper segment, which would be evaluated with the "
+            "clients' instead of its own; give central_evaluation a lower segment of its own: "
+            "copy.deepcopy(lower)"
+        )
 
 
 @contextmanager

@@ -45,8 +45,8 @@ def central_evaluation(
     TypeError
         If `upper` is no server segment, or `data` no map-style data set.
     ValueError
-        If the test set is empty, or (when evaluating) its labels are not the upper segment's or
-        the clients' weights do not fit `lower`.
+        If the test set is empty, if `lower` shares weights with `upper`, or (when evaluating) if
+        its labels are not the upper segment's or the clients' weights do not fit `lower`.
     """
     check_central(upper, lower, data)
     size = len(data)  # type: ignore[arg-type]
