@@ -107,7 +107,8 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     """
     pair: Any
     if _is_batched(data):
-        pair = _pair(data.batch(indices), "batches of ")
+        with seeded_as_torch():
+            pair = _pair(data.batch(indices), "batches of ")
     elif type(data) is TensorDataset:  # a subclass may make its examples otherwise
         pair = _pair(data[torch.as_tensor(indices)], "tensors for ")
     else:

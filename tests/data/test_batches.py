@@ -224,10 +224,21 @@ class Augmented(Dataset[Example]):
         return torch.tensor([float(index), *drawn]), torch.tensor(0)
 
 
-def test_augmentations_repeat_with_the_seed_and_leave_the_callers_generators_alone() -> None:
+class AugmentedBatches(Augmented):
+    """The same, as whole batches."""
+
+    def batch(self, indices: np.ndarray) -> Example:
+        rows = [self[int(index)] for index in indices]
+        return torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+
+
+@pytest.mark.parametrize("kind", [Augmented, AugmentedBatches])
+def test_augmentations_repeat_with_the_seed_and_leave_the_callers_generators_alone(
+    kind: type[Augmented],
+) -> None:
     def drawn(seed: int) -> Tensor:
         with torch_seed(torch.device("cpu"), seed):
-            return fetch(Augmented(), np.arange(4))[0]
+            return fetch(kind(), np.arange(4))[0]
 
     random.seed(0)
     np.random.seed(0)
