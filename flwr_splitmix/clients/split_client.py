@@ -298,7 +298,8 @@ class SplitClient(PartedExchanges):
         with torch.no_grad(), explained(self.segment, inputs):
             # One memory layout, so that the upper segment gets the same from every link.
             smashed = self.segment(inputs.to(self.device)).contiguous()
-            return {"smashed": [smashed], "labels": labels}
+        check_finite(self.segment, inputs, smashed)
+        return {"smashed": [smashed], "labels": labels}
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round: drop the graph and return the lower segment and the metrics."""

@@ -266,6 +266,38 @@ def test_test_sets_that_cannot_be_scored_are_refused() -> None:
         strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
 
 
+def with_a_nan(data: Any) -> Examples:
+    inputs = data.inputs.clone()
+    inputs[1, 0] = float("nan")
+    return Examples(inputs, data.labels)
+
+
+def test_a_nan_in_a_clients_test_data_is_blamed_on_them(caplog: pytest.LogCaptureFixture) -> None:
+    clients = TOY.make_clients(sgd(0.1))
+    clients[1].tests["federated"] = with_a_nan(clients[1].tests["federated"])
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        fit(clients, evaluation="federated")
+    assert "the evaluation went on without client 1" in caplog.text
+    assert "its data have NaN or infinite numbers: replace them" in caplog.text
+
+
+def test_a_nan_in_a_central_test_set_is_refused() -> None:
+    """It gave an accuracy, without a word."""
+    strategy = SFL(TOY.upper(), device="cpu")
+    evaluate = central_evaluation(strategy.upper, TOY.lower(), with_a_nan(TOY.test_data(0)))
+    with pytest.raises(ValueError, match="the test set has NaN or infinite numbers: replace them"):
+        strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
+
+
+def test_a_central_test_set_may_have_nan_that_the_lower_segment_replaces() -> None:
+    lower = TOY.lower()
+    lower.register_forward_pre_hook(lambda _, given: (given[0].nan_to_num(),))
+    strategy = SFL(TOY.upper(), device="cpu")
+    evaluate = central_evaluation(strategy.upper, lower, with_a_nan(TOY.test_data(0)))
+    record = strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate).evaluate_metrics_serverapp[1]
+    assert np.isfinite(float(record["loss"]))  # type: ignore[arg-type]
+
+
 def test_of_a_far_larger_test_set_examples_of_all_classes_are_asked_for() -> None:
     """Before, it was the first ones: of a set in the order of its classes, one class only."""
     clients = Toy(clients=2, tests=1).make_clients(sgd(0.1))

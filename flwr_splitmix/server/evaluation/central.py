@@ -46,7 +46,8 @@ def central_evaluation(
         If `upper` is no server segment, or `data` no map-style data set.
     ValueError
         If the test set is empty, if `lower` shares weights with `upper`, or (when evaluating) if
-        its labels are not the upper segment's or the clients' weights do not fit `lower`.
+        it has NaN or infinite numbers, its labels are not the upper segment's or the clients'
+        weights do not fit `lower`.
     """
     check_central(upper, lower, data)
     size = len(data)  # type: ignore[arg-type]
@@ -64,6 +65,12 @@ def central_evaluation(
             # What a segment caches may need a graph.
             with torch.no_grad(), explained(lower, inputs):
                 smashed = lower(inputs.to(upper.device))
+            # A lower segment may replace NaN itself.
+            if not bool(smashed.isfinite().all()) and not bool(inputs.isfinite().all()):
+                raise ValueError(
+                    "the test set has NaN or infinite numbers: replace them in the data set, or "
+                    "leave these examples out"
+                )
             total += upper.score(smashed, labels)
         return total
 
