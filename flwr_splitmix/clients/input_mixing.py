@@ -9,7 +9,6 @@ from torch import Tensor
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.mixers import InputShare
-from flwr_splitmix.segments.vision.feature_maps import CellsToMap, MapToCells
 
 
 def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example:
@@ -18,8 +17,8 @@ def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example
     Parameters
     ----------
     batch_of
-        Returns a client's batch of this step: inputs (b, C, H, W), cells (b, N, width), or
-        vectors (b, F); and labels int64 (b,).
+        Returns a client's batch of this step: inputs (b, C, H, W), cells (b, N, width), vectors
+        (b, F), or of any shape if they are one cell; and labels int64 (b,).
 
     Returns
     -------
@@ -31,30 +30,28 @@ def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example
         If the inputs cannot be divided into the cells of the plan.
     """
     batches = {client: batch_of(client) for client, _ in share.parts}
-    grid = (share.rows, share.columns)
     own = batches[share.parts[0][0]][0]
-    cells = {client: _to_cells(inputs, grid) for client, (inputs, _) in batches.items()}
+    rows, columns = share.rows, share.columns
+    cells = {client: _to_cells(inputs, rows, columns) for client, (inputs, _) in batches.items()}
     mixed, soft = share.mix(cells, {client: labels for client, (_, labels) in batches.items()})
-    if own.ndim < 4:
-        return mixed.reshape(own.shape), soft
-    return CellsToMap(grid, own.shape[2] // share.rows)(mixed), soft
+    if own.ndim == 4:
+        batch, channels, height, width = own.shape
+        mixed = mixed.reshape(batch, rows, columns, channels, height // rows, width // columns)
+        mixed = mixed.permute(0, 3, 1, 4, 2, 5)
+    return mixed.reshape(own.shape), soft
 
 
-def _to_cells(inputs: Tensor, grid: tuple[int, int]) -> Tensor:
-    rows, columns = grid
-    if inputs.ndim == 3 and inputs.shape[1] == rows * columns:
-        return inputs
-    if inputs.ndim == 2 and inputs.shape[1] % (rows * columns) == 0:
-        return inputs.reshape(len(inputs), rows * columns, -1)
-    if inputs.ndim == 4:
-        height, width = inputs.shape[2:]
-        cell = height // rows
-        if (cell * rows, cell * columns) == (height, width):
-            cells: Tensor = MapToCells(cell)(inputs)
-            return cells
-    kind = "square" if inputs.ndim == 4 else "equal"
+def _to_cells(inputs: Tensor, rows: int, columns: int) -> Tensor:
+    """Return inputs as cells (b, rows * columns, width); those of images are rectangles."""
+    count, (batch, *shape) = rows * columns, inputs.shape
+    if len(shape) == 3 and shape[1] % rows == 0 and shape[2] % columns == 0:
+        channels, height, width = shape
+        divided = inputs.reshape(batch, channels, rows, height // rows, columns, width // columns)
+        return divided.permute(0, 2, 4, 1, 3, 5).reshape(batch, count, -1)
+    divided_already = len(shape) == 2 and shape[0] == count
+    if count == 1 or divided_already or (len(shape) == 1 and shape[0] % count == 0):
+        return inputs.reshape(batch, count, -1)
     raise ClientError(
-        f"inputs of shape {tuple(inputs.shape[1:])} cannot be divided into {rows} x {columns} "
-        f"{kind} cells"
-        + ("" if inputs.ndim == 4 else ": the strategy's grid=(rows, columns) sets their number")
+        f"inputs of shape {tuple(shape)} cannot be divided into {rows} x {columns} equal cells: "
+        "the grid of patches must divide them, or the strategy's grid=(rows, columns)"
     )

@@ -14,6 +14,7 @@ from flwr_splitmix.labels import target_rows
 from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.hooks import checked_plan
 from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.mixup import Mixup
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire
 from flwr_splitmix.seeding import frozen_generator
@@ -141,7 +142,7 @@ class InputLevel(Mixer):
         Defines how inputs are mixed: `Mixup`, `RandomCutout`, `VanillaCutMix` or `PatchCutMix`.
     grid
         (rows, columns) of the cells that every channel of an image is divided into; None uses the
-        grid of patches at the cut.
+        grid of patches at the cut, and for `Mixup`, which needs no cells, a single one.
     across
         "batch": mix with other images of the client's own batch; works everywhere. "clients": mix
         with images of other clients, for comparison; works only within one process (`fit`), and
@@ -189,7 +190,7 @@ class InputLevel(Mixer):
         order_rng: np.random.Generator | None = None,
     ) -> Plan:
         """Draw the inner mixer's plan over the cells, and give each client its mixture."""
-        rows, columns = grid = self.grid or shape.rows_and_columns()
+        rows, columns = grid = self._grid_for(shape)
         cells = SmashedShape(shape.batch, rows * columns, 1, grid=grid, classes=shape.classes)
         parts = self._parts(members, cells, rng, order_rng)
         shares = (
@@ -203,6 +204,11 @@ class InputLevel(Mixer):
             for client in members
         )
         return each_alone(shape, zip(members, shares, strict=True))
+
+    def _grid_for(self, shape: SmashedShape) -> tuple[int, int]:
+        if self.grid is not None:
+            return self.grid
+        return (1, 1) if isinstance(self.mixer, Mixup) else shape.rows_and_columns()
 
     def _parts(
         self,

@@ -47,7 +47,8 @@ class SmashedShape:
         if self.grid is None and side * side != self.patches:
             raise ValueError(
                 f"{self.patches} patches form no square, and the upper segment's geometry gives "
-                "no grid (rows, columns) of them"
+                "no grid (rows, columns) of them; methods that mix inputs also take "
+                "grid=(rows, columns)"
             )
         return self.grid or (side, side)
 

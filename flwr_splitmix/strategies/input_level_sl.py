@@ -27,7 +27,8 @@ class _InputLevelSL(SplitStrategy):
     upper
         The upper segment.
     grid
-        (rows, columns) of the cells that images are divided into; None uses the grid of patches.
+        (rows, columns) of the cells that images are divided into; None uses the grid of patches, or
+        a single cell where inputs are summed (`InputMixupSL`).
     across
         "batch" mixes within each client's batch. "clients" mixes with the raw inputs of other
         clients, which works only within one process (`fit`): `start` rejects it.

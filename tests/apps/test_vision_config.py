@@ -271,7 +271,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     # What the strategy says, once it knows the model and the nodes.
     ({"device": "tpu"}, ["'tpu'", "'cpu'"]),
     ({"device": "meta"}, ["'meta'", "'cpu'"]),
-    ({"strategy": "InputMixupSL", "model": "lenet5"}, ["(1, 32, 32)", "5 x 5 square cells"]),
+    ({"strategy": "InputCutMixSL", "model": "lenet5"}, ["(1, 32, 32)", "5 x 5 equal cells"]),
     (
         {"min_patches": 9},
         [

@@ -54,8 +54,8 @@ def advised() -> dict[str, Any]:
         (
             "vision",
             "strategy='InputCutMixSL' model='lenet5'",
-            "5 x 5 square cells; the patches' grid must divide image-size, and patch-size, cut-at "
-            "and cell set it",
+            "5 x 5 equal cells: the grid of patches must divide them, or the strategy's "
+            "grid=(rows, columns); patch-size, cut-at and cell set the grid of patches",
         ),
         (
             "language",

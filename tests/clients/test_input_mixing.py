@@ -45,14 +45,15 @@ def box(inside: bool, lam: float, **sides: Any) -> BoxShare:
     return BoxShare(lam=lam, patches=6, columns=3, inside=inside, **sides)
 
 
-def test_boxes_of_cells_are_boxes_of_pixels() -> None:
-    """On a 2 x 3 grid a cell of an 8 x 12 image has 4 x 4 pixels."""
+@pytest.mark.parametrize(("height", "width"), [(4, 4), (3, 5)])
+def test_boxes_of_cells_are_boxes_of_pixels(height: int, width: int) -> None:
+    """Cells of a 2 x 3 grid are squares or other rectangles."""
     sides = {"top": 1, "bottom": 2, "left": 1, "right": 3}
-    batches = images()
+    batches = images(2 * height, 3 * width)
     share = share_of((0, box(False, 4 / 6, **sides)), (1, box(True, 2 / 6, **sides)))
     mixed, soft = mix_inputs(share, batches.__getitem__)
     expected = batches[0][0].clone()
-    expected[:, :, 4:8, 4:12] = batches[1][0][:, :, 4:8, 4:12]
+    expected[:, :, height:, width:] = batches[1][0][:, :, height:, width:]
     assert torch.equal(mixed, expected)
     hot = [F.one_hot(labels, L) for _, labels in batches.values()]
     torch.testing.assert_close(soft, 4 / 6 * hot[0] + 2 / 6 * hot[1])
@@ -77,6 +78,15 @@ def test_weighted_sums_of_images() -> None:
     mixed, soft = mix_inputs(share, batches.__getitem__)
     torch.testing.assert_close(mixed, 0.75 * batches[0][0] + 0.25 * batches[1][0])
     torch.testing.assert_close(soft.sum(1), torch.ones(B))
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 50), (3, 37, 53), (2, 3, 4, 5)])
+def test_inputs_of_any_shape_are_one_cell(shape: tuple[int, ...]) -> None:
+    """Images needed square cells for a weighted sum, and series a number of rows."""
+    batches = {client: (torch.randn(B, *shape), torch.zeros(B).long()) for client in (0, 1)}
+    parts = ((0, WeightedShare(lam=0.75)), (1, WeightedShare(lam=0.25)))
+    mixed, _ = mix_inputs(share_of(*parts, rows=1, columns=1), batches.__getitem__)
+    torch.testing.assert_close(mixed, 0.75 * batches[0][0] + 0.25 * batches[1][0])
 
 
 def test_inputs_that_are_cells_already_stay_cells() -> None:
@@ -106,7 +116,7 @@ def test_vectors_are_mixed_as_equal_parts() -> None:
 )
 def test_inputs_that_the_grid_does_not_divide_are_refused(shape: tuple[int, ...]) -> None:
     batch = (torch.zeros(shape), torch.zeros(B, dtype=torch.int64))
-    with pytest.raises(ClientError, match=r"cannot be divided into 2 x 3 (square|equal) cells"):
+    with pytest.raises(ClientError, match=r"into 2 x 3 equal cells: .* grid=\(rows, columns\)"):
         mix_inputs(share_of((0, FullShare())), lambda client: batch)
 
 

@@ -158,11 +158,18 @@ def test_what_leaves_the_client_is_not_mixed_again() -> None:
 
 def test_without_a_grid_the_cells_are_as_many_as_the_patches() -> None:
     rng = np.random.default_rng(0)
-    share = share_of(InputLevel(Mixup()).plan([0, 1], SHAPE, rng), 0)
+    share = share_of(InputLevel(PatchCutMix()).plan([0, 1], SHAPE, rng), 0)
     assert (share.rows, share.columns) == (4, 4)
     oblong = replace(SHAPE, grid=(2, 8))
-    share = share_of(InputLevel(Mixup()).plan([0, 1], oblong, rng), 0)
+    share = share_of(InputLevel(PatchCutMix()).plan([0, 1], oblong, rng), 0)
     assert (share.rows, share.columns) == (2, 8)
+
+
+def test_weighted_sums_need_no_grid() -> None:
+    """Ten patches of a series form no square, which ended the run."""
+    series = replace(SHAPE, patches=10, grid=None)
+    share = share_of(InputLevel(Mixup()).plan([0, 1], series, np.random.default_rng(0)), 0)
+    assert (share.rows, share.columns) == (1, 1)
 
 
 def test_within_a_batch_a_client_needs_no_other() -> None:

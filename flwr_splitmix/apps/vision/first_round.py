@@ -60,8 +60,7 @@ def check_plan(
                 mix_inputs(share, lambda _: batch)
             except ClientError as error:
                 raise ClientError(
-                    f"{error}; the patches' grid must divide image-size, and patch-size, cut-at "
-                    "and cell set it"
+                    f"{error}; patch-size, cut-at and cell set the grid of patches"
                 ) from None
 
 
