@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Example
-from flwr_splitmix.mixers import InputShare
+from flwr_splitmix.mixers import InputShare, WeightedShare
 
 
 def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example:
@@ -27,10 +27,18 @@ def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example
     Raises
     ------
     ClientError
-        If the inputs cannot be divided into the cells of the plan.
+        If the inputs cannot be divided into the cells of the plan, or are integers that are to be
+        weighted.
     """
     batches = {client: batch_of(client) for client, _ in share.parts}
     own = batches[share.parts[0][0]][0]
+    weights = any(isinstance(part, WeightedShare) for _, part in share.parts)
+    if weights and not own.is_floating_point():
+        raise ClientError(
+            f"inputs are {str(own.dtype).removeprefix('torch.')}, but a weighted sum needs floats: "
+            "convert them in the data set with .float(), or take a method that cuts inputs, such "
+            "as InputCutMixSL"
+        )
     rows, columns = share.rows, share.columns
     cells = {client: _to_cells(inputs, rows, columns) for client, (inputs, _) in batches.items()}
     mixed, soft = share.mix(cells, {client: labels for client, (_, labels) in batches.items()})

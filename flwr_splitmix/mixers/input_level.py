@@ -84,11 +84,13 @@ class InputShare(FullShare):
 
         Returns
         -------
-        Mixed cells (b, rows * columns, width) and soft labels (b, classes).
+        Mixed cells (b, rows * columns, width) in the dtype of the inputs, and soft labels
+        (b, classes) in the same, or in float32 if these are integers.
         """
         first = next(iter(inputs.values()))
         mixed = torch.zeros_like(first)
-        soft = torch.zeros(len(first), self.classes, dtype=first.dtype, device=first.device)
+        kind = first.dtype if first.is_floating_point() else torch.float32
+        soft = torch.zeros(len(first), self.classes, dtype=kind, device=first.device)
         rng = frozen_generator(self.seed)
         used: set[int] = set()
         for client, share in self.parts:

@@ -89,6 +89,24 @@ def test_inputs_of_any_shape_are_one_cell(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(mixed, 0.75 * batches[0][0] + 0.25 * batches[1][0])
 
 
+def test_integers_are_cut_but_not_weighted() -> None:
+    """Soft labels were in the inputs' dtype, and torch's message named no remedy."""
+    batches = {client: ((100 * x).to(torch.uint8), y) for client, (x, y) in images().items()}
+    halves = [
+        PatchShare(lam=0.5, patches=6, seed=3, start=start, stop=start + 3) for start in (0, 3)
+    ]
+    share = share_of((0, halves[0]), (1, halves[1]))
+    mixed, soft = mix_inputs(share, batches.__getitem__)
+    floats, _ = mix_inputs(share, lambda client: (batches[client][0].float(), batches[client][1]))
+    assert mixed.dtype == torch.uint8
+    assert torch.equal(mixed.float(), floats)
+    assert soft.dtype == torch.float32
+    assert soft.sum(1).tolist() == [1.0] * B
+    weighted = share_of((0, WeightedShare(lam=0.75)), (1, WeightedShare(lam=0.25)))
+    with pytest.raises(ClientError, match=r"inputs are uint8, but .* with \.float\(\)"):
+        mix_inputs(weighted, batches.__getitem__)
+
+
 def test_inputs_that_are_cells_already_stay_cells() -> None:
     cells = torch.randn(B, 6, 5)
     batch = (cells, torch.zeros(B, dtype=torch.int64))
