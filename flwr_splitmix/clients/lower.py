@@ -29,7 +29,7 @@ def check_segment(segment: nn.Module) -> None:
     TypeError
         If it is no module, or one without values.
     ClientError
-        If some have no shape yet, or if its state has entries that are no tensors.
+        If some have no shape yet or are sparse, or if its state has entries that are no tensors.
     """
     check_module("segment", segment)
     state = segment.state_dict(keep_vars=True)
@@ -44,6 +44,12 @@ def check_segment(segment: nn.Module) -> None:
             raise ClientError(
                 f"the lower segment's {name} has no shape yet (a lazy module): run one batch "
                 "through the lower segment first"
+            )
+        if value.layout != torch.strided:
+            raise ClientError(
+                f"the lower segment's {name} is a sparse tensor, which cannot be sent: register "
+                "its dense form (.to_dense()), or a buffer that need not be sent with "
+                "persistent=False"
             )
 
 

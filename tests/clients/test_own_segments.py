@@ -232,6 +232,18 @@ def test_state_that_is_no_tensor_is_refused_at_once() -> None:
         SplitClient(Extra(), DATA)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.parametrize("sparse", [Tensor.to_sparse, Tensor.to_sparse_csr])
+def test_a_sparse_buffer_is_refused_at_once_if_it_would_be_sent(sparse: Any) -> None:
+    """NumPy's and torch's messages named neither the buffer nor a remedy."""
+    segment = Lower()
+    segment.register_buffer("graph", sparse(torch.eye(3)))
+    with pytest.raises(ClientError, match=r"graph is a sparse tensor, .* persistent=False"):
+        SplitClient(segment, DATA)
+    segment.register_buffer("graph", sparse(torch.eye(3)), persistent=False)
+    smashed_of(segment)
+
+
 class Sized(Dataset[Example]):
     """A data set with a number named batch."""
 
