@@ -32,7 +32,8 @@ UNKNOWN_WEIGHTS = (
 
 HALF_WEIGHTS = (
     "weights of float16 are trained: small gradients and Adam's eps are 0 in it, so that steps may "
-    "be NaN; keep the weights in float32 and compute under torch.autocast, or take bfloat16"
+    "be NaN; keep the weights in float32 and compute under torch.autocast, with .float() on the "
+    "output, or take bfloat16"
 )
 """What is said when an optimizer gets such weights."""
 

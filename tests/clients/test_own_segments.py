@@ -221,6 +221,7 @@ def test_weights_of_float16_are_warned_of(caplog: pytest.LogCaptureFixture) -> N
     assert "float16" not in caplog.text
     SplitClient(Lower().half(), DATA, device="cpu")
     assert "weights of float16 are trained: " in caplog.text
+    assert "torch.autocast, with .float() on the output" in caplog.text
 
 
 def test_state_that_is_no_tensor_is_refused_at_once() -> None:

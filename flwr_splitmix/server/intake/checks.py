@@ -59,8 +59,13 @@ def check_shape(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None
             if isinstance(tensor, Tensor)
             else type(tensor).__name__
         )
-        other = isinstance(tensor, Tensor) and tensor.dtype != dtype
-        remedy = "; both segments must compute in one dtype" if other else ""
+        remedy = ""
+        if isinstance(tensor, Tensor) and tensor.dtype != dtype:
+            convert = ".float()" if dtype == torch.float32 else f".to({dtype})"
+            remedy = (
+                "; both segments must compute in one dtype: convert the output of the client's "
+                f"with {convert}"
+            )
         raise UploadError(f"uploaded {sent}, expected {shape} of {dtype}{remedy}")
 
 
