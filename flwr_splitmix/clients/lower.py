@@ -104,6 +104,24 @@ def check_finite(segment: nn.Module, inputs: Tensor, smashed: Tensor) -> None:
     )
 
 
+def check_described(smashed: Tensor, described: tuple[int, int]) -> None:
+    """Refuse smashed data (b, tokens, width) of another size than the client has described.
+
+    Raises
+    ------
+    ClientError
+        If tokens or width differ.
+    """
+    here = tuple(smashed.shape[1:])
+    if here != described:
+        raise ClientError(
+            f"the smashed data of a batch are (batch, {', '.join(map(str, here))}), those of its "
+            f"first example, or its segment's geometry, (batch, {described[0]}, {described[1]}): "
+            "give the inputs of all batches, of all clients, one size, series and texts by padding "
+            "them to one length"
+        )
+
+
 def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
     """Replace a lower segment's weights.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set
 from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import (
+    check_described,
     check_finite,
     check_segment,
     describe_segment,
@@ -124,7 +126,7 @@ class SplitClient(PartedExchanges):
         self.optimizer = ScheduledOptimizer(self.segment, optimizer, schedule)
         self.steps = 0
         self._told_unknown = self._looked = False
-        self._numbers = 0  # of one example's smashed data
+        self._described = (0, 0)
         self.peers: Sequence[SplitClient] | None = None
         self._pending: Pending | None = None
         self._parted = None
@@ -156,7 +158,7 @@ class SplitClient(PartedExchanges):
         if not self._looked or self.guard is not None:  # trained weights may mix, first ones not
             self._looked = True
             self._find_mixing_layers(self._first_inputs(4).to(self.device))
-        self._numbers = (smashed["prefix"] + smashed["patches"]) * smashed["width"]
+        self._described = (smashed["prefix"] + smashed["patches"], smashed["width"])
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
@@ -216,7 +218,7 @@ class SplitClient(PartedExchanges):
         """Return a step's shares and its batch: inputs, labels and ids."""
         check_plan(plan)
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
-        check_sizes(shares, self._numbers)
+        check_sizes(shares, math.prod(self._described))
         if self.guard is not None:
             self.guard.admit_kinds(shares)
         inputs, labels = self._inputs(number, shares)
@@ -233,6 +235,7 @@ class SplitClient(PartedExchanges):
                 "forward pass detaches it, or runs without gradients; if nothing is to be trained, "
                 "freeze the weights (requires_grad_(False))"
             )
+        check_described(smashed, self._described)
         # With noise, an error that depends on the data would itself be a release; on an accelerator
         # the look would wait for it.
         noisy = any(isinstance(share, NoisyShare) for share in shares)

@@ -122,7 +122,8 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
                 raise
             raise TypeError(  # no ExamplesError: a server need not know the shapes
                 f"inputs have different shapes, such as {sizes[0]} and {sizes[-1]}: bring them to "
-                "one in the data set, images such as with torchvision's Resize((32, 32))"
+                "one in the data set, images such as with torchvision's Resize((32, 32)), series "
+                "by padding"
             ) from error
         except TypeError as error:
             image, label = (_kind(part) for part in rows[0])

@@ -245,6 +245,22 @@ def test_a_sparse_buffer_is_refused_at_once_if_it_would_be_sent(sparse: Any) -> 
     smashed_of(segment)
 
 
+class Padded(TensorDataset):
+    """Pads a batch to its longest series only."""
+
+    def batch(self, indices: np.ndarray) -> Example:
+        inputs, labels = self[torch.from_numpy(indices)]
+        return inputs[:, : len(indices)], labels
+
+
+def test_smashed_data_of_another_length_than_described_are_refused_with_the_remedy() -> None:
+    """The server's message spoke of shares and tokens."""
+    data: Any = Padded(torch.randn(8, 9, 5), LABELS)
+    said = r"are \(batch, 4, 3\), those of its first example.* \(batch, 1, 3\): .* by padding"
+    with pytest.raises(ClientError, match=said):
+        smashed_of(nn.Linear(5, 3), data)
+
+
 class Sized(Dataset[Example]):
     """A data set with a number named batch."""
 
