@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,8 @@ import numpy as np
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.pictures import decode_pictures, pack_pictures
 from flwr_splitmix.data.images.sets import TEST_SPLITS, RawSets, Split, no_test_split
+
+log = logging.getLogger("flwr.splitmix")
 
 SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -20,8 +24,8 @@ def read_picture_folder(
 ) -> RawSets:
     """Read `train/` and the first of `test/`, `validation/`, `val/`, `valid/` that exists.
 
-    Labels number the folders of `train/` in alphabetical order. Hidden entries and files without
-    one of `SUFFIXES` are ignored.
+    Labels number the folders of `train/` in alphabetical order. Hidden entries are ignored, and
+    those of a class without one of `SUFFIXES` left out with a warning that counts them.
 
     Parameters
     ----------
@@ -72,14 +76,18 @@ def _pictures_by_class(split: Path) -> dict[str, list[Path]]:
     )
     if not folders:
         raise DataError(f"{split} has no class folders; pictures belong in {split.name}/<class>/")
-    pictures = {
-        entry.name: sorted(
-            path
-            for path in entry.iterdir()
-            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-        )
-        for entry in folders
-    }
+    pictures: dict[str, list[Path]] = {}
+    others: Counter[str] = Counter()
+    for folder in folders:
+        shown = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        pictures[folder.name] = [path for path in shown if path.suffix.lower() in SUFFIXES]
+        others.update(_kind(path) for path in shown if path.suffix.lower() not in SUFFIXES)
+    if others:
+        log.warning(
+            "left out of the class folders in %s: %s; files that end in %s are read",
+            split, ", ".join(f"{kind} ({number})" for kind, number in others.most_common(10)),
+            ", ".join(sorted(SUFFIXES)),
+        )  # fmt: skip
     empty = [name for name, paths in pictures.items() if not paths]
     if empty:
         raise DataError(
@@ -87,3 +95,7 @@ def _pictures_by_class(split: Path) -> dict[str, list[Path]]:
             f"it; files that end in {', '.join(sorted(SUFFIXES))} are read"
         )
     return pictures
+
+
+def _kind(path: Path) -> str:
+    return "folders" if path.is_dir() else path.suffix.lower() or "without a suffix"

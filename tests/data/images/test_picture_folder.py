@@ -54,11 +54,21 @@ def test_a_validation_split_serves_as_test(pets: Path, name: str) -> None:
     assert len(load_images(str(pets)).test) == 4
 
 
-def test_other_files_are_passed_over(pets: Path) -> None:
-    (pets / "train" / "cat" / "notes.txt").write_text("a cat")
+def test_other_files_are_passed_over_and_counted(
+    pets: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A class of 8 .png and 20 .heic had 8 pictures, without a word."""
     (pets / "train" / "cat" / ".hidden.png").write_text("no picture")
     (pets / "train" / ".cache").mkdir()
     assert len(load_images(str(pets)).train) == 6
+    assert not caplog.records
+    for name in ("a.HEIC", "b.heic", "notes"):
+        (pets / "train" / "cat" / name).write_text("a cat")
+    (pets / "train" / "dog" / "more").mkdir()
+    assert len(load_images(str(pets)).train) == 6
+    assert f"class folders in {pets / 'train'}: .heic (2), " in caplog.text
+    assert "without a suffix (1)" in caplog.text
+    assert "folders (1)" in caplog.text
 
 
 def test_pictures_of_several_sizes_and_colours_are_brought_together(pets: Path) -> None:
