@@ -45,12 +45,13 @@ def read_picture_folder(
         raise no_test_split(folder)
     pictures = {split: _pictures_by_class(split) for split in (folder / "train", test)}
     classes = tuple(pictures[folder / "train"])
-    unknown = [name for name in pictures[test] if name not in classes]
+    unknown = [name for name in pictures[test] if name not in pictures[folder / "train"]]
     if unknown:
         raise DataError(
             f"{test} has the class {', '.join(map(repr, unknown))}, which {folder / 'train'} "
             "does not have; the test classes must all occur in training"
         )
+    label_of = {name: label for label, name in enumerate(classes)}
     decoded: list[list[np.ndarray]] = []
     labels: list[np.ndarray] = []
     for split, by_class in pictures.items():
@@ -64,8 +65,7 @@ def read_picture_folder(
         if not readable:
             raise DataError(f"no picture of {split} can be read; at least one is needed")
         decoded.append(readable)
-        numbers = [classes.index(paths[place][1]) for place in kept]
-        labels.append(np.array(numbers, np.int64))
+        labels.append(np.array([label_of[paths[place][1]] for place in kept], np.int64))
     train_images, test_images = pack_pictures(decoded, image_size)
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
 

@@ -60,12 +60,17 @@ def _use(facts: Mapping[str, Any]) -> str:
             "0..1, already resized and padded, normalises them itself, and returns `logits`; it "
             f"agreed with torch to {facts['onnx']['difference']:.1e} in onnxruntime."
         )
-    lines.append(f"\nClasses, in the order of the logits: {', '.join(facts['classes'])}.\n")
+    lines.append("\n" + _classes(facts))
     if facts.get("multi_label"):
         lines.append(
             "An image may have several of them: the sigmoid of a logit is its probability.\n"
         )
     return "\n".join(lines)
+
+
+def _classes(facts: Mapping[str, Any]) -> str:
+    names = ", ".join(f"`{name!r}`" for name in facts["classes"])  # a name may have a comma
+    return f"Classes, in the order of the logits: {names}.\n"
 
 
 def _preprocessing(steps: Mapping[str, Any]) -> str:
@@ -93,7 +98,7 @@ def _use_of_texts(facts: Mapping[str, Any]) -> str:
     if facts["task"] == "generation":
         lines.append(f"It learned to answer prompts of the form `{facts['prompt']!r}`.\n")
     else:
-        lines.append(f"Classes, in the order of the logits: {', '.join(facts['classes'])}.\n")
+        lines.append(_classes(facts))
     if facts.get("pairs"):
         lines.append("It learned pairs of sentences: `tokenizer(first, second)`, all of type 0.\n")
     if facts["strategy"] == "MixGuard":

@@ -232,7 +232,7 @@ def test_the_card_says_where_a_model_comes_from(
         f"Run `{exported.run.id}` after round 1 of 1.",
         "Images are grey, resized (bilinear) to 28 x 28 pixels, padded with black to 32 x 32, "
         "scaled to 0..1 and normalised with mean 0.286 and standard deviation 0.353.",
-        "T-shirt/top, Trouser",
+        "logits: `'T-shirt/top'`, `'Trouser'`, ",  # a name may have a comma
         "fashion-mnist-small, iid among 2 clients, seed 0",
         "Accuracy: was not measured",
         "clipping and Gaussian noise, then as CutMixSL",
