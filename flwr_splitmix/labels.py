@@ -244,6 +244,6 @@ def _reshaped(labels: Tensor, *, multi_label: bool) -> str:
         return " (of one class each: leave out multi_label)" if labels.dim() == 1 else ""
     if labels.dim() == 2 and labels.shape[1] == 1:
         return " (take .squeeze(1))"
-    if labels.dim() == 2:
+    if labels.dim() == 2 and bool(((labels == 0) | (labels == 1)).all()):
         return " (one-hot: take .argmax(1); several labels each: multi_label=True)"
     return ""

@@ -109,6 +109,11 @@ def test_wrong_labels_are_described(
     assert said == sentence or (sentence is not None and said is not None and sentence in said)
 
 
+def test_rows_of_other_numbers_than_0_and_1_are_no_one_hot_labels() -> None:
+    said = wrong_labels(2 * SEVERAL, 3, multi_label=False)
+    assert said == "have shape (4, 3) of torch.int64, expected (4,) of torch.int64"
+
+
 def test_ids_have_no_remedy() -> None:
     said = wrong_labels(ONE + 1, 3, multi_label=False, ids=True)
     assert said == "lie in 1..3, allowed are 0..2"

@@ -82,7 +82,10 @@ class ServerSegment(TrainedSegment):
                 "the upper segment does not say how many classes it has; pass num_classes="
             )
         if (classes := whole_number("num_classes", classes)) < 2:
-            raise ValueError(f"num_classes is {classes}; the upper segment needs at least 2")
+            raise ValueError(
+                f"num_classes is {classes}; the upper segment needs at least 2: for two classes it "
+                "returns two logits, and a regression is not possible"
+            )
         super().__init__(
             module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
