@@ -32,8 +32,9 @@ def load_public_texts(
     """Read plain text and divide it into pieces; the latest results are cached in the process.
 
     Paragraphs are separated by blank lines; in a file without any, each line is one. Headings of
-    the form " = Title = " (WikiText) are left out, and line breaks become spaces. Units of more
-    than `max_words` are split after every `max_words` words.
+    the form " = Title = " (WikiText) are left out, and line breaks become spaces. Words are
+    separated by blanks, and sentences end before a capital letter from A to Z. Units of more than
+    `max_words` are split after every `max_words` words.
 
     Parameters
     ----------
@@ -86,7 +87,9 @@ def _read(source: str, unit: Unit, min_words: int, max_words: int) -> tuple[str,
                     if len(piece) >= min_words:
                         pieces[" ".join(piece)] = None
     if not pieces:
-        raise DataError(f"{source!r} holds no {unit} of at least {min_words} words")
+        raise DataError(
+            f"{source!r} holds no {unit} of at least {min_words} words, separated by blanks"
+        )
     return tuple(pieces)
 
 

@@ -82,7 +82,7 @@ def test_the_real_files_are_read() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "options", "said"),
     [
-        ("a.txt", "one two", {}, "holds no sentence of at least 4 words"),
+        ("a.txt", "one two", {}, "holds no sentence of at least 4 words, separated by blanks"),
         ("a.md", BOOK, {}, "is no file that ends in .txt or .txt.gz"),
         ("", "", {}, "holds no file that ends in .txt or .txt.gz"),
         ("a.txt", BOOK, {"unit": "word"}, "the unit is 'word'; allowed are sentence, paragraph"),
