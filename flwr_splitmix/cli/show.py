@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -21,6 +20,7 @@ from flwr_splitmix.cli.terminal import (
     table,
     text,
 )
+from flwr_splitmix.files import strict_json
 from flwr_splitmix.methods import BY_NAME, MIXING
 from flwr_splitmix.runs import Row, Run
 from flwr_splitmix.runs.recording import recording_of
@@ -64,20 +64,11 @@ def show(
         }
         if (there := recording_of(opened)) is not None:
             everything["recording"] = {"steps": there.steps, "bytes": there.nbytes}
-        typer.echo(json.dumps(_strict(everything), indent=2))
+        typer.echo(strict_json(everything, indent=2))
         return
     out = console()
     _print_summary(opened, out)
     _print_rounds(opened.rows, out)
-
-
-def _strict(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON cannot represent, by None."""
-    if isinstance(value, dict):
-        return {key: _strict(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_strict(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print_summary(run: Run, out: Console) -> None:

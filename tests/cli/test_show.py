@@ -39,16 +39,17 @@ def test_json_of_an_unfinished_run_has_no_summary_but_its_rounds(
 
 
 def test_json_stays_json_when_training_diverged(splitmix: Splitmix, home: Path) -> None:
-    run = Run.create({}, name="diverged", home=home)
-    run.append_round({"round": 1, "loss": float("nan"), "eval_loss": float("inf")})
-    run.write_summary({"loss": float("nan")})
+    run = Run.create({"alpha": float("inf")}, name="diverged", home=home)
+    run.append_round({"round": 1, "loss": float("nan"), "epsilon": float("inf")})
+    run.write_summary({"epsilon": float("inf")})
 
     def refuse(constant: str) -> float:
         raise AssertionError(f"{constant} is not JSON")
 
     shown = json.loads(splitmix("show", "--format", "json").stdout, parse_constant=refuse)
-    assert shown["summary"]["loss"] is None
-    assert shown["metrics"][0]["eval_loss"] is None
+    row = shown["metrics"][0]
+    assert (row["loss"], row["epsilon"], row["uplink_bytes"]) == ("nan", "inf", None)
+    assert shown["config"]["alpha"] == shown["summary"]["epsilon"] == "inf"
 
 
 @pytest.mark.parametrize(
