@@ -58,7 +58,8 @@ class StreamLink(RunLink):
     ----------
     certificate, key, ca, client_ca, insecure, address, advertise
         Addresses to listen on and to advertise, and certificates: see `stream.endpoint.Endpoint`.
-        Without a certificate only loopback addresses are allowed, unless `insecure`.
+        By default the link listens on the loopback, for SuperNodes on this machine. Without a
+        certificate no other address is allowed, unless `insecure`.
     wire_dtype
         Dtype of activations and gradients on the wire: "keep", "float32", "bfloat16", "float16",
         or "int8" or "int4" with a scale per patch, rounded to nearest or stochastically
@@ -98,7 +99,7 @@ class StreamLink(RunLink):
         ca: str | Path | None = None,
         client_ca: str | Path | None = None,
         insecure: bool = False,
-        address: str = "0.0.0.0:0",
+        address: str = "127.0.0.1:0",
         advertise: str | None = None,
         wire_dtype: str = "keep",
         wire_dtype_down: str = "",

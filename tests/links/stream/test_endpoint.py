@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flwr_splitmix.links import LinkError
+from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates, names_of
 from flwr_splitmix.links.stream.endpoint import (
     Endpoint,
@@ -77,6 +77,10 @@ def test_plaintext_elsewhere_must_be_asked_for(address: str) -> None:
     with pytest.raises(LinkError, match=WITHOUT_TLS):
         Endpoint(address)
     assert not Endpoint(address, insecure=True).tls
+
+
+def test_a_link_listens_on_the_loopback_by_default() -> None:
+    assert StreamLink().endpoint.host == "127.0.0.1"
 
 
 def test_certificates_come_whole(files: Certificates, tmp_path: Path) -> None:
