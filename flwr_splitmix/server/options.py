@@ -112,7 +112,7 @@ def check_names(strategy: type, options: Mapping[str, object]) -> None:
     near = difflib.get_close_matches(unknown[0], known | RoundOptions.__annotations__.keys(), n=1)
     raise TypeError(
         f"{strategy.__name__} has no option {unknown[0]!r}"
-        + (f"; did you mean {near[0]!r}?" if near else "; its docstring lists those that it has")
+        + (f"; did you mean {near[0]!r}?" if near else f"; help({strategy.__name__}) lists them")
     )
 
 

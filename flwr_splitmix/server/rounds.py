@@ -29,6 +29,7 @@ from flwr_splitmix.server.aggregation.choice import (
     check_works_without_grid,
 )
 from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpack
+from flwr_splitmix.server.docstrings import complete
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import (
     check_evaluate_fn,
@@ -42,6 +43,7 @@ from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
 from flwr_splitmix.server.job import Job, message_config
 from flwr_splitmix.server.options import (
+    Options,
     check_counts,
     check_live_clients,
     check_options,
@@ -81,6 +83,11 @@ class RoundLoop(RoundMessages):
     recorder
         Writes the run's files; its `metrics` holds the rows.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Complete the docstring with the parameters that the class inherits."""
+        super().__init_subclass__(**kwargs)
+        complete(cls, Options.__annotations__)
 
     def __init__(
         self,

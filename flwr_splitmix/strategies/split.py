@@ -77,9 +77,9 @@ class SplitStrategy(RoundLoop):
         "sequential" (one optimizer step per group), "sum" or "mean" (one joint step).
     device, precision
         For the upper segment; "auto" chooses.
-    steps_per_round
+    steps_per_round, epochs_per_round
         By default the mean number of full batches of the round's clients, times
-        `epochs_per_round`.
+        `epochs_per_round` (1).
     fraction_train
         Fraction of the nodes that take part in a round, by default 1.0; the nodes are drawn from
         the seed.

@@ -54,13 +54,27 @@ class UShapeStrategy(RoundLoop):
         d of the hidden states; None uses the trunk's `width`, or else what most clients report.
     max_length
         Most tokens that the trunk accepts; None uses the trunk's `max_length`, or else no limit.
-    steps_per_round
+    steps_per_round, epochs_per_round
         By default the mean number of full batches of the round's clients, times
-        `epochs_per_round`.
+        `epochs_per_round` (1).
     min_nodes
         Fewest clients: with fewer in a round, the run ends with an error.
-    **options
-        See `SplitStrategy`.
+    fraction_train
+        Fraction of the nodes that take part in a round, by default 1.0; the nodes are drawn from
+        the seed.
+    evaluation, evaluate_every
+        "federated" or "benchmark" evaluation over the link every `evaluate_every` rounds (1) and
+        after the last one; by default "none".
+    checkpoint_every
+        Rounds between checkpoints, by default 1.
+    seed
+        For every public draw, by default 0.
+    link
+        None joins a simulation's Ray session or, with SuperNodes on this machine, opens a stream.
+    observers
+        Notified of exchanges, steps and rounds.
+    run
+        The run's directory; None writes nothing. A run that has checkpoints is continued.
 
     Attributes
     ----------
@@ -68,6 +82,14 @@ class UShapeStrategy(RoundLoop):
         Whether heads and tails are averaged by FedAvg if no aggregator is given.
     hiding
         How the strategy's clients hide their texts; the server only reads facts about the method.
+
+    Raises
+    ------
+    TypeError
+        If an option is unknown, or an object of another kind.
+    ValueError
+        If an option is outside its range, the aggregator cannot be used, or the link is a
+        `MixerLink`.
 
     Source: MixGuard, section 2.2; split learning's U shape (Vepakomma et al., 2018).
     """

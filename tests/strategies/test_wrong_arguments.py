@@ -61,7 +61,7 @@ class Own(Observer):
         ({"labels": 1}, "labels is an int; needed is a list with the labels of each client"),
         ({"sed": 1}, "SplitStrategy has no option 'sed'; did you mean 'seed'"),
         ({"mixr": None}, "SplitStrategy has no option 'mixr'; did you mean 'mixer'"),
-        ({"foo": 1}, "SplitStrategy has no option 'foo'; its docstring lists those"),
+        ({"foo": 1}, "SplitStrategy has no option 'foo'; help\\(SplitStrategy\\) lists them"),
     ],
 )
 def test_parts_of_a_strategy(options: dict[str, Any], said: str) -> None:

@@ -1,0 +1,85 @@
+"""`help` of a strategy names every option that it takes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Unpack
+
+import pytest
+from torch import nn
+
+from flwr_splitmix.mixers import Mixup
+from flwr_splitmix.server.options import Options, RoundOptions
+from flwr_splitmix.strategies import STRATEGIES, USHAPE_STRATEGIES, SplitStrategy, UShapeStrategy
+
+
+def documented(strategy: type) -> list[str]:
+    section = inspect.cleandoc(strategy.__doc__ or "").partition("Parameters\n----------\n")[2]
+    lines = re.findall(r"^\S.*", section.partition("\n\n")[0], re.MULTILINE)
+    return [name for line in lines for name in line.split(", ")]
+
+
+def accepted(strategy: type[SplitStrategy] | type[UShapeStrategy]) -> set[str]:
+    taken = set(inspect.signature(strategy).parameters)
+    rest = Options if strategy.__name__ in STRATEGIES else RoundOptions
+    return (taken - {"options"}) | set(rest.__annotations__)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [SplitStrategy, UShapeStrategy, *STRATEGIES.values(), *USHAPE_STRATEGIES.values()],
+    ids=lambda strategy: strategy.__name__,
+)
+def test_every_option_is_documented_once(
+    strategy: type[SplitStrategy] | type[UShapeStrategy],
+) -> None:
+    assert sorted(documented(strategy)) == sorted(accepted(strategy))
+
+
+def test_what_follows_the_parameters_is_kept() -> None:
+    text = STRATEGIES["CutMixSFL"].__doc__ or ""
+    assert text.startswith("CutMixSL whose lower segments are averaged every round")
+    assert text.endswith("\n\nSource: CutMixSL, section 4 and appendix C.")
+
+
+class Own(SplitStrategy):
+    """Sums.
+
+    Parameters
+    ----------
+    upper
+        The one.
+    strength
+        How much.
+    **options
+        See `SplitStrategy`.
+
+    Raises
+    ------
+    ValueError
+        Never.
+    """
+
+    def __init__(self, upper: nn.Module, *, strength: float = 1, **options: Unpack[Options]):
+        super().__init__(upper, mixer=Mixup(), **options)
+
+
+class Brief(SplitStrategy):
+    """Takes no option."""
+
+    def __init__(self, upper: nn.Module):
+        super().__init__(upper, mixer=Mixup())
+
+
+class Silent(Own):
+    pass
+
+
+def test_a_subclass_of_a_user_is_completed() -> None:
+    names = documented(Own)
+    assert names[:3] == ["upper", "strength", "aggregator"]
+    assert "mixer" not in names
+    assert "**options" not in names
+    assert "\n\nRaises\n------\nValueError\n    Never." in (Own.__doc__ or "")
+    assert (Brief.__doc__, Silent.__doc__) == ("Takes no option.", None)
