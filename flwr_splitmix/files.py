@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, without torch."""
+"""Files that are written whole or not at all, and the home of those that are kept."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+
+def home_folder(chosen: str | Path | None = None) -> Path:
+    """Return the folder of runs, models and states: `chosen`, $SPLITMIX_HOME, or ~/.splitmix.
+
+    Its "~" is not expanded: that of an unknown user is an error, which callers word.
+    """
+    return Path(chosen or os.environ.get("SPLITMIX_HOME") or "~/.splitmix")
 
 
 def write_atomic(

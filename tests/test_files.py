@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from flwr_splitmix.files import append_line, flush_folder, write_atomic, write_json
+from flwr_splitmix.files import append_line, flush_folder, home_folder, write_atomic, write_json
 
 
 def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -94,3 +94,15 @@ def test_files_are_as_readable_as_the_umask_says_unless_they_are_private(
         write_atomic(tmp_path / "private", b"new", private=True)
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
     assert modes == {"result": mode, "json": mode, "lines": mode, "private": 0o600}
+
+
+def test_the_home_is_the_one_given_or_the_environments_or_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPLITMIX_HOME", "~/mine")
+    assert home_folder("given") == Path("given")
+    assert home_folder() == home_folder("") == Path("~/mine")
+    monkeypatch.setenv("SPLITMIX_HOME", "")
+    assert home_folder() == Path("~/.splitmix")
+    monkeypatch.delenv("SPLITMIX_HOME")
+    assert home_folder() == Path("~/.splitmix")

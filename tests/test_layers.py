@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "values": {"words"},
     "words": set(),
     "registries": set(),
-    "pretrained": {"registries", "extras", "words"},
+    "pretrained": {"registries", "files", "extras", "words"},
     "privacy": {"seeding", "files", "values", "words"},
     "mixers": {"seeding", "labels", "privacy", "values", "words"},  # noise is a part of a share
     "segments": {"seeding", "schedule", "files", "extras", "pretrained", "words"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import typer
 from flwr_splitmix.cli.check import AppFolder, RunConfig
 from flwr_splitmix.cli.superlinks import SuperLinkError, check_environment, read_connection
 from flwr_splitmix.cli.terminal import terminated_as_interrupted
+from flwr_splitmix.files import home_folder
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import check_writable
 
@@ -184,8 +184,7 @@ def _federation(
 
 
 def _home(values: dict[str, Any]) -> Path:
-    chosen = values.get("run-dir") or os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
-    return Path(str(chosen)).expanduser()
+    return home_folder(str(values.get("run-dir") or "")).expanduser()
 
 
 def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:

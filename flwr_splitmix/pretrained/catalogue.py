@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from flwr_splitmix.files import home_folder
 from flwr_splitmix.registries import Package
 
 __all__ = ["MODELS", "PretrainedModel", "located", "model_folder"]
@@ -114,8 +114,7 @@ MODELS: dict[str, PretrainedModel] = {
 
 def model_folder(name: str) -> Path:
     """Return the folder, present or future, of a decoder: below $SPLITMIX_HOME or ~/.splitmix."""
-    home = os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
-    return Path(home).expanduser() / "models" / name
+    return home_folder().expanduser() / "models" / name
 
 
 def located(source: str) -> str:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files import home_folder, write_json
 from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.errors import RunError
 
@@ -31,11 +31,11 @@ def runs_directory(home: str | Path | None) -> Path:
     RunError
         If it begins with the "~" of an unknown user.
     """
-    chosen = home or os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
+    folder = home_folder(home)
     try:
-        return Path(chosen).expanduser() / "runs"
+        return folder.expanduser() / "runs"
     except RuntimeError as error:
-        raise RunError(f"cannot find the folder {str(chosen)!r}: {error}") from error
+        raise RunError(f"cannot find the folder {str(folder)!r}: {error}") from error
 
 
 def check_writable(chosen: str | Path | None, option: str, inside: str = "runs") -> None:
@@ -57,7 +57,7 @@ def check_writable(chosen: str | Path | None, option: str, inside: str = "runs")
     """
     named = os.environ.get("SPLITMIX_HOME")
     key = option if chosen else "$SPLITMIX_HOME" if named else "the default run-dir"
-    home = Path(chosen or named or "~/.splitmix")
+    home = home_folder(chosen)
     try:
         expanded = home = home.expanduser()
         (expanded / inside).mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,9 +13,7 @@ from typing import Any
 from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
 from flwr_splitmix.experiments.privacy.kinds import AnyColumn, AnyRow, AnySize, Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES, MATRICES
-from flwr_splitmix.files import NOT_FINITE
-
-_HOME = "SPLITMIX_HOME"
+from flwr_splitmix.files import NOT_FINITE, home_folder
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Place:
     @property
     def folder(self) -> Path:
         """Directory of the matrix, one for each size and data set."""
-        home = self.home or Path(os.environ.get(_HOME) or Path.home() / ".splitmix")
+        home = home_folder(self.home).expanduser()
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset_name(self.source))
         return home / "attacks" / self.matrix.name / f"{self.size.name}-{plain}"
 

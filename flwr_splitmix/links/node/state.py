@@ -19,6 +19,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context
 from torch import Tensor
 
+from flwr_splitmix.files import home_folder
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.host import StateStore
@@ -59,8 +60,7 @@ def node_folder(context: Context, *, absolute: bool = False) -> Path | None:
     """
     chosen = context.node_config.get(STATE_DIR)
     if chosen is None:
-        home = os.environ.get("SPLITMIX_HOME") or "~/.splitmix"
-        folder = Path(home).expanduser() / "nodes"
+        folder = home_folder().expanduser() / "nodes"
     elif chosen == "":
         return None
     else:

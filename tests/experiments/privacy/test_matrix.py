@@ -219,3 +219,9 @@ def test_a_victim_that_cannot_be_trained_costs_its_own_cells_only(tmp_path: Path
     assert [failure.task.kind for failure in failures] == ["victim", "attack"]
     assert "nonsense" in failures[0].words
     assert failures[1].words == "there is no broken: training, seed 0"
+
+
+def test_a_matrix_is_below_the_home_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPLITMIX_HOME", "~/mine")
+    place = Place(None, SIZES["cpu"], "fashion-mnist-small")
+    assert place.folder.is_relative_to(Path.home() / "mine" / "attacks")
