@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from flwr_splitmix.clients import Client
-from flwr_splitmix.links.host import sentence
+from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.ticket import RECORD, Ticket, to_numpy
 
 ClientFn = Callable[[Context], Client]

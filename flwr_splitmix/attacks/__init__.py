@@ -10,8 +10,8 @@ from flwr_splitmix.attacks.base import (
     Release,
     View,
 )
+from flwr_splitmix.attacks.cosine_scores import Score, score
 from flwr_splitmix.attacks.recorder import Recorder, Recording
-from flwr_splitmix.attacks.score import Score, score
 from flwr_splitmix.attacks.texts.blind_source import blind_source, separate_gradients
 from flwr_splitmix.attacks.texts.gradient_ratio import Ratio, gradient_ratio
 from flwr_splitmix.attacks.texts.read_labels import read_labels

@@ -13,10 +13,11 @@ from flwr.app import Context
 from torch import Tensor
 
 from flwr_splitmix.clients import FORESEEN, Client, ClientError
-from flwr_splitmix.links.link import LinkError, Outcome
+from flwr_splitmix.links.errors import sentence
+from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.storage import plain_numbers
-from flwr_splitmix.words import described, one_line, without_folders
+from flwr_splitmix.words import described, one_line
 
 log = logging.getLogger(__name__)
 
@@ -198,26 +199,6 @@ def _check_reply(method: str, reply: object) -> None:
 
 def _plain(meta: Mapping[str, Any]) -> str:
     return json.dumps(meta, sort_keys=True)
-
-
-def sentence(error: BaseException) -> str:
-    """Describe an error in one line."""
-    text = str(error).strip()
-    first = one_line(text.splitlines()[0]) if text else ""
-    if isinstance(error, (*FORESEEN, LinkError)) and first:
-        return first
-    return one_line(f"{type(error).__name__}: {first}") if first else type(error).__name__
-
-
-def public_sentence(error: Exception) -> str:
-    """Describe an error in one line, without text that may contain data.
-
-    Messages of `FORESEEN` errors and of `LinkError` are kept, without names of folders; other
-    errors are named by type only.
-    """
-    if isinstance(error, (*FORESEEN, LinkError)):
-        return without_folders(sentence(error))
-    return f"{type(error).__name__}; the log of its node says more"
 
 
 def build(

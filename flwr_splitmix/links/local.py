@@ -13,7 +13,8 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_splitmix.clients import Client
-from flwr_splitmix.links.host import ClientHost, sentence
+from flwr_splitmix.links.errors import sentence
+from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
 from flwr_splitmix.links.ticket import Ticket, arrays_of, to_arrays
 from flwr_splitmix.runs.checkpoints import ClientStore

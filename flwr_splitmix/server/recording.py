@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.events import RoundDone, RunStarted
-from flwr_splitmix.links.host import sentence
+from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.observers import (
     ClientTimes,
     MessageKinds,

@@ -18,7 +18,7 @@ from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone, RunEnd
 from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients, Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
-from flwr_splitmix.links.host import sentence
+from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer

@@ -12,7 +12,8 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import Client, ClientError
 from flwr_splitmix.data.batches import fetch
-from flwr_splitmix.links.host import ClientHost, public_sentence, sentence
+from flwr_splitmix.links.errors import public_sentence, sentence
+from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.runs.checkpoints import ClientStore

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links import LinkError, StreamLink
-from flwr_splitmix.links.host import public_sentence, sentence
+from flwr_splitmix.links.errors import public_sentence, sentence
 from flwr_splitmix.links.link import Clients, Outcome
 from flwr_splitmix.links.polling import error_sentence, refusal
 from flwr_splitmix.links.ticket import RECORD, to_arrays

@@ -13,7 +13,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flwr_splitmix.clients import FORESEEN, Client
-from flwr_splitmix.links.host import ClientHost, build, public_sentence
+from flwr_splitmix.links.errors import public_sentence
+from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.given import ORDERS, WEIGHTS, OriginStore, orders_of
 from flwr_splitmix.links.node.guards import NodeGuards

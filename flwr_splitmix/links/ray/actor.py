@@ -17,7 +17,8 @@ from flwr.app import Context
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError
-from flwr_splitmix.links.host import ClientHost, build, sentence
+from flwr_splitmix.links.errors import sentence
+from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.runs.checkpoints import ClientStore

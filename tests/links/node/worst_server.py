@@ -12,7 +12,8 @@ from flwr.app import Context, RecordDict
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.links.host import ClientHost, build, public_sentence
+from flwr_splitmix.links.errors import public_sentence
+from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.node.guards import NodeGuards
 from flwr_splitmix.links.node.state import open_store

@@ -1,4 +1,4 @@
-"""The score of an attack: similarity to the truth, compared with that of another text."""
+"""Scores of estimated hidden states: similarity to the true ones, and to those of another text."""
 
 from __future__ import annotations
 

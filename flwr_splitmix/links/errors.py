@@ -1,0 +1,30 @@
+"""Errors of this side in one line, for its own log and for the other side."""
+
+from __future__ import annotations
+
+from flwr_splitmix.clients import FORESEEN
+from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.words import one_line, without_folders
+
+
+def sentence(error: BaseException) -> str:
+    """Describe an error in one line: the first line of its text.
+
+    Its type is left out if its text says it all: of `FORESEEN` errors and of `LinkError`.
+    """
+    text = str(error).strip()
+    first = one_line(text.splitlines()[0]) if text else ""
+    if isinstance(error, (*FORESEEN, LinkError)) and first:
+        return first
+    return one_line(f"{type(error).__name__}: {first}") if first else type(error).__name__
+
+
+def public_sentence(error: Exception) -> str:
+    """Describe an error in one line, without text that may contain data.
+
+    Messages of `FORESEEN` errors and of `LinkError` are kept, without names of folders; other
+    errors are named by type only.
+    """
+    if isinstance(error, (*FORESEEN, LinkError)):
+        return without_folders(sentence(error))
+    return f"{type(error).__name__}; the log of its node says more"
