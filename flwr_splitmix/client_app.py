@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from flwr_splitmix.clients import Client
+from flwr_splitmix.links.auto import ray_runs_here
 from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.ticket import RECORD, Ticket, to_numpy
 
@@ -83,7 +84,7 @@ class SplitClientApp(ClientApp):
         return Message(content, reply_to=message)
 
     def _attach_to_host(self, message: Message, context: Context, ticket: Ticket) -> RecordDict:
-        if not _in_simulation():
+        if not ray_runs_here():
             return RecordDict({RECORD: ConfigRecord({"error": _REAL})})
         from ray import cloudpickle
 
@@ -104,7 +105,7 @@ class SplitClientApp(ClientApp):
         return RecordDict({RECORD: ConfigRecord(reply)})
 
     def _finish(self, message: Message, context: Context) -> Message:
-        if not _in_simulation():
+        if not ray_runs_here():
             content = RecordDict({RECORD: ConfigRecord({"error": _REAL})})
             return Message(content, reply_to=message)
         from flwr_splitmix.links.ray.actor import call_host
@@ -157,15 +158,9 @@ def _answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def _describe_node(message: Message, context: Context) -> Message:
     index = context.node_config.get("partition-id")
     if type(index) is int and index >= 0:
-        record = ConfigRecord({"client": index, "simulated": _in_simulation()})
+        record = ConfigRecord({"client": index, "simulated": ray_runs_here()})
     else:
         record = ConfigRecord(
             {"error": "a SuperNode has no partition-id; give it one with --node-config"}
         )
     return Message(RecordDict({RECORD: record}), reply_to=message)
-
-
-def _in_simulation() -> bool:
-    """Return whether this ClientApp runs in a Ray actor; only a simulation puts it there."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())

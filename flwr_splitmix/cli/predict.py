@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flwr_splitmix.cli.terminal import console, percent, table
+from flwr_splitmix.cli.terminal import console, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs.reports.words import percent
 
 if TYPE_CHECKING:
     from flwr_splitmix.runs.export.predict import Likely

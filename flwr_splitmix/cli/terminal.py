@@ -74,16 +74,6 @@ def text(value: Any) -> str:
     return NOTHING if value is None else printable(str(value))
 
 
-def number(value: float | None, digits: int) -> str:
-    """Return `value` with `digits` decimals, or "-" for None."""
-    return NOTHING if value is None else f"{value:.{digits}f}"
-
-
-def percent(fraction: float | None) -> str:
-    """Return a fraction of 1 as "81.3 %", or "-" for None."""
-    return NOTHING if fraction is None else f"{100 * fraction:.1f} %"
-
-
 def megabytes(count: float | None) -> str:
     """Return a number of bytes as "12.3 MB" (10^6 bytes), or "-" for None."""
     return NOTHING if count is None else f"{count / 1e6:.1f} MB"

@@ -159,7 +159,7 @@ def client_split(
         parts.append(divided[index])
     train, test = parts
     if scheme == "iid":
-        _check_enough(sets, index, num_clients, len(train), samples)
+        check_enough(sets.name, len(sets.train), len(train), samples, index, num_clients)
     kept = math.ceil(test_fraction * len(test))
     return sets.train.subset(train[:samples] if samples else train), sets.test.subset(test[:kept])
 
@@ -204,7 +204,7 @@ def client_sizes(
         least, more = divmod(len(sets.train), num_clients)
         sizes = [least + (client < more) for client in range(num_clients)]
         _check_number(samples)
-        _check_enough(sets, num_clients - 1, num_clients, least, samples)
+        check_enough(sets.name, len(sets.train), least, samples, num_clients - 1, num_clients)
         return [min(size, samples) if samples else size for size in sizes]
     options: dict[str, Any] = {"scheme": scheme, "alpha": alpha, "seed": seed, "samples": samples}
     parts = (client_split(sets, i, num_clients, **options)[0] for i in range(num_clients))
@@ -225,12 +225,31 @@ def _check_number(samples: int) -> None:
         raise DataError(f"samples is {samples}; it must be 0 (all) or more")
 
 
-def _check_enough(sets: ImageSets, index: int, num_clients: int, there: int, samples: int) -> None:
+def check_enough(
+    source: str,
+    in_all: int,
+    there: int,
+    samples: int,
+    index: int,
+    num_clients: int,
+    kind: str = "training image",
+) -> None:
+    """Raise DataError if a client has fewer training examples, dealt evenly, than asked for.
+
+    Parameters
+    ----------
+    source
+        Name of the data set, which has `in_all` training examples.
+    there
+        The number of those of client `index`.
+    kind
+        What an example is called.
+    """
     if there < samples:
         raise DataError(
-            f"client {index} of {num_clients} has {counted(there, 'training image')} of "
-            f"{sets.name!r}, fewer than the {samples} asked for (samples-per-client); allowed are "
-            f"up to {counted(len(sets.train) // num_clients, 'sample')} a client"
+            f"client {index} of {num_clients} has {counted(there, kind)} of {source!r}, fewer than "
+            f"the {samples} asked for (samples-per-client); allowed are up to "
+            f"{counted(in_all // num_clients, 'sample')} a client"
         )
 
 

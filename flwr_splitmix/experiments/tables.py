@@ -11,6 +11,7 @@ from typing import Any
 from flwr_splitmix.experiments.experiment import TableScore
 from flwr_splitmix.experiments.report import Claim, Table, TableLine
 from flwr_splitmix.experiments.verdicts import Verdict
+from flwr_splitmix.runs.reports.words import number
 
 NOTHING = "-"
 
@@ -214,11 +215,6 @@ def shown_margin(claim: Claim) -> str:
     if claim.ordering.measure == "uplink":
         return f"{claim.margin / 1e6:+.2f} MB"
     return f"{claim.margin:+.2f}"
-
-
-def number(value: float | None, digits: int) -> str:
-    """Return a number with `digits` decimals, or `NOTHING` for None."""
-    return NOTHING if value is None else f"{value:.{digits}f}"
 
 
 def _megabytes(value: float | None) -> str:

@@ -51,7 +51,7 @@ def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) 
     known = nodes.update(grid, min_nodes, timeout).values()
     if len({nodes.simulated[node] for node in known}) == 1:
         return nodes.simulated[next(iter(known))]
-    simulation = _ray_runs_here()
+    simulation = ray_runs_here()
     for node in known:
         if nodes.simulated[node] != simulation:
             kind = "virtual, and this is no simulation" if not simulation else "no virtual one"
@@ -59,7 +59,8 @@ def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) 
     return simulation
 
 
-def _ray_runs_here() -> bool:
+def ray_runs_here() -> bool:
+    """Return whether this process has joined a Ray session, as only a simulation's have."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
 

@@ -82,7 +82,7 @@ def test_of_a_mixture_those_are_left_out_that_cannot_be(
     here: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node that claimed to be virtual used to end a deployment's run with LinkError."""
-    monkeypatch.setattr(auto, "_ray_runs_here", lambda: here)
+    monkeypatch.setattr(auto, "ray_runs_here", lambda: here)
     link = AutoLink(Stub, refused) if here else AutoLink(refused, Stub)
     grid = says(True, False, False)
     link.open(grid.grid)
@@ -108,7 +108,7 @@ def test_a_run_that_needs_all_of_a_mixture_ends_and_names_who_was_left_out() -> 
 
 
 def test_ray_runs_in_this_process_only_if_somebody_has_started_it() -> None:
-    assert not auto._ray_runs_here()
+    assert not auto.ray_runs_here()
 
 
 @pytest.mark.parametrize("nodes", [0, 2])

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
-from flwr_splitmix.data.partition import Scheme, check_index, partition_indices
+from flwr_splitmix.data.partition import Scheme, check_enough, check_index, partition_indices
 from flwr_splitmix.data.texts.rows import TextRows, TextSets
 from flwr_splitmix.words import allowed_range, counted
 
@@ -70,11 +70,9 @@ def text_split(
             _dealt(rows, sets, kind, index, num_clients, scheme, alpha, seed)
             for kind, rows in (("training", sets.train), ("test", sets.test))
         )
-    if scheme == "iid" and len(train) < samples:
-        raise DataError(
-            f"client {index} of {num_clients} has {counted(len(train), 'training row')} of "
-            f"{sets.name!r}, fewer than the {samples} asked for (samples-per-client); allowed are "
-            f"up to {counted(len(sets.train) // num_clients, 'sample')} a client"
+    if scheme == "iid":
+        check_enough(
+            sets.name, len(sets.train), len(train), samples, index, num_clients, "training row"
         )
     return sets.train.subset(train).first(samples), sets.test.subset(test).first(test_samples)
 

@@ -12,13 +12,13 @@ from flwr_splitmix.experiments.tables import (
     bound,
     grid,
     has_noise,
-    number,
     papers_of,
     shown_margin,
     shown_scores,
     tally,
 )
 from flwr_splitmix.experiments.verdicts import common_seeds
+from flwr_splitmix.runs.reports.words import number
 
 
 def table_block(table: Table, versions: Sequence[str], link: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from flwr_splitmix.files import finite
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.privacy.journal import JournalError, SharedJournal, reason_of
 from flwr_splitmix.words import one_line
@@ -87,7 +87,7 @@ class AuditLog:
                 "sent": items,
                 "bytes": sum(item.get("bytes", 0) for item in items),
                 "share": share,
-                "epsilon": _plain_number(epsilon),
+                "epsilon": finite(epsilon),
             }
         )
 
@@ -118,7 +118,3 @@ def _items(value: Any, name: str) -> Iterator[dict[str, Any]]:
             yield from _items(part, name)
     elif value is not None:
         yield {"name": name, "value": type(value).__name__}
-
-
-def _plain_number(value: float | None) -> float | str | None:
-    return "inf" if value is not None and math.isinf(value) else value
