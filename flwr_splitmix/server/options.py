@@ -61,21 +61,6 @@ class Options(RoundOptions, total=False):
     micro_batches: PartsAsked
 
 
-class UShapeOptions(RoundOptions, total=False):
-    """Options of all strategies of the U shape; see `UShapeStrategy`."""
-
-    aggregator: flower.Strategy | None
-    optimizer: OptimizerFactory | None
-    schedule: Schedule | None
-    device: str
-    precision: Precision
-    width: int | None
-    max_length: int | None
-    steps_per_round: int | None
-    epochs_per_round: int
-    min_nodes: int
-
-
 def check_counts(**counts: int | None) -> None:
     """Raise ValueError, with the name, for what is no whole number of at least 1, or None."""
     for name, value in counts.items():

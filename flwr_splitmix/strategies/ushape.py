@@ -19,14 +19,12 @@ from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_texts
 from flwr_splitmix.server.intake.checks import reasons
 from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
-from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts, check_names
+from flwr_splitmix.server.options import RoundOptions, check_counts, check_names
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.split import Place
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
-
-__all__ = ["UShapeOptions", "UShapeStrategy"]
 
 log = logging.getLogger("flwr.splitmix")
 

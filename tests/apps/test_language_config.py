@@ -15,6 +15,7 @@ from flwr_splitmix import Run
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.server import build_trunk, initial_arrays, make_strategy
 from flwr_splitmix.hiding import DPForward, MixGuard
+from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from tests.apps.language_app import TINY, client, read, run_config
 from tests.apps.minilm import MINILM
@@ -294,11 +295,11 @@ def test_the_defences_keys_reach_their_clients() -> None:
         assert (denoised.calibration_epochs, denoised.refine_every) == (1, 3)
 
 
-def test_mixguards_defaults_are_the_papers() -> None:
-    of_app, paper = read().mixguard(), type(read().mixguard())()
+def test_mixguards_defaults_are_the_packages() -> None:
+    of_app, of_package = read().mixguard(), MixGuardOptions()
     own = {"secret_tokens": 40, "max_length": 128}  # for generation; for the small model
-    for name in vars(paper):
-        assert getattr(of_app, name) == own.get(name, getattr(paper, name)), name
+    for name, value in vars(of_package).items():
+        assert getattr(of_app, name) == own.get(name, value), name
 
 
 def test_a_run_from_before_a_key_was_added_is_resumed(tmp_path: Path) -> None:
