@@ -103,6 +103,19 @@ def test_a_ratio_too_small_to_divide_by_leaves_its_group_out() -> None:
     torch.testing.assert_close(mixed.targets.sum(1), torch.ones(B))
 
 
+def test_a_ratio_of_two_millionths_suffices_and_half_a_millionth_does_not() -> None:
+    for ratio, suffices in ((2e-6, True), (5e-7, False)):
+        plan = plan_of(ratio, 1 - ratio)
+        (smashed,) = smashed_of(plan, 1)
+        alone = {0: Upload([upload(plan, 0, smashed).detach()], labels_of(1)[0])}
+        if suffices:
+            mixed = Mixup().merge(alone, plan, num_classes=L)
+            torch.testing.assert_close(mixed.smashed, smashed.detach())
+        else:
+            with pytest.raises(EmptyMixtureError):
+                Mixup().merge(alone, plan, num_classes=L)
+
+
 def test_the_ratios_are_dirichlet() -> None:
     """Var(lam) = p (1 - p) / (k alpha + 1) with p = 1/k."""
     k, alpha, size = 3, 2.0, 6_000

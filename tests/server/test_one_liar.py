@@ -90,6 +90,23 @@ def test_a_poisoned_update_is_named_and_measured(caplog: pytest.LogCaptureFixtur
     assert event.row["update_norm_ratio"] > 1e4
 
 
+@pytest.mark.parametrize(("times", "named"), [(9, False), (11, True)])
+def test_an_update_of_more_than_ten_times_the_median_is_named(
+    times: float, named: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    honest = fit(None, rounds=1).events[0].update_norms
+    median = sorted(n for client, n in honest.items() if client != LIAR)[2]  # the lie is above it
+    began, scale = TOY.lower().state_dict(), times * median / honest[LIAR]
+
+    def scaled(arrays: Arrays) -> Arrays:
+        return {name: began[name] + scale * (t - began[name]) for name, t in arrays.items()}
+
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        seen = fit(liar(scaled), rounds=1)
+    assert seen.events[0].row["update_norm_ratio"] == pytest.approx(times, rel=1e-3)
+    assert any("unusual" in r.getMessage() for r in caplog.records) == named
+
+
 def test_honest_updates_are_measured_and_nobody_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
