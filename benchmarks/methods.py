@@ -123,8 +123,7 @@ def time_steps(name: str, size: Size, repeats: int) -> dict[str, Any]:
     strategy = make_strategy(name, model, observers=[own], steps_per_round=1)
     strategy.fit(make_clients(model), repeats + 1)
     sent, sent_psl = (
-        float(np.mean([row["uplink_bytes"] for row in s.recorder.metrics.rows]))
-        for s in (strategy, psl)
+        float(np.mean([row["uplink_bytes"] for row in s.rows])) for s in (strategy, psl)
     )
     return {
         "ms": own.ms[1:],

@@ -142,7 +142,7 @@ def train_victim(
         for client, watch in enumerate(watches)
         for number in range(len(watch.orders))[-KEPT_ORDERS:]
     }
-    summary = _summary(strategy.recorder.metrics.rows)
+    summary = _summary(strategy.rows)
     made = _attacked(setting, strategy, recorder.trace, lowers, orders, summary)
     if directory is not None:
         _save(directory, made, victim)

@@ -109,7 +109,7 @@ def attacked_fit(
         upper=copy.deepcopy(strategy.upper.module).cpu(),
     )
     vault = Vault(parts, held_out, first.batches.size, strategy.seed)
-    rows = strategy.recorder.metrics.rows
+    rows = strategy.rows
     measured = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     summary = {"accuracy": measured[-1] if measured else None, "rounds": len(rows)}
     return Attacked(knowledge, averages, recorder.trace, vault, summary)

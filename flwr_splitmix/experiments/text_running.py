@@ -173,7 +173,7 @@ class _Trial:
             for data in self.texts.clients
         ]
         strategy.fit(clients, self.cell.recipe.epochs)
-        last = strategy.recorder.metrics.rows[-1]
+        last = strategy.rows[-1]
         said = {name: value for name, value in last.items() if name.startswith("train_")}
         return said | _scored_locally(clients, strategy.trunk.module)
 

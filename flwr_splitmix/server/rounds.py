@@ -81,7 +81,7 @@ class RoundLoop(RoundMessages):
         Why the run ends after this round, if it does: set by a subclass within a round, or by an
         observer that asks to stop.
     recorder
-        Writes the run's files; its `metrics` holds the rows.
+        Writes the run's files.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -220,7 +220,7 @@ class RoundLoop(RoundMessages):
         check_live_clients(clients)
         if (n := len(clients)) < self.min_nodes:
             raise LinkError(
-                f"there {are(n)} {counted(n, 'client')}, {self.said_least('min_nodes')}"
+                f"there {are(n)} {counted(n, 'client')}, {self._said_least('min_nodes')}"
             )
         check_works_without_grid(self.aggregator.strategy, len(clients))
         self.prepare(clients)
@@ -395,12 +395,21 @@ class RoundLoop(RoundMessages):
             key = "min_nodes" if isinstance(self._open_link, LocalLink) else "min-nodes"
             raise LinkError(
                 f"round {clients.server_round}: {counted(left, 'client')} {are(left)} left, "
-                f"{self.said_least(key)}: {reasons(clients) or 'no others were asked'}"
+                f"{self._said_least(key)}: {reasons(clients) or 'no others were asked'}"
             )
 
-    def said_least(self, key: str) -> str:
+    def _said_least(self, key: str) -> str:
         """Return, for a message, why a round needs `min_nodes` clients; `key` is its name there."""
         return f"{key} is {self.min_nodes}"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of each finished round, by the names of the columns in `metrics.parquet`.
+
+        For example "round", "loss", "accuracy", "uplink_bytes" and "seconds"; "accuracy" is None in
+        rounds that were not evaluated.
+        """
+        return self.recorder.metrics.rows
 
     @property
     def trained(self) -> Mapping[int, int]:

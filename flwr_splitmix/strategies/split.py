@@ -125,6 +125,9 @@ class SplitStrategy(RoundLoop):
         Whether the strategy requires `noise`.
     needs_labels
         Whether the strategy requires `labels`.
+    rows
+        The metrics of each finished round (loss, accuracy, bytes, ...), by the names of the columns
+        of `metrics.parquet`.
 
     Raises
     ------
@@ -285,10 +288,10 @@ class SplitStrategy(RoundLoop):
         """Return the largest epsilon of any client, which a mixer reports too."""
         return super().epsilon() if (there := self.ledger_elsewhere) is None else there.epsilon
 
-    def said_least(self, key: str) -> str:
+    def _said_least(self, key: str) -> str:
         """Return, for a message, why a round needs `min_nodes` clients: an option, or the mixer."""
         if self._least_chosen or self.min_nodes == 1:
-            return super().said_least(key)
+            return super()._said_least(key)
         return f"{self.mixer} needs at least {self.min_nodes} (its min_members)"
 
     def train_round(self, clients: Clients, server_round: int) -> int:

@@ -80,6 +80,9 @@ class UShapeStrategy(RoundLoop):
         Whether heads and tails are averaged by FedAvg if no aggregator is given.
     hiding
         How the strategy's clients hide their texts; the server only reads facts about the method.
+    rows
+        The metrics of each finished round (loss, accuracy, bytes, ...), by the names of the columns
+        of `metrics.parquet`.
 
     Raises
     ------

@@ -98,7 +98,7 @@ def check_ushape_wire(
         failure = failure or f"client {client}: {reason}"
     if failure:
         raise AssertionError(f"{LAW}: the round did not run through; {failure}")
-    (row,) = strategy.recorder.metrics.rows
+    (row,) = strategy.rows
     for direction, column in (("up", "uplink_bytes"), ("down", "downlink_bytes")):
         total = sum(
             recorded_bytes(event.payload)

@@ -134,7 +134,7 @@ def test_an_app_of_ones_own_is_checked_and_trains(
         upper = nn.Sequential(nn.Flatten(), nn.Linear(16 * 64, 10))
         strategy = CutMixSFL(upper, num_classes=10, steps_per_round=2, device="cpu")
         strategy.fit(clients, 1, initial_arrays=ArrayRecord(clients[0].segment.state_dict()))
-        (row,) = strategy.recorder.metrics.rows
+        (row,) = strategy.rows
         assert (row["clients_alive"], row["steps"]) == (4, 2)
     finally:
         importlib.sys.modules.pop("client_app")  # type: ignore[attr-defined]
@@ -163,5 +163,5 @@ def test_a_language_app_is_checked_and_trains(tmp_path: Path) -> None:
     clients = [text_client(context(i, 2, values)) for i in range(2)]
     strategy = make_strategy(config, build_trunk(config), None)
     strategy.fit(clients, 1, initial_arrays=initial_arrays(config))
-    (row,) = strategy.recorder.metrics.rows
+    (row,) = strategy.rows
     assert (row["clients_alive"], row["steps"]) == (2, 1)

@@ -152,7 +152,7 @@ def test_an_edge_of_ones_own_shuffles_as_the_strategy_asks() -> None:
     labels = [torch.arange(4)]
     strategy = PatchShuffleSL(upper, labels=labels, num_classes=4, device="cpu", steps_per_round=1)
     strategy.fit([client], 1)
-    (row,) = strategy.recorder.metrics.rows
+    (row,) = strategy.rows
     assert np.isfinite(row["loss"])
     plain = SplitClient(inner, rows_of_images(1), batch_size=4, device="cpu")
     with pytest.raises(LinkError, match=r"its edge is None, not .*; split_shuffled_edge makes"):
@@ -167,7 +167,7 @@ def test_an_observer_of_ones_own_counts_what_the_metrics_count(
     toy, observer = laws.Toy(), names["BytesByClient"]()
     strategy = SplitStrategy(toy.upper(), device="cpu", observers=[observer])
     strategy.fit(toy.make_clients(), 1)
-    (row,) = strategy.recorder.metrics.rows
+    (row,) = strategy.rows
     assert observer.total.total() == row["uplink_bytes"] + row["downlink_bytes"]
     assert capsys.readouterr().out.startswith("round 1: ")
 

@@ -43,7 +43,7 @@ def test_the_program_of_the_page_trains(tmp_path: Path) -> None:
     assert isinstance(client, MixGuardClient)
     strategy = names["strategy"]
     strategy.fit([client], 1)
-    (row,) = strategy.recorder.metrics.rows
+    (row,) = strategy.rows
     assert row["loss"] > 0
     # The columns that the page names.
     assert {"train_decode_error", "train_calibrated_error"} <= row.keys()

@@ -139,7 +139,7 @@ def test_the_end_of_a_round_has_loss_bytes_and_the_row_of_metrics(toy: Any, kind
     )
     strategy.fit(toy.clients_for(strategy, sgd(0.1)), 3)
     rounds = seen.of(RoundDone)
-    assert [event.row for event in rounds] == strategy.recorder.metrics.rows
+    assert [event.row for event in rounds] == strategy.rows
     for event in rounds:
         exchanges = [e for e in seen.of(Exchange) if e.server_round == event.server_round]
         trained = [e for e in exchanges if e.phase == "train"]
@@ -285,7 +285,7 @@ def test_a_reason_to_stop_does_not_outlast_its_run() -> None:
     assert [each.summary["stopped"] for each in seen.of(RunEnded)] == [
         "the loss is low enough", None,
     ]  # fmt: skip
-    assert [row["round"] for row in strategy.recorder.metrics.rows] == [1, 2, 3]
+    assert [row["round"] for row in strategy.rows] == [1, 2, 3]
 
 
 def test_a_stop_without_a_reason_says_who_asked() -> None:

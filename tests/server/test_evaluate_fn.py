@@ -23,7 +23,7 @@ def rows(evaluate: Callable[..., Any]) -> tuple[Any, Any]:
     """Return the metrics of the last round in Flower's result, and its row."""
     strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1)
     result = strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
-    return result.evaluate_metrics_serverapp[1], strategy.recorder.metrics.rows[-1]
+    return result.evaluate_metrics_serverapp[1], strategy.rows[-1]
 
 
 @pytest.mark.parametrize(

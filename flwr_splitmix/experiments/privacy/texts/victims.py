@@ -183,7 +183,7 @@ def train_text_victim(
             **{name: value for name, value in facts.items() if value is not None},
             "uplink_bytes": said["uplink_bytes"] / fitting.epochs,
             "training_seconds": seconds,
-            **_hiding_said(strategy.recorder.metrics.rows[-1]),
+            **_hiding_said(strategy.rows[-1]),
         },
     )
 
