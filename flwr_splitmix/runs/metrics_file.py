@@ -37,7 +37,7 @@ _COLUMNS: dict[str, str | None] = {
     "uplink_bytes_psl": "int64",
     "clients_alive": "int64",
     "clients_failed": "int64",
-    "slowest_node": None,  # a name or a Flower node id: typed by its values
+    "slowest_node": None,  # a client's index; in rows of one's own any name: typed by its values
     "steps_per_second": "float64",
 }
 
