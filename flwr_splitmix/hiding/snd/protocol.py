@@ -60,8 +60,8 @@ class SnD(Calibrating):
         factor of at most `exp(eta r)`. Releases compose over a text's tokens and over epochs.
     calibration_epochs, calibration_lr, calibration_blocks, calibration_rank
         For the denoiser: epochs over the public texts before the first batch (0: no denoiser),
-        learning rate, number of blocks, and their width, a multiple of 4; width 0 uses that of the
-        states, at most 256.
+        learning rate, number of blocks, and their width, a multiple of 4; width None (or 0) uses
+        that of the states, at most 256.
     refine_every
         Training steps between two steps of the denoiser on public texts; 0 for none.
     causal
@@ -93,7 +93,7 @@ class SnD(Calibrating):
         calibration_epochs: int = 2,
         calibration_lr: float = 1e-3,
         calibration_blocks: int = 1,
-        calibration_rank: int = 0,
+        calibration_rank: int | None = None,
         refine_every: int = 1,
         causal: bool = True,
     ) -> None:
@@ -104,12 +104,12 @@ class SnD(Calibrating):
             ("vocab_size", vocab_size, 1),
             ("calibration_epochs", calibration_epochs, 0),
             ("calibration_blocks", calibration_blocks, 1),
-            ("calibration_rank", calibration_rank, 0),
+            ("calibration_rank", calibration_rank or 0, 0),
             ("refine_every", refine_every, 0),
         ):
             if value < least:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
-        if calibration_rank % 4:
+        if calibration_rank and calibration_rank % 4:
             raise ValueError(
                 f"calibration_rank is {calibration_rank}; SnD's denoiser needs a multiple of 4"
             )

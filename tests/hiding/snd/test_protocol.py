@@ -145,6 +145,14 @@ def test_an_option_out_of_range_is_named(options: dict[str, Any], sentence: str)
         SnD(**values)
 
 
+def test_the_denoisers_width_is_that_of_the_states_unless_it_is_given() -> None:
+    def shapes(**options: Any) -> list[torch.Size]:
+        return [p.shape for p in client_of(**options).hiding.denoising.denoiser.parameters()]
+
+    assert shapes() == shapes(calibration_rank=None) == shapes(calibration_rank=0)
+    assert shapes() != shapes(calibration_rank=4)
+
+
 def test_a_denoiser_of_no_size_is_refused() -> None:
     with pytest.raises(ValueError, match="inner is 6; it must be a positive multiple of 4"):
         Denoiser(5, 6, 1, causal=True)
