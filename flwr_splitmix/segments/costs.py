@@ -148,13 +148,13 @@ def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCos
     -------
     The costs of each stage.
     """
-    ledger = _Kept({_place_of(p) for m in stages for p in m.parameters()})
+    kept = _Kept({_place_of(p) for m in stages for p in m.parameters()})
     costs: list[StageCosts] = []
     passing: Any = inputs
     with _counter() as counter:
         for stage in stages:
-            kept_before, flops_before = ledger.nbytes, counter.get_total_flops()
-            with ledger.counting():
+            bytes_before, flops_before = kept.nbytes, counter.get_total_flops()
+            with kept.counting():
                 output = _not_in_place(stage)(passing)
             forward = counter.get_total_flops() - flops_before
             _backward(output)
@@ -165,12 +165,12 @@ def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCos
                     sum(p.numel() for p in parameters),
                     sum(p.numel() for p in parameters if p.requires_grad),
                     sum(p.nbytes for p in parameters),
-                    (ledger.nbytes - kept_before) / len(inputs),
+                    (kept.nbytes - bytes_before) / len(inputs),
                     forward / 2 / len(inputs),
                     flops / 2 / len(inputs),
                 )
             )
-            passing = ledger.hand_on(output)
+            passing = kept.hand_on(output)
     for stage in stages:
         stage.zero_grad()
     return costs
