@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,6 +35,31 @@ class Case(NamedTuple):
 
     view: View
     truth: Truth
+
+
+@dataclass
+class _Victims:
+    """Images with their releases, as an adversary's reader sees them, and the truth of each."""
+
+    reader: StepReader
+    pictures: list[Pictures] = field(default_factory=list)
+    trained: list[Tensor] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+
+    def add_images(self, pictures: Pictures, *, trained: bool) -> int:
+        """Add images, all trained on or none; return how many were there before."""
+        start = sum(map(len, self.pictures))
+        self.pictures.append(pictures)
+        self.trained.append(torch.full((len(pictures),), trained))
+        return start
+
+    def add_releases(
+        self, step: Step, batches: Mapping[int, Tensor], orders: Mapping[int, Tensor]
+    ) -> None:
+        """Add what is released in a step; `batches` are rows of all images, int64 (b,)."""
+        self.releases += self.reader.releases(replace(step, ids=batches))
+        self.origins += self.reader.origins(step, batches, orders)
 
 
 @dataclass(frozen=True)
@@ -139,50 +165,79 @@ class Attacked:
             If the recording does not belong to these images.
         """
         reader = StepReader(self.knowledge.mixer, self.knowledge.num_classes, adversary, member)
-        releases: list[Release] = []
-        origins: list[Origin] = []
-        parts: list[Pictures] = []
-        flags: list[Tensor] = []
-        if trained and not again:
-            steps = self._newest(trained)
-            pictures, placed = self.vault.placed(steps) if steps else (None, [])
-            if pictures is not None:
-                parts.append(pictures)
-                flags.append(torch.ones(len(pictures), dtype=torch.bool))
-            for step, batches in zip(steps, placed, strict=True):
-                releases += reader.releases(replace(step, ids=batches))
-                origins += reader.origins(step, batches, self.vault.orders_of(step))
-        once_more, owned = self._trained_on(trained, seed) if trained and again else (None, None)
-        fresh = self._held_out(held_out, seed) if held_out else None
-        # An image that is released more than once has one owner; else steps draw the clients.
-        given = self._owners(fresh, seed) if fresh is not None and repeats > 1 else None
-        for pictures, owners, was_trained in ((once_more, owned, True), (fresh, given, False)):
-            if pictures is None:
-                continue
-            start = sum(map(len, parts))
-            parts.append(pictures)
-            flags.append(torch.full((len(pictures),), was_trained))
-            # Each pass over the images is a separate round.
-            last = max((release.server_round for release in releases), default=0)
-            for turn in range(repeats):
-                rng = generator(seed, "after", int(was_trained), turn)
-                for step, batches, orders in passes(
-                    self.knowledge,
-                    pictures.images,
-                    pictures.labels,
-                    rng,
-                    lowers=self.knowledge.lowers,
-                    batch_size=self.knowledge.batch_size,
-                    gradients=gradients or adversary == "member of the group",
-                    server_round=last + 1 + turn,
-                    include=member if adversary == "member of the group" else None,
-                    owners=owners,
-                ):
-                    moved = {client: rows + start for client, rows in batches.items()}
-                    releases += reader.releases(replace(step, ids=moved))
-                    origins += reader.origins(step, moved, orders)
-        view = View(adversary, releases, self.known_to(adversary, assume, member))
-        return Case(view, Truth(joined(parts), torch.cat(flags), origins))
+        victims = _Victims(reader)
+        taking_part = member if adversary == "member of the group" else None
+        release = partial(
+            self._release,
+            victims,
+            repeats=repeats,
+            include=taking_part,
+            gradients=gradients or taking_part is not None,
+            seed=seed,
+        )
+        if trained and again:
+            release(*self._trained_on(trained, seed), trained=True)
+        elif trained:
+            self._read_recorded(victims, trained)
+        if held_out:
+            pictures = self._held_out(held_out, seed)
+            # An image that is released more than once has one owner; else steps draw the clients.
+            owners = self._owners(pictures, seed) if repeats > 1 else None
+            release(pictures, owners, trained=False)
+        view = View(adversary, victims.releases, self.known_to(adversary, assume, member))
+        truth = Truth(joined(victims.pictures), torch.cat(victims.trained), victims.origins)
+        return Case(view, truth)
+
+    def _read_recorded(self, victims: _Victims, number: int) -> None:
+        """Add the images of the newest recorded steps, at least so many, and their releases."""
+        steps = self._newest(number)
+        if not steps:
+            return
+        pictures, placed = self.vault.placed(steps)
+        victims.add_images(pictures, trained=True)
+        for step, batches in zip(steps, placed, strict=True):
+            victims.add_releases(step, batches, self.vault.orders_of(step))
+
+    def _release(
+        self,
+        victims: _Victims,
+        pictures: Pictures,
+        owners: Tensor | None,
+        *,
+        trained: bool,
+        repeats: int,
+        include: int | None,
+        gradients: bool,
+        seed: int,
+    ) -> None:
+        """Release images by the trained system, and add them with their releases.
+
+        Parameters
+        ----------
+        owners
+            (n,): each image's client; None: steps draw the clients.
+        trained
+            Whether the images were trained on.
+        include
+            A client that takes part in every step.
+        """
+        start = victims.add_images(pictures, trained=trained)
+        last = max((release.server_round for release in victims.releases), default=0)
+        for turn in range(repeats):  # each pass over the images is a separate round
+            for step, batches, orders in passes(
+                self.knowledge,
+                pictures.images,
+                pictures.labels,
+                generator(seed, "after", int(trained), turn),
+                lowers=self.knowledge.lowers,
+                batch_size=self.knowledge.batch_size,
+                gradients=gradients,
+                server_round=last + 1 + turn,
+                include=include,
+                owners=owners,
+            ):
+                moved = {client: rows + start for client, rows in batches.items()}
+                victims.add_releases(step, moved, orders)
 
     def classify(self, images: Tensor) -> Tensor:
         """Return the trained system's own logits (b, L) of images (b, C, H, W), 0 to 1.
