@@ -79,11 +79,11 @@ def import_extra(module: str, purpose: str, extra: str = "vision") -> Any:
 
     Parameters
     ----------
-    module : str
+    module
         Full module name, for example "PIL.Image".
-    purpose : str
+    purpose
         What needs it, as the subject of the message, for example "reading picture files".
-    extra : str
+    extra
         Extra of flwr-splitmix that installs it.
 
     Raises

@@ -35,19 +35,19 @@ def partition_indices(
 
     Parameters
     ----------
-    labels : np.ndarray
+    labels
         Integers of shape (n,), one label per sample.
-    num_partitions : int
+    num_partitions
         Number of parts, 1..n.
-    scheme : "iid" or "dirichlet"
+    scheme
         "iid": samples are shuffled and dealt into parts whose sizes differ by at most one.
         "dirichlet": for each class, the shares of the parts are drawn from Dirichlet(alpha);
         parts differ in size and may be empty.
-    alpha : float
+    alpha
         Concentration, > 0 and <= 1e9; the smaller, the fewer classes a part has. Not used by "iid".
-    seed : int
+    seed
         Seed of the shuffle and the draws, >= 0.
-    min_size : int
+    min_size
         Minimum number of samples of a part; "dirichlet" draws up to eleven times to reach it.
 
     Returns
@@ -115,18 +115,18 @@ def client_split(
 
     Parameters
     ----------
-    sets : ImageSets
+    sets
         The images of all clients.
-    index : int
+    index
         Index of the client, 0..num_clients-1.
-    num_clients : int
+    num_clients
         Number of clients, at most the number of training images and of test images.
     scheme, alpha, seed
         As for `partition_indices`.
-    samples : int
+    samples
         Number of training images to take from the start of the client's part; 0: all. With
         "dirichlet" a client may have fewer.
-    test_fraction : float
+    test_fraction
         Fraction of the client's test images to take, rounded up; > 0 and <= 1.
 
     Returns

@@ -22,7 +22,7 @@ def read_labels(train: Any, test: Any, name: str) -> tuple[list[np.ndarray], tup
 
     Parameters
     ----------
-    train, test : datasets.Dataset
+    train, test
         Splits with the same columns.
     name
         Name of the data set, for messages.

@@ -121,9 +121,9 @@ def read_arrow_sets(
 
     Parameters
     ----------
-    train, test : datasets.Dataset
+    train, test
         Splits with the same columns.
-    name : str
+    name
         Name of the data set, for messages.
     image_size, channels, skip_corrupt
         As for `load_images`.

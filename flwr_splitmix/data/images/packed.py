@@ -20,20 +20,20 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
     Parameters
     ----------
-    images : np.ndarray
+    images
         uint8 of shape (n, C, H, W), H <= S and W <= S; n = 0 is allowed. Not copied.
-    labels : np.ndarray
+    labels
         Integers of shape (n,), each in 0..num_classes-1; or multi-label, of shape
         (n, num_classes), 1 for each label that an image has, and else 0. Copied only if not int64
         already.
-    num_classes : int
+    num_classes
         Number of classes or labels, >= 1, even if some do not occur.
-    image_size : int
+    image_size
         S, the side in pixels of the square images returned.
-    mean, std : float or sequence of C floats
+    mean, std
         Mean and standard deviation of pixel values scaled to 0..1, for all channels or per
         channel; `std` > 0.
-    index : np.ndarray, optional
+    index
         Integers of shape (m,): the rows of `images` in this data set, in order. None: all rows.
 
     Raises
@@ -83,7 +83,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
         Parameters
         ----------
-        indices : np.ndarray
+        indices
             Integers of shape (b,), each in 0..len-1 (or negative, from the end); b = 0 is allowed.
 
         Returns
@@ -122,7 +122,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
         Parameters
         ----------
-        indices : np.ndarray
+        indices
             As for `batch`: indices in this data set, even if it is itself a subset.
 
         Raises

@@ -29,7 +29,7 @@ def read_picture_folder(
 
     Parameters
     ----------
-    folder : Path
+    folder
         Folder of the splits.
     image_size, channels, skip_corrupt
         As for `load_images`.

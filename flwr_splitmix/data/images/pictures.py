@@ -34,15 +34,15 @@ def decode_picture(
 
     Parameters
     ----------
-    source : Path, BytesIO, np.ndarray or None
+    source
         A file in a format that Pillow supports, or uint8 pixels (H, W) or (H, W, 3); None if a
         data set has a row without an image.
-    name : str
+    name
         Name of the image, for messages.
-    image_size : int
+    image_size
         S. An image with a side longer than S becomes S x S (bilinear), whatever its aspect ratio;
         a smaller one keeps its size.
-    channels : int or None
+    channels
         1: grey, 3: RGB, None: grey if the image's mode is "L" or "1", else RGB.
 
     Returns
@@ -98,7 +98,7 @@ def decode_pictures(
         Pairs of a source and a name, as for `decode_picture`.
     image_size, channels
         As for `decode_picture`.
-    skip_corrupt : bool
+    skip_corrupt
         Leave out images that cannot be decoded, with one warning that names the first of them.
 
     Returns
@@ -146,9 +146,9 @@ def pack_pictures(splits: Sequence[Sequence[np.ndarray]], image_size: int) -> li
 
     Parameters
     ----------
-    splits : sequence of sequences of np.ndarray
+    splits
         Images of each split, as returned by `decode_picture` with this `image_size`.
-    image_size : int
+    image_size
         S.
 
     Returns

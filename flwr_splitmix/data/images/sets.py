@@ -39,12 +39,12 @@ class ImageSets:
 
     Parameters
     ----------
-    train, test : ImageDataset
+    train, test
         Both return float32 images (C, S, S) and int64 labels in 0..len(classes)-1; or, if they are
         multi-label, labels (len(classes),) of 0 and 1.
-    classes : tuple of str
+    classes
         Names of the classes or of the labels.
-    name : str
+    name
         Source of the sets.
     """
 
@@ -76,9 +76,9 @@ def assemble(
 
     Parameters
     ----------
-    raw : RawSets
+    raw
         A reader's result; grey images (C = 1) are repeated if `channels` is 3.
-    name : str
+    name
         The source, for messages and `ImageSets.name`.
     image_size, channels
         As for `load_images`.

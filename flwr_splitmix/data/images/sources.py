@@ -64,17 +64,17 @@ def load_images(
 
     Parameters
     ----------
-    source : str
+    source
         As above.
-    image_size : int
+    image_size
         S. If all images have the same size of at most S x S, they are padded with black; otherwise
         each is resized (bilinear) to S x S.
-    channels : int, optional
+    channels
         1 or 3. None: 1 if all images are grey (modes "L" and "1"), else 3. Grey images are
         repeated for 3 channels.
-    mean, std : sequence of float, optional
+    mean, std
         Values for normalisation, one per channel, averaged for grey images; both or neither.
-    skip_corrupt : bool
+    skip_corrupt
         Leave out images that cannot be read, with a warning.
 
     Returns

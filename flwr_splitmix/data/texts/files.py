@@ -68,9 +68,9 @@ def read_columns(path: Path, columns: Sequence[str]) -> Columns:
 
     Parameters
     ----------
-    path : Path
+    path
         A file whose name ends in one of `KINDS`, optionally followed by ".gz".
-    columns : sequence of str
+    columns
         Names or numbers of the columns to read.
 
     Returns

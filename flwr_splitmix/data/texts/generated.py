@@ -43,9 +43,9 @@ def generated_sets(task: TextTask, *, seed: int = 0) -> TextSets:
 
     Parameters
     ----------
-    task : "classification" or "generation"
+    task
         Kind of the rows.
-    seed : int
+    seed
         Seed of the draws.
     """
     make = _sentence if task == "classification" else _sum

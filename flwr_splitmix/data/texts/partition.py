@@ -37,11 +37,11 @@ def text_split(
 
     Parameters
     ----------
-    index, num_clients : int
+    index, num_clients
         Index of the client, 0..num_clients-1, and number of clients.
     alpha, seed
         As for `partition_indices`.
-    samples, test_samples : int
+    samples, test_samples
         Numbers of rows to take from the start of the client's parts; 0: all.
 
     Returns

@@ -38,15 +38,15 @@ def load_public_texts(
 
     Parameters
     ----------
-    source : str
+    source
         A file that ends in .txt or .txt.gz, or a folder of such files (without subfolders).
-    unit : "sentence" or "paragraph"
+    unit
         Unit of division.
-    min_words, max_words : int
+    min_words, max_words
         Limits of a piece; shorter pieces are left out; 1 <= min_words <= max_words.
-    limit : int
+    limit
         Maximum number of pieces, drawn at random and kept in their order; 0: all.
-    seed : int
+    seed
         Seed of the draw.
 
     Returns

@@ -19,15 +19,15 @@ class TextRows:
 
     Parameters
     ----------
-    texts : tuple of str
+    texts
         Sentences or prompts; n of them, none empty.
-    labels : np.ndarray
+    labels
         int64 (n,), the class of each sentence or pair; of shape (0,) for prompts.
-    answers : tuple of str
+    answers
         The answer to each prompt; () for sentences.
-    groups : tuple of str
+    groups
         The group of each row for the natural partition; () if there is no such column.
-    seconds : tuple of str
+    seconds
         The second sentence of each pair, none empty; () for single sentences.
     """
 
@@ -66,11 +66,11 @@ class TextSets:
 
     Parameters
     ----------
-    train, test : TextRows
+    train, test
         Neither is empty.
-    classes : tuple of str
+    classes
         Class names, by label; () for prompts.
-    name : str
+    name
         Source of the sets.
     """
 

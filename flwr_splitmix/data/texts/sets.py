@@ -61,25 +61,25 @@ def load_text_sets(
 
     Parameters
     ----------
-    source : str
+    source
         As above.
-    task : "classification" or "generation"
+    task
         Sentences with classes, or prompts with answers.
-    columns : TextColumns, optional
+    columns
         Columns of the source.
-    test : str
+    test
         For a file: the file of the test rows, with the same columns; "" holds out a random tenth
         of the rows. For a data set: the name of its test split; "" takes the first of test,
         validation, val and valid that exists.
-    num_labels : int
+    num_labels
         Number of classes. Labels that are whole numbers are the classes 0..num_labels-1; words are
         numbered in sorted order.
-    seed : int
+    seed
         Seed of the held-out rows and of generated texts.
-    empty_texts : "refuse" or "drop"
+    empty_texts
         Treatment of rows with an empty or null text or answer: raise, or leave them out and log
         their number.
-    own : bool
+    own
         Whether `source` is one node's own, while other nodes have theirs. Then its labels must be
         whole numbers, as each node would number words by itself; and the same rows are held out
         whatever the seed, as otherwise test rows of enough runs were all rows.

@@ -52,9 +52,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Any:
 
     Parameters
     ----------
-    texts : iterable of str
+    texts
         Public texts, as the vocabulary reveals their content.
-    vocab_size : int
+    vocab_size
         Maximum number of tokens, at least 258; short texts may give fewer.
 
     Returns
@@ -98,10 +98,10 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
 
     Parameters
     ----------
-    source : str
+    source
         A folder with tokenizer files, the name of a decoder that `splitmix model fetch` has
         downloaded, or the name of a model on the Hugging Face hub.
-    padding : str
+    padding
         Token for padding; "": the tokenizer's own.
 
     Returns
@@ -159,14 +159,14 @@ def plain_tokens(
 
     Parameters
     ----------
-    max_length : int
+    max_length
         Maximum number of tokens of a text, or of both texts of a pair together.
-    seconds : sequence of str
+    seconds
         The second text of each pair; () for single texts.
-    long_texts : "refuse", "cut" or "drop"
+    long_texts
         Treatment of longer texts: raise, truncate (special tokens at the end are kept; of a pair,
         the longer text is truncated first), or leave out.
-    on_long : callable, optional
+    on_long
         Called with the numbers of texts if any is longer.
 
     Returns
@@ -255,7 +255,7 @@ def generation_tokens(
     max_length, long_texts, on_long
         As for `plain_tokens`, for prompt and answer together; "cut" truncates the answer, and
         drops rows of whose answer no token would be left.
-    ignored : int
+    ignored
         Label of tokens without loss, such as the prompt's.
 
     Returns
