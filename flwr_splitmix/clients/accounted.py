@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError
+from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.segments.across_batch import needs_whole_batch
+from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.across_batch import (
+    MIXING_LAYERS,
+    mixes_examples,
+    needs_whole_batch,
+)
 
 
-def check_accounted(
-    client: type[Client], base: type[Client], hiding: Hiding, segments: nn.Module
-) -> None:
+def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) -> None:
     """Refuse a client whose hiding would report an epsilon that does not hold.
 
     Parameters
     ----------
     client, base
         The client's class, and the one that leaves everything to the hiding.
-    segments
-        Head and tail by name.
 
     Raises
     ------
     ClientError
         If the client, or a subclass of the hiding without a `charge` of its own, overrides a method
-        on which the epsilon rests, or a segment does not keep a batch's texts apart.
+        on which the epsilon rests.
     """
     if not hiding.accounts:
         return
@@ -41,9 +44,37 @@ def check_accounted(
             f"epsilon: override {changed} in a subclass of the hiding, and there also `charge`, "
             "which says what it costs; or take a hiding without an epsilon"
         )
+
+
+def check_apart(hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBatch) -> None:
+    """Refuse a head or tail on which an epsilon rests and that does not keep a batch's texts apart.
+
+    No epsilon covers the lengths of texts, so masks stay as they are in the trial.
+
+    Parameters
+    ----------
+    texts
+        A few of the client's, on its device.
+
+    Raises
+    ------
+    ClientError
+        If the names of its layers, or a trial on these texts, show that it does not.
+    """
     for part in hiding.apart:
-        if layer := needs_whole_batch(segments.get_submodule(part)):
+        segment = head if part == "head" else tail
+        layer = needs_whole_batch(segment)
+        if not layer:
+            inputs = texts.ids if part == "head" else _states_like(head, texts)
+            layer = MIXING_LAYERS if mixes_examples(segment, inputs, texts.mask) else ""
+        if layer:
             raise ClientError(
                 f"the {part} has {layer}, by which a text changes what others in its batch "
                 f"send or teach, so there is no epsilon: take a {part} without {layer}"
             )
+
+
+def _states_like(head: nn.Module, texts: TextBatch) -> Tensor:
+    """Draw hidden states (b, T, d); the head's own may be all alike, by weights of the server."""
+    with torch.no_grad(), torch_seed(texts.ids.device, 0):
+        return torch.randn_like(head(texts.ids, texts.mask))

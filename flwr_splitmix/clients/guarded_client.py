@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.clients.first_weights import FirstWeights
-from flwr_splitmix.clients.lower import explained
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
 from flwr_splitmix.data.batches import Batches
@@ -135,11 +134,7 @@ class GuardedClient(Client):
 
     def _find_mixing_layers(self, inputs: Tensor) -> None:
         """Look whether examples change each other's smashed data; `inputs` are some of them."""
-        if self._whole_batch:
-            return
-        with explained(self.segment, inputs):
-            mixes = mixes_examples(self.segment, inputs)
-        if mixes:
+        if not self._whole_batch and mixes_examples(self.segment, inputs):
             self._mixes = MIXING_LAYERS
             if self.guard is not None:
                 self.guard.across_batch = True

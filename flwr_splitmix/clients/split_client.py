@@ -44,7 +44,7 @@ from flwr_splitmix.schedule import (
     Schedule,
     ScheduledOptimizer,
 )
-from flwr_splitmix.segments.across_batch import enough_values
+from flwr_splitmix.segments.across_batch import FEW, enough_values
 from flwr_splitmix.storage import under
 from flwr_splitmix.values import check_truth
 
@@ -157,7 +157,7 @@ class SplitClient(PartedExchanges):
         smashed = describe_segment(self.segment, self._first_inputs(2 if self._whole_batch else 1))
         if not self._looked or self.guard is not None:  # trained weights may mix, first ones not
             self._looked = True
-            self._find_mixing_layers(self._first_inputs(4).to(self.device))
+            self._find_mixing_layers(self._first_inputs(FEW).to(self.device))
         self._described = (smashed["prefix"] + smashed["patches"], smashed["width"])
         return {
             "num-examples": self.batches.examples,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients.accounted import check_accounted
+from flwr_splitmix.clients.accounted import check_accounted, check_apart
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
@@ -35,6 +35,7 @@ from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores
+from flwr_splitmix.segments.across_batch import FEW
 from flwr_splitmix.values import check_choice, check_kind, check_truth
 
 Learns = Literal["all", "tail"]
@@ -135,6 +136,7 @@ class UShapeClient(GraphlessExchanges):
         self.repeatable_secrets = repeatable_secrets
         self._asked: AskedTexts | None = None
         self._first_weights: FirstWeights | None = None
+        self._kept_apart = False
         self._due = self._calibrated = 0
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
@@ -173,9 +175,9 @@ class UShapeClient(GraphlessExchanges):
         ------
         ClientError
             If the arrays do not fit, or have NaN, infinite or very large numbers, or an epsilon is
-            kept that would not hold (`check_accounted`).
+            kept that would not hold (`check_accounted`, `check_apart`).
         """
-        check_accounted(type(self), UShapeClient, self.hiding, self.segments)
+        check_accounted(type(self), UShapeClient, self.hiding)
         self._order = order
         self._forget_round()
         place = order.server_round, self.batches.drawn
@@ -193,8 +195,10 @@ class UShapeClient(GraphlessExchanges):
                 own=dict(self.segments.named_parameters()),
             )
             self.ends.load(arrays)
-        example = TextBatch.of(fetch(self.batches.data, np.arange(1)), self.device)
-        width = self.ends.width(example)
+        width = self.ends.width(self._first_texts(1))
+        if self.hiding.accounts and not self._kept_apart:  # once: it holds for any weights
+            check_apart(self.hiding, self.head, self.tail, self._first_texts(FEW))
+            self._kept_apart = True
         self.hiding.attach(
             ClientSide(
                 head=self.head,
@@ -219,6 +223,10 @@ class UShapeClient(GraphlessExchanges):
             "hiding": self.hiding.names(),
             **describe_tests(self.tests),
         }
+
+    def _first_texts(self, number: int) -> TextBatch:
+        few = min(number, self.batches.examples)
+        return TextBatch.of(fetch(self.batches.data, np.arange(few)), self.device)
 
     @property
     def epsilon(self) -> float | None:

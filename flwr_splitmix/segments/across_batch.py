@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_as_torch, seeded_secrets, torch_seed
 
 log = logging.getLogger("flwr.splitmix")
 
 MIXING_LAYERS = "a layer across the batch"
 """What is said of a segment whose outputs show it, while the names of its layers do not."""
+
+FEW = 4
+"""Examples in a trial; each is changed in turn."""
 
 
 def needs_whole_batch(segment: nn.Module) -> str:
@@ -60,76 +63,175 @@ def enough_values(segment: str) -> Iterator[None]:
         ) from error
 
 
-def mixes_examples(segment: nn.Module, inputs: Tensor) -> bool:
+def mixes_examples(segment: nn.Module, inputs: Tensor, *others: Tensor) -> bool:
     """Return whether an example's output in training changes with the others of its batch.
 
     Finds what `needs_whole_batch` cannot see, such as attention over the batch
-    (`nn.TransformerEncoderLayer` without `batch_first`) or `F.batch_norm`. A copy of the segment
-    is run two or three times as it is, and with changed weights, since a branch whose weight
-    is 0 may open in training; torch's random generators are left as they were.
+    (`nn.TransformerEncoderLayer` without `batch_first`), a GRU over it or `F.batch_norm`. A copy of
+    the segment is run on `FEW` examples, of which one is replaced at a time; no other's output may
+    change. That is done twice: with the segment's weights, and with random weights and inputs. So
+    a layer is hidden neither by a closed gate, nor by weights that somebody chose, nor by examples
+    that are all alike. Torch's random generators are left as they were.
 
     Parameters
     ----------
     inputs
         Some examples (b, ...), on the segment's device.
+    others
+        Further arguments with one row for each example (b, ...); they are not changed.
 
     Returns
     -------
-    False also if it cannot be told: with one example, if the segment cannot be copied, or if its
-    outputs differ from call to call although torch's generators are seeded.
+    False also if it cannot be told, which a warning says: if the segment cannot be copied or fails
+    with random weights, or if its outputs differ from call to call although the generators are
+    seeded.
     """
-    alone = inputs[:1].expand(inputs.shape)
-    if torch.equal(alone, inputs):
-        return False
-    try:
-        copied = copy.deepcopy(segment).train()
-    except Exception as error:  # whatever it is made of
-        log.warning(
-            "whether the lower segment mixes examples is told by the names of its layers only, as "
-            "it cannot be copied: %s",
-            error,
-        )
-        return False
-    if _mixes(copied, inputs, alone):
-        return True
-    _shake(copied)
-    try:
-        return _mixes(copied, inputs, alone)
-    except Exception as error:  # weights may have to satisfy something, as a table of indices does
-        log.warning(
-            "whether the lower segment mixes examples is told by its present weights only, as it "
-            "does not run with others: %s",
-            error,
-        )
-        return False
+    rows = torch.arange(FEW, device=inputs.device) % len(inputs)
+    few, others = inputs[rows], tuple(each[rows] for each in others)
+    why = ""
+    # Halves hide small differences; a segment may be unable to compute in float32.
+    for widened in (True, False) if _has_halves(segment) else (False,):
+        try:
+            copied = copy.deepcopy(segment).train()
+            if widened:
+                copied = copied.float()
+            examples = few.float() if widened and few.is_floating_point() else few
+            answer, why = _tried(copied, examples, others)
+        except Exception as error:  # what cannot be copied, or has weights that cannot be replaced
+            why = str(error)
+            continue
+        if answer is not None:
+            return answer
+    log.warning(
+        "the trial of whether %s mixes the examples of a batch is incomplete, and may miss that it "
+        "does: %s",
+        type(segment).__name__,
+        why,
+    )
+    return False
 
 
-def _mixes(segment: nn.Module, inputs: Tensor, alone: Tensor) -> bool:
-    first, other = (_outputs(segment, batch) for batch in (inputs, alone))
-    if not isinstance(first, Tensor) or not first.dim() or _agree(first[0], other[0]):
-        return False
-    return _agree(first[0], _outputs(segment, inputs)[0])
+def _has_halves(segment: nn.Module) -> bool:
+    weights = segment.state_dict().values()
+    return any(
+        isinstance(w, Tensor) and w.dtype in (torch.float16, torch.bfloat16) for w in weights
+    )
+
+
+def _tried(segment: nn.Module, inputs: Tensor, others: Sequence[Tensor]) -> tuple[bool | None, str]:
+    """Try a segment, whose weights are then lost; return the answer, or None and the reason."""
+    exchanged = inputs, inputs.roll(1, 0)
+    alike = bool((exchanged[0] == exchanged[1]).reshape(FEW, -1).all(1).any())
+    drawn = _draw_like(inputs)
+    pairs = [drawn, exchanged] if alike else [exchanged, drawn]
+    if _first_answer(segment, pairs, others)[0]:
+        return True, ""
+    _renew(segment, inputs.device)
+    answer, why = _first_answer(segment, [drawn, exchanged], others)
+    return answer, f"with random weights, {why}"
+
+
+class _UntoldError(Exception):
+    """A trial that shows nothing."""
+
+
+def _first_answer(
+    segment: nn.Module, pairs: Sequence[tuple[Tensor, Tensor]], others: Sequence[Tensor]
+) -> tuple[bool | None, str]:
+    """Return the answer of the first pair of batches that gives one, or why the last gave none."""
+    why = ""
+    for inputs, replacements in pairs:
+        try:
+            return _mixes(segment, inputs, replacements, others), ""
+        except Exception as error:  # the weights or inputs may not be what the segment can take
+            why = str(error)
+    return None, why
+
+
+def _mixes(
+    segment: nn.Module, inputs: Tensor, replacements: Tensor, others: Sequence[Tensor]
+) -> bool:
+    """Replace each example in turn, and return whether another's output changes.
+
+    All batches have one shape, so kernels round the outputs of unchanged examples alike.
+
+    Raises
+    ------
+    _UntoldError
+        If the outputs do not show it.
+    """
+    kept = {name: buffer.clone() for name, buffer in segment.named_buffers()}
+
+    def run(batch: Tensor) -> Tensor:
+        for name, buffer in segment.named_buffers():  # a call may change them for the next
+            if not torch.equal(buffer, kept[name]):
+                buffer.copy_(kept[name])
+        with torch_seed(batch.device, 0), seeded_as_torch(), seeded_secrets():
+            outputs = segment(batch.clone(), *others)
+        if not isinstance(outputs, Tensor) or not outputs.dim() or len(outputs) != len(batch):
+            raise _UntoldError("it does not return a tensor with a row for each example")
+        return outputs.clone()  # it may be a buffer
+
+    with torch.no_grad():
+        before = run(inputs)
+        if not before.isfinite().any():
+            raise _UntoldError("its outputs are NaN or infinite")
+        for place in range(len(inputs)):
+            changed = inputs.clone()
+            changed[place] = replacements[place]
+            rest = torch.arange(len(inputs), device=inputs.device) != place
+            if not _agree(before[rest], run(changed)[rest]):
+                if not _agree(before, run(inputs)):
+                    raise _UntoldError("its outputs differ from call to call")
+                return True
+    return False
+
+
+def _draw_like(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw two batches of numbers of the inputs' range.
+
+    The range is that of the examples at the same place, which may hold an index of few values; or
+    of all numbers if nothing varies.
+    """
+    exact = inputs.nan_to_num(0.0, 0.0, 0.0).float()
+    low, high = exact.amin(0), exact.amax(0)
+    if torch.equal(low, high):
+        low, high = low.min().clamp(max=0.0), high.max()
+        high = torch.maximum(high, low + 1)
+    whole = not inputs.is_floating_point()
+    with torch_seed(inputs.device, 1):
+        drawn = low + torch.rand((2, *inputs.shape), device=inputs.device) * (high - low + whole)
+    first, second = torch.minimum(drawn.floor() if whole else drawn, high).to(inputs.dtype)
+    return first, second
 
 
 @torch.no_grad()
-def _shake(segment: nn.Module) -> None:
-    """Add noise to every weight, so that none is near 0."""
-    generator = torch.Generator().manual_seed(0)
-    for weight in segment.parameters():
-        if weight.is_floating_point():
-            size = max(float(weight.abs().mean().nan_to_num(0.0)), 0.1)
-            noise = torch.randn(weight.shape, generator=generator)
-            weight.add_((0.5 * size * noise).to(weight))
-
-
-def _outputs(segment: nn.Module, inputs: Tensor) -> Any:
-    with torch_seed(inputs.device, 0), torch.no_grad():
-        return segment(inputs.clone())
+def _renew(segment: nn.Module, device: torch.device) -> None:
+    """Replace weights by random ones of usual sizes; norms, biases and gates lie around 1."""
+    with torch_seed(device, 0):
+        for value in segment.state_dict().values():
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                continue
+            drawn = torch.empty(value.shape, device=value.device)
+            if value.dim() < 2:
+                drawn.uniform_(0.5, 1.5)
+            else:
+                drawn.normal_(std=math.sqrt(len(value) / max(value.numel(), 1)))
+            value.copy_(drawn)
 
 
 def _agree(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
-        return one.shape == other.shape and torch.equal(one, other)
-    size = float(one.abs().nan_to_num().max()) if one.numel() else 0.0
-    tolerance = 16 * torch.finfo(one.dtype).eps * size
-    return torch.allclose(one, other, rtol=0.0, atol=tolerance, equal_nan=True)
+    """Return whether outputs (b, ...) are equal, but for rounding.
+
+    A number may be off by its own rounding error, and by a small part of how far examples are apart
+    there: experts that are run on other examples' tokens, too, round otherwise. A number that is
+    large in all examples does not hide differences elsewhere.
+    """
+    if one.shape != other.shape or not one.is_floating_point():
+        return torch.equal(one, other)
+    own, exact = torch.finfo(one.dtype).eps, torch.finfo(torch.float32).eps
+    one, other = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (one, other))
+    same = (one == other) | (one.isnan() & other.isnan())
+    spread = (one.amax(0) - one.amin(0)).nan_to_num(0.0, 0.0, 0.0)
+    close = (one - other).abs() <= own * one.abs() + math.sqrt(max(own, exact)) * spread
+    return bool((same | close).all())

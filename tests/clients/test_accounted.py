@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
+from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.texts.batch import TextBatch, TextSet
 from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, Sent
-from flwr_splitmix.testing.toy_texts import TextToy
+from flwr_splitmix.testing.toy_texts import VOCABULARY, TextToy
 from tests.clients.ushape import ORDER
 
 TOY = TextToy(clients=1, dropout=0.0)
@@ -49,6 +49,19 @@ class Heir(Charged):
 class OwnUpdate(DPSGD):
     def before_update(self) -> None:
         pass
+
+
+class Over(nn.Module):
+    """A head or tail, and a layer behind it."""
+
+    def __init__(self, inner: nn.Module, layer: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.layer = inner, layer
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        passed = self.layer(self.inner(values, mask))
+        outputs: Tensor = passed[0] if isinstance(passed, tuple) else passed
+        return outputs
 
 
 def attach(hiding: Callable[[], Hiding], kind: type[UShapeClient] = UShapeClient) -> Any:
@@ -88,3 +101,49 @@ def test_what_no_epsilon_rests_on_can_be_overridden(
     hiding: Callable[[], Hiding], kind: type[UShapeClient]
 ) -> None:
     assert attach(hiding, kind)["num-examples"] > 0
+
+
+def layer_of(name: str, width: int, batch_first: bool) -> nn.Module:
+    if name == "gru":
+        return nn.GRU(width, width, batch_first=batch_first).double()
+    return nn.TransformerEncoderLayer(width, 1, 8, batch_first=batch_first).double()
+
+
+def client_with(
+    hiding: Hiding, part: str, name: str, alike: bool, batch_first: bool
+) -> UShapeClient:
+    width = TOY.width if part == "head" else VOCABULARY
+    head, tail = TOY.head(), TOY.tail()
+    layer = layer_of(name, width, batch_first)
+    texts = TextSet([[2, 3, 4]] * 6, [[2, 3, 4]] * 6) if alike else TOY.texts(0, 6)
+    return UShapeClient(
+        Over(head, layer) if part == "head" else head,
+        Over(tail, layer) if part == "tail" else tail,
+        texts,
+        batch_size=4,
+        device="cpu",
+        hiding=hiding,
+    )
+
+
+@pytest.mark.parametrize("alike", [False, True], ids=["texts", "alike"])
+@pytest.mark.parametrize("name", ["gru", "attention"])
+@pytest.mark.parametrize(
+    ("hiding", "part"), [(DPForward, "head"), (DPSGD, "head"), (DPSGD, "tail")]
+)
+def test_no_epsilon_is_kept_for_texts_that_move_each_other(
+    hiding: Callable[[], Hiding], part: str, name: str, alike: bool
+) -> None:
+    """The ledger said the epsilon of parts that keep them apart: 8 for `DPForward`."""
+    client = client_with(hiding(), part, name, alike, batch_first=False)
+    with pytest.raises(ClientError, match=f"the {part} has a layer across the batch, .* no eps"):
+        client.attach(ORDER, None)
+    apart = client_with(hiding(), part, name, alike, batch_first=True)
+    for _ in range(2):  # in the second round, hooks of Opacus are in both parts
+        assert apart.attach(ORDER, None)["num-examples"] == 6
+
+
+@pytest.mark.parametrize(("hiding", "part"), [(Hiding, "head"), (DPForward, "tail")])
+def test_what_no_epsilon_rests_on_may_move_texts(hiding: Callable[[], Hiding], part: str) -> None:
+    client = client_with(hiding(), part, "gru", alike=False, batch_first=False)
+    assert client.attach(ORDER, None)["num-examples"] == 6

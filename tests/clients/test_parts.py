@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, Order, SplitClient
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
@@ -169,14 +169,24 @@ def test_parts_draw_their_own_noise_and_dropout() -> None:
     assert not torch.equal(first == 0, second == 0)
 
 
-@pytest.mark.parametrize("layer", ["BatchNorm", "PatchShuffle"])
+class Centred(nn.Module):
+    """Says nothing of the mean that it takes over the batch."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs - inputs.mean(0)
+
+
+@pytest.mark.parametrize("layer", ["BatchNorm", "PatchShuffle", "a layer across the batch"])
 def test_a_segment_that_ties_examples_to_each_other_is_not_cut(layer: str) -> None:
     """The mixing of an edge that shuffles within the batch would protect less in a part of it."""
     if layer == "BatchNorm":
         client = client_of(Toy(clients=1))
     else:
-        client = client_of()
-        client.segment.norm = PatchShuffle(0.4)
+        segment = TOY.lower().double()
+        mixing: Any = PatchShuffle(0.4) if layer == "PatchShuffle" else Centred()
+        segment.norm = mixing
+        client = SplitClient(segment, client_of().batches.data, batch_size=B, device="cpu")
+        client.attach(ORDER, None)
     with pytest.raises(ClientError, match=f"has {layer}, .* set micro-batches to 1"):
         encode(client, 0, 2)
     assert client.batches.drawn == 0

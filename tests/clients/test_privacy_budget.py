@@ -11,12 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, SplitClient
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import FullShare, Share
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
-from flwr_splitmix.testing.toy import Toy
+from flwr_splitmix.testing.toy import FEATURES, Examples, Toy
 from tests.clients.guarded import (
     DELTA,
     NOISE,
@@ -127,6 +128,37 @@ def test_a_shuffle_across_the_batch_has_no_epsilon() -> None:
     assert client.attach(ORDER, None)["batch-norm"] is True
     with pytest.raises(ClientError, match="has no epsilon: BatchNorm, or another layer across"):
         ask(client, 0, mask(3))
+
+
+class Recurrent(nn.GRU):
+    """A GRU over the batch: `batch_first` was forgotten."""
+
+    def forward(self, inputs: Tensor) -> Tensor:  # type: ignore[override]
+        states: Tensor = super().forward(inputs)[0]
+        return states
+
+
+class Difference(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs - torch.cat([0 * inputs[:1], inputs[:-1]])
+
+
+@pytest.mark.parametrize("black", [False, True], ids=["data", "black"])
+@pytest.mark.parametrize("layer", [Recurrent(N, N), Difference()], ids=["gru", "difference"])
+def test_an_example_that_moves_only_those_behind_it_leaves_no_epsilon(
+    layer: nn.Module, black: bool
+) -> None:
+    """An epsilon was reported and kept, since only the first example's output was looked at."""
+    segment, data = client_of().segment, client_of().batches.data
+    segment.norm = layer.double()
+    if black:
+        data = Examples(torch.zeros(12, N, FEATURES, dtype=torch.float64), torch.arange(12) % 3)
+    budget = PrivacyBudget(delta=DELTA, max_epsilon=1e9)
+    client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
+    assert client.attach(ORDER, None)["batch-norm"] is True
+    with pytest.raises(ClientError, match="has no epsilon: BatchNorm, or another layer across"):
+        ask(client, 0, mask(3))
+    assert spent(client) == 0
 
 
 @pytest.mark.parametrize(

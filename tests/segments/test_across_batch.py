@@ -7,8 +7,9 @@ import threading
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from flwr_splitmix.segments import PatchShuffle
 from flwr_splitmix.segments.across_batch import mixes_examples, needs_whole_batch
 
 FORMS = [
@@ -75,6 +76,54 @@ class Unseeded(nn.Module):
         return images + int.from_bytes(os.urandom(2), "big")
 
 
+class Recurrent(nn.GRU):
+    def forward(self, inputs: Tensor) -> Tensor:  # type: ignore[override]
+        states: Tensor = super().forward(inputs)[0]
+        return states
+
+    def __init__(self, width: int, **options: bool) -> None:
+        super().__init__(width, width, **options)
+
+
+class Causal(nn.TransformerEncoderLayer):
+    """Looks at its example and those before it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, 2, 8)
+
+    def forward(self, inputs: Tensor) -> Tensor:  # type: ignore[override]
+        mask = nn.Transformer.generate_square_subsequent_mask(len(inputs), dtype=inputs.dtype)
+        return super().forward(inputs, src_mask=mask)
+
+
+class Difference(nn.Module):
+    """Subtracts the example before."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs - torch.cat([0 * inputs[:1], inputs[:-1]])
+
+
+class Next(nn.Module):
+    """Adds a little of the example behind."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + 0.01 * torch.cat([inputs[1:], 0 * inputs[:1]])
+
+
+class OwnStatistics(nn.Module):
+    """Centres by the mean over a dimension, and counts its calls."""
+
+    def __init__(self, by: int = 0) -> None:
+        super().__init__()
+        self.by = by
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls: Tensor
+        self.calls += 1
+        return inputs - inputs.mean(self.by, keepdim=True) + self.calls
+
+
 @pytest.mark.parametrize(
     ("module", "expected"),
     [
@@ -86,6 +135,15 @@ class Unseeded(nn.Module):
         (nn.GroupNorm(2, 4), False),
         (nn.LayerNorm(4).to(torch.bfloat16), False),
         (Unseeded(), False),
+        (Recurrent(4), True),
+        (Recurrent(4, batch_first=True), False),
+        (Causal(4), True),
+        (Difference(), True),
+        (Next(), True),
+        (OwnStatistics(), True),
+        (OwnStatistics(by=1), False),
+        (PatchShuffle(), False),
+        (nn.Sequential(PatchShuffle(), Recurrent(4)), True),
     ],
     ids=str,
 )
@@ -100,9 +158,76 @@ def test_a_segment_is_asked_itself(module: nn.Module, expected: bool) -> None:
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
-def test_one_example_alone_tells_nothing() -> None:
-    assert not mixes_examples(OfFunctions(), torch.ones(1, 4, 4))
-    assert not mixes_examples(OfFunctions(), torch.ones(3, 4, 4))
+@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_examples_that_are_all_alike_hide_nothing(number: int, value: float) -> None:
+    """Nothing was tried with four black images at the beginning of the data."""
+    images = torch.full((number, 4, 4), value)
+    assert mixes_examples(nn.TransformerEncoderLayer(4, 2, 8), images)
+    assert mixes_examples(OfFunctions(), images)
+    assert not mixes_examples(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), images)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("place", ["bias", "weight"])
+def test_weights_of_somebodys_choice_hide_nothing(dtype: torch.dtype, place: str) -> None:
+    """A large bias made every difference small beside the largest output."""
+    segment = nn.TransformerEncoderLayer(4, 2, 8, dtype=dtype)
+    with torch.no_grad():
+        if place == "bias":
+            segment.norm2.bias[0] = 1e6
+        else:
+            segment.norm2.bias.fill_(1e6)
+            segment.self_attn.out_proj.weight.fill_(1e-30)
+    assert mixes_examples(segment, torch.randn(4, 4, 4, dtype=dtype))
+
+
+@pytest.mark.parametrize("ids", [[[1, 2, 3, 4], [1, 2, 3, 5]], [[7, 7, 7, 7]], [[0, 0, 0, 0]]])
+def test_ids_are_replaced_by_ids_of_the_table(ids: list[list[int]]) -> None:
+    table = nn.Embedding(8, 4)
+    assert mixes_examples(nn.Sequential(table, Recurrent(4)), torch.tensor(ids))
+    apart = nn.Sequential(table, Recurrent(4, batch_first=True))
+    assert not mixes_examples(apart, torch.tensor(ids))
+
+
+class Categories(nn.Module):
+    """Looks up the first number of each example, which is one of three classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(3, 4)
+        self.rest = Recurrent(4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        looked: Tensor = self.rest(self.table(inputs[:, :1].long()) + inputs[:, 1:, None])
+        return looked
+
+
+def test_a_number_that_is_an_index_stays_in_its_range(caplog: pytest.LogCaptureFixture) -> None:
+    inputs = torch.cat([torch.tensor([[0.0], [2.0], [1.0]]), 100 * torch.rand(3, 5)], 1)
+    assert mixes_examples(Categories(), inputs)
+    assert not caplog.records
+
+
+def test_experts_that_round_otherwise_with_other_examples_do_not_mix_them() -> None:
+    class Experts(nn.Module):
+        """Runs each token through one of two layers, alone or with whichever others come there."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Linear(64, 64) for _ in range(2))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            tokens = inputs.flatten(0, 1)
+            outputs = torch.zeros_like(tokens)
+            chosen = (tokens[:, 0] > 0.5).long()
+            for number, expert in enumerate(self.experts):
+                outputs[chosen == number] = expert(tokens[chosen == number])
+            return outputs.view_as(inputs)
+
+    for seed in range(5):
+        inputs = torch.rand(4, 2, 64, generator=torch.Generator().manual_seed(seed))
+        assert not mixes_examples(Experts(), inputs)
 
 
 def test_a_scripted_batch_norm_is_found() -> None:
@@ -113,7 +238,48 @@ def test_a_segment_that_cannot_be_copied_is_told(caplog: pytest.LogCaptureFixtur
     segment = OfFunctions()
     vars(segment)["lock"] = threading.Lock()
     assert not mixes_examples(segment, torch.arange(12.0).reshape(3, 4))
-    assert "names of its layers only, as it cannot be copied: cannot pickle" in caplog.text
+    assert "may miss that it does: cannot pickle" in caplog.text
+
+
+def test_outputs_that_differ_from_call_to_call_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert not mixes_examples(Unseeded(), torch.arange(12.0).reshape(3, 4))
+    assert "with random weights, its outputs differ from call to call" in caplog.text
+
+
+class Logarithmic(nn.Module):
+    """Has no outputs for most weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((4, 4), 2.0))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.scale.log()
+
+
+def test_a_segment_that_random_weights_do_not_suit_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert not mixes_examples(Logarithmic(), torch.randn(4, 3, 4))
+    assert "with random weights, its outputs are NaN or infinite" in caplog.text
+    assert mixes_examples(nn.Sequential(Logarithmic(), Recurrent(4)), torch.randn(4, 3, 4))
+
+
+class OnlyHalves(nn.Module):
+    """Computes in bfloat16, whatever comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4, dtype=torch.bfloat16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.linear(inputs.bfloat16())
+        return outputs - outputs.mean(0)
+
+
+def test_a_segment_that_computes_in_halves_alone_is_tried(caplog: pytest.LogCaptureFixture) -> None:
+    assert mixes_examples(OnlyHalves(), torch.randn(4, 3, 4))
+    assert not caplog.records
 
 
 class Gated(nn.Module):

@@ -99,6 +99,30 @@ def test_a_gate_that_would_mix_the_batch_leaves_no_epsilon(node: Node) -> None:
     node.end()
 
 
+class Attending(nn.Module):
+    """A lower segment whose examples attend to each other: `batch_first` was forgotten."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.block = nn.TransformerEncoderLayer(TOY.width, 1, 8, dropout=0.0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        smashed: Tensor = self.block(self.inner(inputs.float()))
+        return smashed
+
+
+@pytest.mark.parametrize("value", [0.0, 1e6])
+def test_no_weights_of_the_server_hide_a_layer_across_the_batch(node: Node, value: float) -> None:
+    """One bias of 1e6 did: what examples did to each other was small beside it."""
+    node.lower = Attending(TOY.lower().float())
+    weights = {name: t.clone() for name, t in node.lower.state_dict().items()}
+    weights["block.norm2.bias"][0] = value
+    assert node.begin(arrays=weights)["batch-norm"]
+    refused(node.step([noisy()]), "another layer across the batch")
+    node.end()
+
+
 class InFloat32(nn.Module):
     """A lower segment in float32, as models have it."""
 
