@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -97,29 +97,7 @@ def rows_of(
     pairs = "label" in roles
     needed: list[Role] = ["text", "second"] if pairs else ["question", "answer"]
     needed = [role for role in needed if role in roles]
-    size = len(of[needed[0]])
-    kept = []
-    for row in range(size):
-        empty = [role for role in needed if _is_empty(of[role][row])]
-        if empty_texts == "drop" and empty:
-            continue
-        where = f"row {row + 1} of {source}"
-        for role in needed:
-            _check_text(of[role][row], where, roles[role])
-        for role, values in of.items():
-            if isinstance(values[row], str):
-                check_characters(values[row], f"{where} has in column {roles[role]!r}")
-        kept.append(row)
-    if len(kept) < size:
-        log.warning(
-            "left out for their empty text: %d of %s of %s",
-            size - len(kept),
-            counted(size, "row"),
-            source,
-        )
-    if not kept:
-        columns_read = " and ".join(repr(roles[role]) for role in needed)
-        raise DataError(f"no row of {source} has a text in {columns_read}")
+    kept = _kept_rows(of, roles, needed, source, empty_texts)
 
     def column(role: Role) -> list[Any]:
         return [of[role][row] for row in kept] if role in of else []
@@ -147,6 +125,40 @@ def rows_of(
         tuple(map(str, column("group"))),
         tuple(second) if pairs else (),
     )
+
+
+def _kept_rows(
+    of: Mapping[Role, Sequence[Any]],
+    roles: Mapping[Role, str],
+    needed: Sequence[Role],
+    source: str,
+    empty_texts: EmptyTexts,
+) -> list[int]:
+    """Return which rows have all needed texts, after a check of each; see `rows_of`."""
+    size = len(of[needed[0]])
+    kept = []
+    for row in range(size):
+        empty = any(_is_empty(of[role][row]) for role in needed)
+        if empty_texts == "drop" and empty:
+            continue
+        where = f"row {row + 1} of {source}"
+        for role in needed:
+            _check_text(of[role][row], where, roles[role])
+        for role, values in of.items():
+            if isinstance(values[row], str):
+                check_characters(values[row], f"{where} has in column {roles[role]!r}")
+        kept.append(row)
+    if len(kept) < size:
+        log.warning(
+            "left out for their empty text: %d of %s of %s",
+            size - len(kept),
+            counted(size, "row"),
+            source,
+        )
+    if not kept:
+        columns_read = " and ".join(repr(roles[role]) for role in needed)
+        raise DataError(f"no row of {source} has a text in {columns_read}")
+    return kept
 
 
 def _as_text(value: Any) -> Any:

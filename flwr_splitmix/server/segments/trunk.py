@@ -131,27 +131,10 @@ class TrunkSegment(TrainedSegment):
         """
         self.optimizer.zero_grad()
         self.module.train()  # a checkpointed layer is recomputed and must do the same
-        at_messages: dict[int, list[Tensor]] = {}
-        for passed in self._passed:
-            answered = [client for client in passed.clients if client in gradients]
-            if not answered:
-                continue
-            upstream = torch.cat(
-                [
-                    _joined(gradients[client], passed.outputs)
-                    if client in gradients
-                    else passed.outputs.new_zeros((count, *passed.outputs.shape[1:]))
-                    for client, count in zip(passed.clients, passed.counts, strict=True)
-                ]
-            )
-            torch.autograd.backward(passed.outputs, upstream)
-            assert passed.inputs.grad is not None
-            for client, part in zip(
-                passed.clients, torch.split(passed.inputs.grad, passed.counts), strict=True
-            ):
-                if client in gradients:
-                    at_messages[client] = list(part.chunk(len(gradients[client])))
         passes, self._passed = self._passed, []
+        at_messages: dict[int, list[Tensor]] = {}
+        for passed in passes:
+            at_messages |= _backpropagate(passed, gradients)
         if not at_messages:
             return at_messages
         parts = [part for own in at_messages.values() for part in own]
@@ -225,3 +208,27 @@ def _by_length(messages: Mapping[int, Messages]) -> list[list[int]]:
     for client in sorted(messages):
         groups.setdefault(messages[client].mask.shape[1], []).append(client)
     return list(groups.values())
+
+
+def _backpropagate(
+    passed: _Passed, gradients: Mapping[int, Sequence[Tensor]]
+) -> dict[int, list[Tensor]]:
+    """Backpropagate through one forward pass; return the gradients at the answerers' messages."""
+    if gradients.keys().isdisjoint(passed.clients):
+        return {}
+    upstream = torch.cat(
+        [
+            _joined(gradients[client], passed.outputs)
+            if client in gradients
+            else passed.outputs.new_zeros((count, *passed.outputs.shape[1:]))
+            for client, count in zip(passed.clients, passed.counts, strict=True)
+        ]
+    )
+    torch.autograd.backward(passed.outputs, upstream)
+    assert passed.inputs.grad is not None
+    parts = torch.split(passed.inputs.grad, passed.counts)
+    return {
+        client: list(part.chunk(len(gradients[client])))
+        for client, part in zip(passed.clients, parts, strict=True)
+        if client in gradients
+    }
