@@ -164,8 +164,9 @@ def _mixes(
 
     def run(batch: Tensor) -> Tensor:
         for name, buffer in segment.named_buffers():  # a call may change them for the next
-            if not torch.equal(buffer, kept[name]):
-                buffer.copy_(kept[name])
+            was = kept.get(name, buffer)
+            if was.shape == buffer.shape and not torch.equal(was, buffer):
+                buffer.copy_(was)
         with torch_seed(batch.device, 0), seeded_as_torch(), seeded_secrets():
             outputs = segment(batch.clone(), *others)
         if not isinstance(outputs, Tensor) or not outputs.dim() or len(outputs) != len(batch):

@@ -110,6 +110,15 @@ class Next(nn.Module):
         return inputs + 0.01 * torch.cat([inputs[1:], 0 * inputs[:1]])
 
 
+class Caching(nn.Module):
+    """Makes a table of positions on its first call."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not hasattr(self, "places"):
+            self.register_buffer("places", torch.arange(inputs.shape[1])[:, None])
+        return inputs + self.get_buffer("places")
+
+
 class OwnStatistics(nn.Module):
     """Centres by the mean over a dimension, and counts its calls."""
 
@@ -140,6 +149,7 @@ class OwnStatistics(nn.Module):
         (Causal(4), True),
         (Difference(), True),
         (Next(), True),
+        (nn.Sequential(Caching(), Recurrent(4)), True),
         (OwnStatistics(), True),
         (OwnStatistics(by=1), False),
         (PatchShuffle(), False),
