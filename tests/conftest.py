@@ -50,7 +50,7 @@ def seeded_draws() -> None:
 
 @pytest.fixture(scope="module")
 def frozen_objects() -> None:
-    """Keep what the tests before have left out of what a test looks for in `gc.get_objects`."""
+    """Keep what earlier tests have left out of `gc.get_objects`, and of collections of garbage."""
     gc.collect()
     gc.freeze()
 

@@ -38,6 +38,8 @@ from tests.server.one_liar import (
     liar,
 )
 
+pytestmark = pytest.mark.usefixtures("frozen_objects")  # Bulyan collects garbage
+
 SOUND = 0.75
 ANY: dict[str, Any] = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
