@@ -65,20 +65,20 @@ def run(
 
     try:
         connection = read_connection(superlink)
+        if remark := check_environment(connection):
+            typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
     except SuperLinkError as error:
         _fail(str(error))
     values, changed = _checked(
         app, run_config or [], run_dir, nodes, federation_config, here=connection.local
     )
     try:
-        if remark := check_environment(connection):
-            typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
         flwr = Flwr(superlink)
         option = "run-dir" if run_dir is None else "--run-dir"
         check_writable(values.get("run-dir"), option, _LOGS)
         options = _federation(nodes, federation, federation_config)
         words = run_config_text(changed)
-    except (FlwrError, SuperLinkError, RunError) as error:
+    except (FlwrError, RunError) as error:
         _fail(str(error))
     with terminated_as_interrupted():
         try:
