@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the home of those that are kept."""
+"""Files that are written whole or not at all, and the home of those kept; without torch."""
 
 from __future__ import annotations
 
