@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.placing import (
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.attacks.steps import Batches, Orders, Step
 from flwr_splitmix.mixers import Group, InputShare, Member, Mixed, Mixer, Share
-from flwr_splitmix.mixers.shuffled import ShuffledMixed
+from flwr_splitmix.mixers.shuffled import ShuffledMixed, rearranged
 from flwr_splitmix.seeding import frozen_generator
 
 
@@ -178,8 +178,8 @@ def _of_mixtures(step: Step, mixed: Mixed, upper_only: bool) -> list[Release]:
     if not upper_only and isinstance(mixed, ShuffledMixed):
         # The sum exists before the mixer shuffles it.
         back, prefix = mixed.order.argsort(dim=1), step.plan.shape.prefix
-        smashed = _rearranged(smashed, back, prefix)
-        gradient = None if gradient is None else _rearranged(gradient, back, prefix)
+        smashed = rearranged(smashed, back, prefix)
+        gradient = None if gradient is None else rearranged(gradient, back, prefix)
     releases = []
     for row in _rows(step, mixed):
         owners = owners_of(row.members, step.plan.shape)
@@ -252,9 +252,3 @@ def _mixture_origin(
         order = row.mixed.order[row.here]
         owners = None if owners is None else owners.gather(1, order)
     return Origin(own.sources, own.members, order, owners)
-
-
-def _rearranged(tokens: Tensor, order: Tensor, prefix: int) -> Tensor:
-    patches = tokens[:, prefix:]
-    moved = patches.gather(1, order[:, :, None].expand_as(patches))
-    return torch.cat([tokens[:, :prefix], moved], dim=1) if prefix else moved

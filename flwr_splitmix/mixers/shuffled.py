@@ -110,17 +110,18 @@ class Shuffled(WrappedMixer):
         assert isinstance(plan, ShuffledPlan)
         mixed = self.mixer.merge(uploads, plan, num_classes=num_classes, device=device)
         order = plan.order(len(mixed.sources)).to(mixed.smashed.device)
-        smashed = _rearranged(mixed.smashed, order, plan.shape.prefix)
+        smashed = rearranged(mixed.smashed, order, plan.shape.prefix)
         return grow(replace(mixed, smashed=smashed), ShuffledMixed, order=order)
 
     def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
         """Put the gradient back in order, then give each client its own."""
         assert isinstance(mixed, ShuffledMixed)
-        ordered = _rearranged(gradient, mixed.order.argsort(dim=1), plan.shape.prefix)
+        ordered = rearranged(gradient, mixed.order.argsort(dim=1), plan.shape.prefix)
         return self.mixer.split(ordered, mixed, plan)
 
 
-def _rearranged(tokens: Tensor, order: Tensor, prefix: int) -> Tensor:
+def rearranged(tokens: Tensor, order: Tensor, prefix: int) -> Tensor:
+    """Return tokens (b, prefix + N, d) with each example's patches in its `order`, int64 (b, N)."""
     patches = tokens[:, prefix:]
     moved = patches.gather(1, order[:, :, None].expand_as(patches))
     return torch.cat([tokens[:, :prefix], moved], dim=1) if prefix else moved

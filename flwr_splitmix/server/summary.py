@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import torch
+
+from flwr_splitmix.files import finite
 
 
 def summarise(
@@ -37,7 +38,7 @@ def summarise(
         "evaluated_round": last.get("round"),
         **{key: value for key, value in last.items() if key.startswith("eval_")},
         "loss": rows[-1]["loss"] if rows else None,
-        "epsilon": _json_number(rows[-1].get("epsilon")) if rows else None,
+        "epsilon": finite(rows[-1].get("epsilon")) if rows else None,
         "versions": {
             "python": platform.python_version(),
             "flwr": version("flwr"),
@@ -52,8 +53,3 @@ def summarise(
         "model": model,
         "wall_s": round(seconds, 3),
     }
-
-
-def _json_number(value: float | None) -> float | str | None:
-    """Return a number for JSON, with infinity as text."""
-    return "inf" if value is not None and math.isinf(value) else value
