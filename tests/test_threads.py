@@ -20,6 +20,29 @@ APPS = [
 ]
 NOTHING = dict.fromkeys(POLICY)
 
+UP_TO_TORCH = """
+import flwr.clientapp, flwr.serverapp
+
+class Reached(BaseException):
+    pass
+
+class Torch:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "torch":
+            raise Reached
+
+sys.meta_path.insert(0, Torch)
+sys.path[0] = {folder!r}
+try:
+    import {module}
+except Reached:
+    pass
+else:
+    raise AssertionError("nothing imports torch, or Flower did")
+"""
+"""Imports an app as Flower does, with modules of its own in the process already, up to torch."""
+
 
 def policy_after(program: str, **environment: str) -> dict[str, str | None]:
     """Return what a new process that runs a program has in its environment."""
@@ -54,8 +77,5 @@ def test_too_late_changes_nothing() -> None:
 
 @pytest.mark.parametrize("file", APPS, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_the_apps_import_the_package_before_torch(file: Path) -> None:
-    """As Flower loads them: with modules of its own in the process already."""
-    flower = "import flwr.clientapp, flwr.serverapp"
-    assert (
-        policy_after(f"{flower}; sys.path[0] = {str(file.parent)!r}; import {file.stem}") == POLICY
-    )
+    program = UP_TO_TORCH.format(folder=str(file.parent), module=file.stem)
+    assert policy_after(program) == POLICY
