@@ -97,8 +97,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a copy of the package to which the method was added."""
     home = tmp_path_factory.mktemp("with_a_new_method")
     package = home / "flwr_splitmix"
-    # With what is compiled already: of a file that is written anew Python sees that it is not.
-    shutil.copytree(ROOT / "flwr_splitmix", package, copy_function=os.symlink)
+    shutil.copytree(
+        ROOT / "flwr_splitmix",
+        package,
+        copy_function=os.symlink,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     (package / "mixers" / "turned.py").write_text(MIXER, encoding="utf-8")
     (package / "strategies" / "turned_sl.py").write_text(STRATEGY, encoding="utf-8")
     catalogue = (package / "methods.py").read_text(encoding="utf-8")
