@@ -74,6 +74,8 @@ class RoundBegun:
         round from. None if nothing is averaged.
     nodes
         Client indices of the participating nodes: the clients themselves, or behind mixing groups.
+    rounded
+        Whether the link rounds uploads to a narrower format.
     """
 
     server_round: int
@@ -82,6 +84,7 @@ class RoundBegun:
     descriptions: Mapping[int, Mapping[str, Any]]
     segment: Callable[[], Mapping[str, Tensor]] | None = None
     nodes: Sequence[int] = ()
+    rounded: bool = False
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) ->
         )
 
 
-def check_apart(hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBatch) -> None:
+def check_apart(hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBatch) -> bool:
     """Refuse a head or tail on which an epsilon rests and that does not keep a batch's texts apart.
 
     No epsilon covers the lengths of texts, so masks stay as they are in the trial.
@@ -56,22 +56,30 @@ def check_apart(hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBat
     texts
         A few of the client's, on its device.
 
+    Returns
+    -------
+    Whether that is known for any weights; else it is to be checked again under other ones.
+
     Raises
     ------
     ClientError
         If the names of its layers, or a trial on these texts, show that it does not.
     """
+    known = True
     for part in hiding.apart:
         segment = head if part == "head" else tail
         layer = needs_whole_batch(segment)
         if not layer:
             inputs = texts.ids if part == "head" else _states_like(head, texts)
-            layer = MIXING_LAYERS if mixes_examples(segment, inputs, texts.mask) else ""
+            mixes = mixes_examples(segment, inputs, texts.mask)
+            known &= mixes is not None
+            layer = MIXING_LAYERS if mixes else ""
         if layer:
             raise ClientError(
                 f"the {part} has {layer}, by which a text changes what others in its batch "
                 f"send or teach, so there is no epsilon: take a {part} without {layer}"
             )
+    return known
 
 
 def _states_like(head: nn.Module, texts: TextBatch) -> Tensor:

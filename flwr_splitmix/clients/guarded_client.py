@@ -132,12 +132,21 @@ class GuardedClient(Client):
         """The layers by which examples change each other's smashed data; "" if there are none."""
         return needs_whole_batch(self.segment) or self._mixes
 
-    def _find_mixing_layers(self, inputs: Tensor) -> None:
-        """Look whether examples change each other's smashed data; `inputs` are some of them."""
-        if not self._whole_batch and mixes_examples(self.segment, inputs):
+    def _find_mixing_layers(self, inputs: Tensor) -> bool:
+        """Look whether examples change each other's smashed data; `inputs` are some of them.
+
+        Returns
+        -------
+        Whether that is known for any weights; else it is to be looked for under other ones.
+        """
+        if self._whole_batch:
+            return True
+        mixes = mixes_examples(self.segment, inputs)
+        if mixes:
             self._mixes = MIXING_LAYERS
             if self.guard is not None:
                 self.guard.across_batch = True
+        return mixes is not None
 
     def _admit_evaluation(self) -> None:
         """Charge test data that are about to leave without noise, or refuse to send them."""

@@ -136,7 +136,7 @@ class UShapeClient(GraphlessExchanges):
         self.repeatable_secrets = repeatable_secrets
         self._asked: AskedTexts | None = None
         self._first_weights: FirstWeights | None = None
-        self._kept_apart = False
+        self._looked = False
         self._due = self._calibrated = 0
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
@@ -196,9 +196,8 @@ class UShapeClient(GraphlessExchanges):
             )
             self.ends.load(arrays)
         width = self.ends.width(self._first_texts(1))
-        if self.hiding.accounts and not self._kept_apart:  # once: it holds for any weights
-            check_apart(self.hiding, self.head, self.tail, self._first_texts(FEW))
-            self._kept_apart = True
+        if self.hiding.accounts and not self._looked:
+            self._looked = check_apart(self.hiding, self.head, self.tail, self._first_texts(FEW))
         self.hiding.attach(
             ClientSide(
                 head=self.head,

@@ -105,6 +105,11 @@ class AutoLink(Link):
         """That of the chosen link."""
         return self.chosen.virtual_nodes
 
+    @property
+    def rounds_uploads(self) -> bool:
+        """That of the chosen link."""
+        return self.chosen.rounds_uploads
+
     def open(self, grid: Grid | None) -> None:
         """Check that there is a grid; the link is chosen in `directory`."""
         needed(grid, NAME)

@@ -270,6 +270,11 @@ class Link(ABC):
         """Number of virtual nodes of a simulation, once asked; 0 with SuperNodes; None: neither."""
         return None
 
+    @property
+    def rounds_uploads(self) -> bool:
+        """Whether floating-point uploads are rounded to a narrower format on the way."""
+        return False
+
     @abstractmethod
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
         """Return the available nodes, client index -> node id, sorted.

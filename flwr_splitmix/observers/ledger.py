@@ -75,6 +75,7 @@ class PrivacyLedger(Observer):
         self._parts_of: dict[int, int] = {}
         self._parts_left: dict[int, int] = {}
         self._private_tests = False
+        self._rounded = False
         self._said: set[tuple[str, ...]] = set()
         self._warned = False
 
@@ -91,7 +92,8 @@ class PrivacyLedger(Observer):
         return f"client {worst}: {self.ledgers[worst].statement(self.delta)}"
 
     def on_begin(self, event: RoundBegun) -> None:
-        """Record each client's position in its data."""
+        """Record each client's position in its data, and whether its uploads are rounded."""
+        self._rounded = event.rounded
         attempts = {
             client: max(event.attempts.get(client, 0), self.unfinished(client))
             for client in event.descriptions
@@ -197,7 +199,7 @@ class PrivacyLedger(Observer):
     def on_step(self, event: StepDone) -> None:
         """Charge the mixtures, if the server sees only these (`trusted_mixer`)."""
         if self.trusted_mixer and event.plan is not None and event.mixed is not None:
-            self.charge_sums(event.plan, event.mixed)
+            self.charge_sums(event.plan, event.mixed, rounded=self._rounded)
 
     def charge_sums(self, plan: Plan, mixed: Mixed, *, rounded: bool = False) -> None:
         """Charge a step's mixtures to the clients whose uploads are in them, and to no others.

@@ -140,7 +140,8 @@ def numbers_of(clients: int | Collection[int] | None) -> tuple[int, ...]:
     """Return the numbers of clients that a step may have; () if they are not known."""
     if clients is None:
         return ()
-    return (clients,) if isinstance(clients, int) else tuple(clients)
+    several = clients if isinstance(clients, Collection) else (clients,)
+    return tuple(whole_number("clients", number) for number in several)
 
 
 def _log_mean_exp(slopes: Floats, values: Floats, chances: Floats) -> Floats:

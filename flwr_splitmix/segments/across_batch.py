@@ -63,7 +63,7 @@ def enough_values(segment: str) -> Iterator[None]:
         ) from error
 
 
-def mixes_examples(segment: nn.Module, inputs: Tensor, *others: Tensor) -> bool:
+def mixes_examples(segment: nn.Module, inputs: Tensor, *others: Tensor) -> bool | None:
     """Return whether an example's output in training changes with the others of its batch.
 
     Finds what `needs_whole_batch` cannot see, such as attention over the batch
@@ -82,9 +82,9 @@ def mixes_examples(segment: nn.Module, inputs: Tensor, *others: Tensor) -> bool:
 
     Returns
     -------
-    False also if it cannot be told, which a warning says: if the segment cannot be copied or fails
-    with random weights, or if its outputs differ from call to call although the generators are
-    seeded.
+    An answer holds for any weights. None if it cannot be told, which a warning says: if the segment
+    cannot be copied or fails with random weights, or if its outputs differ from call to call
+    although the generators are seeded.
     """
     rows = torch.arange(FEW, device=inputs.device) % len(inputs)
     few, others = inputs[rows], tuple(each[rows] for each in others)
@@ -108,7 +108,7 @@ def mixes_examples(segment: nn.Module, inputs: Tensor, *others: Tensor) -> bool:
         type(segment).__name__,
         why,
     )
-    return False
+    return None
 
 
 def _has_halves(segment: nn.Module) -> bool:

@@ -347,6 +347,7 @@ class RoundLoop(RoundMessages):
                 {client: clients.descriptions[client] for client in clients.alive},
                 partial(to_tensors, arrays) if averages else None,
                 clients.nodes,
+                self.link is not None and self.link.rounds_uploads,
             )
         )
 

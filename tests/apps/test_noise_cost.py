@@ -130,6 +130,22 @@ def test_steps_without_some_clients_leave_others_over() -> None:
     assert planned(4, **summed, **skipping, trusted_mixer=True) == alone
 
 
+@pytest.mark.parametrize("strategy", ["DPMixSL", "DPCutMixSL"])
+def test_sums_of_uploads_that_are_rounded_on_the_wire_are_planned_as_seen_alone(
+    strategy: str,
+) -> None:
+    seen = {"strategy": strategy, "smashed_noise": "all", "clamp_labels": False}
+    alone, summed, rounded = (
+        planned(4, **seen, link="stream", **more)
+        for more in (
+            {"wire_dtype": "bfloat16"},
+            {"trusted_mixer": True},
+            {"trusted_mixer": True, "wire_dtype": "bfloat16"},
+        )
+    )
+    assert summed < rounded == alone
+
+
 def test_who_is_left_over_in_many_steps_is_planned_to_send_everything() -> None:
     """Masks drawn in each step do not average that out."""
     steps = {"steps_per_round": 40}

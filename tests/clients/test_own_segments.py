@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -299,3 +300,29 @@ def test_test_sets_are_checked_at_once_like_training_data(name: str, data: Any, 
         SplitClient(Lower(), DATA, **given)
     given = {name: list(zip(INPUTS, LABELS, strict=True))}
     assert SplitClient(Lower(), DATA, **given).tests  # a list of pairs is a data set
+
+
+class Copied(Lower):
+    """Keeps a record of its copies; some cannot be made."""
+
+    def __init__(self, copies: list[bool], possible: bool) -> None:
+        super().__init__()
+        self.copies, self.possible = copies, possible
+
+    def __deepcopy__(self, memo: Any) -> Lower:
+        self.copies.append(self.possible)
+        if not self.possible:
+            raise RuntimeError("it has no copies")
+        return Lower()
+
+
+@pytest.mark.parametrize(("possible", "times"), [(True, 1), (False, 2)])
+def test_only_a_trial_of_layers_that_was_incomplete_is_made_again(
+    possible: bool, times: int
+) -> None:
+    """A complete one holds for any weights; of the other, trained weights may show more."""
+    copies: list[bool] = []
+    client = SplitClient(Copied(copies, possible), DATA, batch_size=4, device="cpu")
+    for server_round in (1, 2):
+        client.attach(replace(ORDER, server_round=server_round), None)
+    assert copies == [possible] * times

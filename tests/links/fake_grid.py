@@ -134,6 +134,10 @@ class OnFakeGrid(Link):
         self.link = link
         self.fake = grid
 
+    @property
+    def rounds_uploads(self) -> bool:
+        return self.link.rounds_uploads
+
     def open(self, grid: Grid | None) -> None:
         self.link.open(self.fake.grid)
 

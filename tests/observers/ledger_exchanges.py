@@ -40,11 +40,12 @@ def cost(kept: int) -> float:
 def begin(
     ledger: PrivacyLedger, server_round: int = 1, *, attempt: int = 0, averaged: bool = False,
     clients: Sequence[int] = (0,), described: Mapping[str, Any] | None = None,
+    rounded: bool = False,
 ) -> None:  # fmt: skip
     description = {**DESCRIBED, "state-round": server_round - 1, **(described or {})}
     attempts = dict.fromkeys(clients, attempt)
     descriptions = dict.fromkeys(clients, description)
-    ledger.on_begin(RoundBegun(server_round, attempts, averaged, descriptions))
+    ledger.on_begin(RoundBegun(server_round, attempts, averaged, descriptions, rounded=rounded))
 
 
 def send(

@@ -97,6 +97,19 @@ def test_a_sum_of_uploads_in_16_bits_hides_no_more_than_each_of_them(
     assert trusted == (alone / 2 if summed else alone)
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+def test_a_sum_of_uploads_that_are_rounded_on_the_wire_hides_no_more_either(rounded: bool) -> None:
+    share = noisy(WeightedShare(lam=0.5), clamp_labels=False)
+    ledgers = PrivacyLedger(DELTA, trusted_mixer=True), PrivacyLedger(DELTA)
+    for ledger in ledgers:
+        begin(ledger, clients=(0, 1), rounded=rounded)
+        for client in (0, 1):
+            send(ledger, share, client=client)
+        mixed(ledger, [(0, share), (1, share)], came={0, 1})
+    trusted, alone = (spent(ledger, 0) for ledger in ledgers)
+    assert trusted == (alone if rounded else alone / 2)
+
+
 def test_an_untrusted_mixer_has_seen_everything_before_it_mixes() -> None:
     ledger = PrivacyLedger(DELTA)
     begin(ledger, clients=(0, 1))

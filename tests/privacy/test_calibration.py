@@ -161,6 +161,7 @@ def test_a_plan_for_several_numbers_of_clients_holds_whichever_come(k_times: boo
     each = [replace(plan, kept=replace(masks, clients=n)).rho for n in (4, 5, 6)]
     assert plan.rho >= max(each)
     assert replace(plan, kept=replace(masks, clients=(5,))).rho == each[1]
+    assert replace(plan, kept=replace(masks, clients=np.int64(5)))  # type: ignore[arg-type].rho == each[1]
     rng = np.random.default_rng(0)
     totals = np.zeros(runs)
     for run in range(runs):

@@ -39,7 +39,7 @@ class NoisyUploads:
         release = release_of(share, geometry.prefix + geometry.patches, geometry.width)
         # Of uploads that are rounded before they are added, each is charged as seen alone, and so
         # is one of a group from which the others may be left out as too late.
-        rounded = config.link_via and config.wire_dtype != "keep"
+        rounded = config.wire_dtype != "keep"
         summed = (config.trusted_mixer or config.link_via) and not (rounded or config.pace.skips)
         # The ratios of the masks are the plan's.
         release = replace(

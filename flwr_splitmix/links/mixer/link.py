@@ -126,6 +126,11 @@ class MixerLink(RunLink):
         self._nameless = secrets.token_hex(8)
         self._unread: set[str] = set()
 
+    @property
+    def rounds_uploads(self) -> bool:
+        """Whether `wire_dtype` is a narrower format."""
+        return self.wire_dtype != "keep"
+
     def open(self, grid: Grid | None) -> None:
         """Check the request and log the address that nodes dial; each round connects anew.
 

@@ -129,6 +129,11 @@ class StreamLink(RunLink):
         self._server: StreamServer | None = None
         self._unread: set[str] = set()
 
+    @property
+    def rounds_uploads(self) -> bool:
+        """Whether `wire_dtype` is a narrower format."""
+        return self.wire_dtype != "keep"
+
     def open(self, grid: Grid | None) -> None:
         """Start listening.
 

@@ -27,18 +27,25 @@ def begun(ledgers: RunLedgers, run: str, server_round: int = 1, attempt: int = 0
     return ledger
 
 
+MEMBERS = tuple(Member(client, SHARE) for client in CLIENTS)
+PLAN = Plan(SmashedShape(4, N, D, classes=L), ((Group(MEMBERS),),))
+
+
+def ask(ledger: RoundLedger) -> None:
+    """Let both clients be asked for a batch."""
+    for client in CLIENTS:
+        ledger.observe(Exchange(1, client, "step", "down", {"plan": PLAN.for_node(client)}, 0))
+
+
 def step(ledger: RoundLedger) -> None:
     """Let both clients be asked, answer, and be mixed."""
-    members = tuple(Member(client, SHARE) for client in CLIENTS)
-    plan = Plan(SmashedShape(4, N, D, classes=L), ((Group(members),),))
+    ask(ledger)
     for client in CLIENTS:
-        asked = {"plan": plan.for_node(client)}
-        ledger.observe(Exchange(1, client, "step", "down", asked, 0))
         # More than was asked for: the server never sees it.
         sent = {"smashed": [], "labels": [], "diary": torch.ones(3)}
         ledger.observe(Exchange(1, client, "step", "up", sent, 12))
     nothing = torch.zeros(())
-    ledger.charge(plan, Mixed(nothing, nothing, (Source(0, members, 1.0),)))
+    ledger.charge(PLAN, Mixed(nothing, nothing, (Source(0, MEMBERS, 1.0),)))
 
 
 def test_rounds_of_a_run_add_up_and_another_run_has_its_own() -> None:
@@ -105,7 +112,7 @@ def test_a_round_that_was_begun_before_is_paid_for(attempt: int, unfinished: boo
     def spent(attempt: int, unfinished: bool) -> float:
         ledgers = RunLedgers()
         if unfinished:
-            begun(ledgers, "one")
+            ask(begun(ledgers, "one"))
         ledger = begun(ledgers, "one", attempt=attempt)
         step(ledger)
         return ledger.finish(()).epsilon
