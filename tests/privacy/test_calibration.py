@@ -159,9 +159,10 @@ def test_a_plan_for_several_numbers_of_clients_holds_whichever_come(k_times: boo
     )
     plan = ReleasePlan(release=release, passes=passes, delta=0.1, kept=masks, k=k)
     each = [replace(plan, kept=replace(masks, clients=n)).rho for n in (4, 5, 6)]
+    of_numpy: Any = np.int64(5)
     assert plan.rho >= max(each)
     assert replace(plan, kept=replace(masks, clients=(5,))).rho == each[1]
-    assert replace(plan, kept=replace(masks, clients=np.int64(5)))  # type: ignore[arg-type].rho == each[1]
+    assert replace(plan, kept=replace(masks, clients=of_numpy)).rho == each[1]
     rng = np.random.default_rng(0)
     totals = np.zeros(runs)
     for run in range(runs):
