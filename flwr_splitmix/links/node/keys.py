@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from flwr_splitmix.links.link import LinkError
@@ -24,14 +23,20 @@ OPTIONAL = (STATE_DIR, CERTIFICATE, KEY, MIXER, MIXER_CA, POLICY, *POLICY_KEYS)
 
 _ALIASES = {
     "eps": "max-epsilon",
+    "epsilon": "max-epsilon",
     "maxeps": "max-epsilon",
+    "maximumepsilon": "max-epsilon",
     "alloweval": "allow-evaluation",
     "allowavg": "allow-averaging",
+    "allowaverage": "allow-averaging",
+    "allowbench": "allow-benchmark",
+    "allowplaintext": "allow-plain",
+    "allowtrain": "allow-training",
 }
-"""Common short forms, folded, that no measure of likeness finds."""
+"""Other forms of our keys, folded."""
 
-_LIKENESS = 0.82
-"""Least ratio of `difflib` of two keys, folded, of which one may be the other misspelt."""
+_OWN = ("statsdir", "stagedir")
+"""Likely keys of apps, folded, that are one letter away from one of ours."""
 
 
 def check_keys(keys: Iterable[str]) -> None:
@@ -47,17 +52,27 @@ def check_keys(keys: Iterable[str]) -> None:
     for key in keys:
         if key not in (*OPTIONAL, INDEX) and (meant := _meant(key)):
             raise LinkError(
-                f"this node's configuration has {key!r}, which nothing reads, so the node would be "
-                f"without what it seems to mean; did you mean {meant!r}? An app's own key needs a "
-                "name less like it"
+                f"this node's configuration has {key!r}, which flwr-splitmix does not read, so the "
+                f"node would be without what it seems to mean; did you mean {meant!r}? An app's "
+                "own key needs a name less like it"
             )
 
 
 def _meant(key: str) -> str:
     """Return the key that another one seems to mean, or ""."""
-    folded = {_fold(known): known for known in OPTIONAL} | _ALIASES
-    near = difflib.get_close_matches(_fold(key), folded, n=1, cutoff=_LIKENESS)
-    return folded[near[0]] if near else ""
+    folded = _fold(key)
+    if folded in _OWN:
+        return ""
+    near = (known for known in OPTIONAL if _is_near(folded, _fold(known)))
+    return _ALIASES.get(folded) or next(near, "")
+
+
+def _is_near(one: str, other: str) -> bool:
+    """Return whether at most one letter is added, missing or another, or two are swapped."""
+    while one and one[:1] == other[:1]:
+        one, other = one[1:], other[1:]
+    swapped = other[1::-1] + other[2:]
+    return one[1:] == other[1:] or one[1:] == other or one == other[1:] or one == swapped
 
 
 def _fold(key: str) -> str:

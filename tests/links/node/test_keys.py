@@ -17,6 +17,8 @@ from tests.links.node.worst_server import Node, noisy
     [
         ("link_via", "link-via"),
         ("link-vai", "link-via"),
+        ("link-vis", "link-via"),
+        ("link-va", "link-via"),
         ("linkvia", "link-via"),
         ("LINK-VIA", "link-via"),
         ("link_via_ca", "link-via-ca"),
@@ -45,16 +47,20 @@ def test_a_misspelt_key_is_named_with_the_one_that_is_meant(
 ) -> None:
     """A node dialled what the server named, began another ledger, or had no policy."""
     with pytest.raises(
-        LinkError, match=f"has '{key}', which nothing reads.* did you mean '{meant}'"
+        LinkError,
+        match=f"has '{key}', which flwr-splitmix does not read.* did you mean '{meant}'",
     ):
         Node(tmp_path, {key: 1.0}).begin()
 
 
 def test_keys_of_an_app_are_left_alone(tmp_path: Path) -> None:
+    """Of max-steps, a node was asked whether it means max-epsilon."""
     own = (
         "num-partitions", "dataset", "test-dataset", "images", "data-path", "data_dir", "site",
         "hospital", "device", "cache-dir", "label", "public", "training-data", "seed", "alpha",
-        "link-speed", "allow-download", "certificate", "x", "",
+        "link-speed", "allow-download", "certificate", "max-steps", "max-epochs", "data-dir",
+        "stats-dir", "stats_dir", "static-dir", "stage-dir", "start-dir", "key-file", "state-dict",
+        "x", "",
     )  # fmt: skip
     node = Node(tmp_path, dict.fromkeys(own, "y"))
     node.begin()
