@@ -57,12 +57,15 @@ def audit_log(
     reasons = Counter(entry["refused"] for entry in entries if "refused" in entry)
     for reason, count in reasons.most_common():
         typer.echo(f"rejected {counted(count, 'time')}: {reason}")
+    addressed = [entry for entry in entries if "to" in entry]  # earlier versions did not write it
     to: Counter[str] = Counter()
-    for entry in entries:
-        if "to" in entry:  # earlier versions did not write it
-            to[entry["to"]] += entry.get("bytes", 0)
+    for entry in addressed:
+        if "bytes" in entry:
+            to[entry["to"]] += entry["bytes"]
     for address, nbytes in to.items():
         typer.echo(f"{megabytes(nbytes)} sent to {address}")
+    for address in dict.fromkeys(entry["to"] for entry in addressed if entry["to"] not in to):
+        typer.echo(f"nothing sent to {address} (rejected)")
     sent = sum(entry.get("bytes", 0) for entry in entries)
     typer.echo(
         f"{counted(len(entries), 'line')}, {megabytes(sent)} sent, "

@@ -55,6 +55,17 @@ def test_it_says_where_uploads_went(splitmix: Splitmix, path: Path) -> None:
     ]
 
 
+def test_an_address_that_was_refused_got_nothing(splitmix: Splitmix, path: Path) -> None:
+    """It said "0.0 MB sent to" it."""
+    for address, exchange in (("mixer:1", "step"), ("evil:1", "round"), ("evil:1", "round")):
+        log = AuditLog(path, {"run": "psl-1", "round": 3, "client": 0, "to": address}, strict=True)
+        if exchange == "step":
+            log.write(exchange, {"smashed": [torch.zeros(1_000_000)]}, step=0)
+        log.refuse(exchange, "not there")
+    lines = splitmix("audit-log", str(path)).stdout.splitlines()
+    assert lines[-3:-1] == ["4.0 MB sent to mixer:1", "nothing sent to evil:1 (rejected)"]
+
+
 def test_as_json_it_prints_every_line(splitmix: Splitmix, path: Path) -> None:
     entries = json.loads(splitmix("audit-log", str(path), "--format", "json").stdout)
     assert [entry["bytes"] for entry in entries if "bytes" in entry] == [16016, 16016]

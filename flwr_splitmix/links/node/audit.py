@@ -17,6 +17,9 @@ from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
+SUPERLINK = "the SuperLink"
+"""Where Flower's own messages go: they have no address of the link."""
+
 
 class AuditLog:
     """Writes a line for each reply of one client in one round, before the reply leaves.
@@ -26,7 +29,7 @@ class AuditLog:
     path
         The file, an append-only journal of JSON lines; None keeps none.
     facts
-        Entries of every line: run, round, client.
+        Entries of every line: run, round, client, address of the link.
     strict
         Whether nothing may leave unless it is logged, with each line flushed to disk.
 
@@ -62,6 +65,7 @@ class AuditLog:
         part: int | None = None,
         share: Any = None,
         epsilon: float | None = None,
+        to: str = "",
     ) -> None:
         """Log what leaves.
 
@@ -77,6 +81,8 @@ class AuditLog:
             The server's plan, as plain values.
         epsilon
             The epsilon that the client has spent, this reply included.
+        to
+            Where it goes, unless to the address of the link.
         """
         items = list(_items(content, ""))
         self._append(
@@ -88,6 +94,7 @@ class AuditLog:
                 "bytes": sum(item.get("bytes", 0) for item in items),
                 "share": share,
                 "epsilon": finite(epsilon),
+                **({"to": to} if to else {}),
             }
         )
 

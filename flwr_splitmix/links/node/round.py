@@ -16,6 +16,7 @@ from flwr_splitmix.clients import FORESEEN, Client
 from flwr_splitmix.links.errors import public_sentence
 from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import LinkError, Outcome
+from flwr_splitmix.links.node.audit import SUPERLINK
 from flwr_splitmix.links.node.given import ORDERS, WEIGHTS, OriginStore, orders_of
 from flwr_splitmix.links.node.guards import NodeGuards
 from flwr_splitmix.links.node.pinned import pinned
@@ -56,7 +57,8 @@ def serve_round(
         with _keeping(host, ticket, only_if_it_fails=True):
             _serve(host, ticket, context, description, guards)
         returned, metrics, warning = host.finish(ticket)
-        guards.audit.write("release", {"lower-segment": returned, "metrics": dict(metrics)})
+        released = {"lower-segment": returned, "metrics": dict(metrics)}
+        guards.audit.write("release", released, to=SUPERLINK)
     except Exception as error:
         # The server gets one line; a traceback is logged here if it tells more.
         foreseen = isinstance(error, (*FORESEEN, LinkError))

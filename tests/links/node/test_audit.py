@@ -91,6 +91,8 @@ def test_a_round_begins_and_ends_in_the_audit_log(tmp_path: Path) -> None:
     grid.wait()
     first, *_, last = read_journal(tmp_path / "audit-0.jsonl")
     assert (first["exchange"], last["exchange"]) == ("attach", "release")
+    assert first["to"].startswith("127.0.0.1:")
+    assert last["to"] == "the SuperLink"  # it is the reply to Flower's message
     assert "num-examples" in {item["name"] for item in first["sent"]}
     sent = {item["name"]: tuple(item["shape"]) for item in last["sent"] if "shape" in item}
     assert sent == {f"lower-segment.{name}": tuple(value.shape) for name, value in lower.items()}
