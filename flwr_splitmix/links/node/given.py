@@ -8,7 +8,6 @@ same digests (`flwr_splitmix.server.mixing.alike`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
@@ -81,15 +80,16 @@ class OriginStore:
         self._store.prune(index, kept_rounds)
 
 
-def orders_of(ticket: Ticket, run_config: Mapping[str, Any]) -> str:
+def orders_of(ticket: Mapping[str, Any], run_config: Mapping[str, Any]) -> str:
     """Return a digest of what a server tells all nodes of a round alike.
 
     Parameters
     ----------
     ticket
-        The ticket as the server has sent it.
+        The ticket's record as the server has sent it, without this version's defaults: nodes of
+        other versions may have other ones.
     run_config
         The run's configuration as the client sees it: learning rates, for example.
     """
-    common = {name: value for name, value in asdict(ticket).items() if name not in _OWN}
+    common = {name: value for name, value in sorted(ticket.items()) if name not in _OWN}
     return digest({}, {"ticket": common, "run-config": dict(sorted(run_config.items()))})

@@ -41,7 +41,7 @@ def serve_round(
     guards: NodeGuards | None = None
     try:
         guards = NodeGuards(context, ticket)
-        orders = orders_of(ticket, context.run_config)
+        orders = orders_of(message.content.config_records[RECORD], context.run_config)
         ticket = pinned(ticket, context.node_config)
         arrays = arrays_of(message.content)
         store = OriginStore(open_store(ticket.run, context), arrays, ticket)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -194,6 +194,26 @@ def test_a_server_cannot_tell_nodes_apart_by_their_orders(
     """Rounded to 4 bits, a node's patches are known by their levels, and so is its mask."""
     with pytest.raises(LinkError, match="client 1 was given another configuration or ticket than"):
         server.round(1, same((0, 1)), {1: own})
+
+
+@dataclass(frozen=True)
+class LaterTicket(Ticket):
+    """A ticket as a later version could have it."""
+
+    later: float = 1.0
+
+
+def test_a_node_of_a_later_version_is_mixed_with_the_others(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest had the defaults of the node's own version: its operator was called dishonest."""
+    read = Ticket.from_message
+
+    def from_message(message: Message) -> Ticket:
+        return read(message) if read(message).client else LaterTicket(**asdict(read(message)))
+
+    monkeypatch.setattr(Ticket, "from_message", from_message)
+    assert server.round(1, same((0, 1)))[0] == {}
 
 
 def test_nodes_that_began_a_round_before_or_join_late_are_mixed(server: Server) -> None:
