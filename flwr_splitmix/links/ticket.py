@@ -115,8 +115,8 @@ class Ticket:
         Raises
         ------
         ValueError
-            If the message carries no ticket, one of another version, or one with values of other
-            types. To Python 1, 1.0 and True are the same number, but not the same file name.
+            If the message carries no ticket, one of another version, or one with other values or
+            values of other types. To Python 1, 1.0 and True are the same number, but not the same file name.
         """
         record = message.content.config_records.get(RECORD)
         if record is None:
@@ -127,12 +127,21 @@ class Ticket:
         values: dict[str, Any] = dict(record)
         if (version := values.pop("version", None)) != VERSION:
             raise ValueError(f"the server speaks version {version} of tickets, this node {VERSION}")
+        if values.keys() - _NAMES or _NEEDED - values.keys():
+            raise ValueError(
+                "the server's ticket has other values than this node knows; install the same "
+                "flwr-splitmix on both"
+            )
         for one in fields(cls):
             # With `from __future__ import annotations` the annotation is a string.
             kinds = _KINDS.get(str(one.type), (str,))
             if one.name in values and type(values[one.name]) not in kinds:
                 raise ValueError(f"the server's ticket has a {one.name} that is no {one.type}")
         return cls(**values)
+
+
+_NAMES = frozenset(one.name for one in fields(Ticket))
+_NEEDED = frozenset({"client", "seed", "server_round", "num_rounds"})
 
 
 def with_record(content: RecordDict, record: ConfigRecord) -> RecordDict:

@@ -80,6 +80,13 @@ def test_a_ticket_of_another_version_is_refused() -> None:
         Ticket.from_message(message(RecordDict({RECORD: record})))
 
 
+def test_a_ticket_with_other_values_is_refused() -> None:
+    values = dict(TICKET.to_record())
+    for changed in ({**values, "mood": "good"}, {n: v for n, v in values.items() if n != "seed"}):
+        with pytest.raises(ValueError, match="other values than this node knows; install the same"):
+            Ticket.from_message(message(RecordDict({RECORD: ConfigRecord(changed)})))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
