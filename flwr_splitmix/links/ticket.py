@@ -115,8 +115,9 @@ class Ticket:
         Raises
         ------
         ValueError
-            If the message carries no ticket, one of another version, or one with other values or
-            values of other types. To Python 1, 1.0 and True are the same number, but not the same file name.
+            If the message carries no ticket, one of another version, one with other values, or one
+            with values of other types. To Python 1, 1.0 and True are the same number, but not the
+            same file name.
         """
         record = message.content.config_records.get(RECORD)
         if record is None:
