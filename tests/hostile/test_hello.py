@@ -25,7 +25,7 @@ from flwr_splitmix.links.stream.protocol import METHOD, NODE_KEY, PROTOCOL, PROT
 print("ready", flush=True)
 order = json.loads(sys.stdin.readline())
 size = order["bytes"]
-hello = PREFIX.pack(b"SMXF", 1, 0, 1 << 20, size - PREFIX.size - (1 << 20)).ljust(size, b"\\0")
+hello = PREFIX.pack(b"SMXF", 1, 0, 1 << 10, size - PREFIX.size - (1 << 10)).ljust(size, b"\\0")
 step = order["piece"] or size
 pieces = (hello[start : start + step] for start in range(0, size, step))
 channel = grpc.insecure_channel(
@@ -74,7 +74,7 @@ def send_hello(fat: subprocess.Popen[str], server: Served, **how: Any) -> tuple[
 GZIP = "UNIMPLEMENTED Compression algorithm 'gzip' is disabled"
 LATE = "did not attach within 30 s (attach-timeout)"
 TOO_LONG = (
-    "sent bytes that are no frame: a frame's body has 1072693224 bytes, at most 65536 are allowed"
+    "sent bytes that are no frame: a frame's body has 1073740776 bytes, at most 65536 are allowed"
 )
 
 
