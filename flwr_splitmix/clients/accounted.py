@@ -58,7 +58,7 @@ def check_apart(hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBat
 
     Returns
     -------
-    Whether that is known for any weights; else it is to be checked again under other ones.
+    Whether the trials were complete; else other weights may show more.
 
     Raises
     ------

@@ -137,7 +137,7 @@ class GuardedClient(Client):
 
         Returns
         -------
-        Whether that is known for any weights; else it is to be looked for under other ones.
+        Whether the trial was complete; else other weights may show more.
         """
         if self._whole_batch:
             return True

@@ -155,7 +155,8 @@ class SplitClient(PartedExchanges):
             load_segment(self.segment, arrays)
         # BatchNorm without running statistics needs two.
         smashed = describe_segment(self.segment, self._first_inputs(2 if self._whole_batch else 1))
-        if not self._looked:
+        # A budget must hold for any weights that a server sends later.
+        if not self._looked or self.guard is not None:
             self._looked = self._find_mixing_layers(self._first_inputs(FEW).to(self.device))
         self._described = (smashed["prefix"] + smashed["patches"], smashed["width"])
         return {

@@ -82,9 +82,9 @@ def mixes_examples(segment: nn.Module, inputs: Tensor, *others: Tensor) -> bool 
 
     Returns
     -------
-    An answer holds for any weights. None if it cannot be told, which a warning says: if the segment
-    cannot be copied or fails with random weights, or if its outputs differ from call to call
-    although the generators are seeded.
+    Whether it does under any of these weights. None if it cannot be told, which a warning says: if
+    the segment cannot be copied or fails with random weights, or if its outputs differ from call to
+    call although the generators are seeded.
     """
     rows = torch.arange(FEW, device=inputs.device) % len(inputs)
     few, others = inputs[rows], tuple(each[rows] for each in others)

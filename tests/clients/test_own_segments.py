@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from flwr_splitmix.clients import ClientError, Order, SplitClient
+from flwr_splitmix.clients import ClientError, Order, PrivacyBudget, SplitClient
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.data.texts.batch import TextBatch
@@ -320,9 +320,21 @@ class Copied(Lower):
 def test_only_a_trial_of_layers_that_was_incomplete_is_made_again(
     possible: bool, times: int
 ) -> None:
-    """A complete one holds for any weights; of the other, trained weights may show more."""
+    """Of an incomplete one, trained weights may show more."""
     copies: list[bool] = []
     client = SplitClient(Copied(copies, possible), DATA, batch_size=4, device="cpu")
     for server_round in (1, 2):
         client.attach(replace(ORDER, server_round=server_round), None)
     assert copies == [possible] * times
+
+
+def test_a_client_with_a_budget_looks_for_layers_across_the_batch_in_every_round() -> None:
+    """Its server chooses the weights of each."""
+    copies: list[bool] = []
+    budget = PrivacyBudget(max_epsilon=50.0)
+    client = SplitClient(
+        Copied(copies, possible=True), DATA, batch_size=4, device="cpu", privacy=budget
+    )
+    for server_round in (1, 2):
+        client.attach(replace(ORDER, server_round=server_round), None)
+    assert copies == [True, True]
