@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from flwr_splitmix import Run, adamw
+from flwr_splitmix.events import RoundBegun
 from flwr_splitmix.links import StreamLink
+from flwr_splitmix.observers import Observer
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from flwr_splitmix.testing.toy import sgd
@@ -135,6 +137,28 @@ def test_law_1_holds_to_the_formats_precision(
     patches = 4 * 6
     assert run.rows[0]["uplink_bytes"] == 4 * (patches * size + per_scale + 4 * 8)
     assert run.rows[0]["downlink_bytes"] == 4 * (patches * size + per_scale)
+
+
+class Begun(Observer):
+    """Keeps whether each round's uploads are rounded."""
+
+    def __init__(self) -> None:
+        self.rounded: list[bool] = []
+
+    def on_begin(self, event: RoundBegun) -> None:
+        self.rounded.append(event.rounded)
+
+
+@pytest.mark.parametrize(("wire", "rounded"), [("keep", False), ("bfloat16", True)])
+def test_ledgers_are_told_whether_uploads_are_rounded(
+    wire: str, rounded: bool, tmp_path: Path
+) -> None:
+    """A sum of rounded uploads hides no more than each of them."""
+    run, begun = Run.create({}, name="run", home=tmp_path), Begun()
+    strategy = make("PSL", run, evaluation="none", steps_per_round=1, observers=[begun])
+    link = StreamLink(address="127.0.0.1:0", run=run.id, wire_dtype=wire)
+    start(strategy, link, grid_of("PSL", tmp_path / "nodes"), 1)
+    assert begun.rounded == [rounded]
 
 
 def test_each_direction_has_its_own_format(tmp_path: Path) -> None:
