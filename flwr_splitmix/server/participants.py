@@ -107,9 +107,7 @@ class Participants:
         if len(self._without_data.clients) == known:
             return
         if failures:
-            log.warning(
-                "round %d is drawn again, without %s", clients.server_round, name_reasons(failures)
-            )
+            log.warning("round %d is drawn again: %s", clients.server_round, name_reasons(failures))
         raise DrawAgainError(f"round {clients.server_round}: too few clients have data")
 
     def finish_round(self, clients: Clients) -> dict[int, str]:

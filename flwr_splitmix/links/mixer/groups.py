@@ -133,6 +133,15 @@ class MixedGroups(Clients):
                 self.fail(client, str(failures[str(client)]))
 
 
+class NoGroups(Clients):
+    """The clients of a round that the mixer refused to begin: each has failed."""
+
+    def _exchange(
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]]
+    ) -> dict[int, Outcome]:
+        return {}
+
+
 def _as_upload(mixture: Any) -> dict[str, Any]:
     """Return a mixture in the form of a client's upload, without anything else in it."""
     if not isinstance(mixture, dict):

@@ -19,7 +19,7 @@ from flwr_splitmix.links.frames.wire import check_wire_dtype
 from flwr_splitmix.links.in_run import RunLink
 from flwr_splitmix.links.link import Clients, LinkError, Observe, RoundLostError
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel, dictionary
-from flwr_splitmix.links.mixer.groups import MixedGroups
+from flwr_splitmix.links.mixer.groups import MixedGroups, NoGroups
 from flwr_splitmix.links.mixer.protocol import read_token
 from flwr_splitmix.links.polling import Mail, Online
 from flwr_splitmix.links.stream.endpoint import is_loopback, join_address, split_address
@@ -177,10 +177,7 @@ class MixerLink(RunLink):
                 message.content = with_record(message.content, own.to_record())
             mail = Mail(grid, messages, self._unread)
             failures = self._attach(grid, mail, nodes, channel)
-            began = _begun(channel, failures)
-            clients = MixedGroups(
-                tickets[0].server_round, began, nodes, failures, observe, channel, self.hear
-            )
+            clients = self._begin(tickets[0].server_round, nodes, failures, channel, observe)
             yield clients
             channel.ask("close")
             left = {client: nodes[client] for client in clients.nodes}
@@ -230,6 +227,33 @@ class MixerLink(RunLink):
             run=self.run or self.run_of_strategy,
         )
 
+    def _begin(
+        self,
+        server_round: int,
+        nodes: Mapping[int, int],
+        failures: Mapping[int, str],
+        channel: MixerChannel,
+        observe: Observe | None,
+    ) -> Clients:
+        """Return the mixing groups; none if nodes are missing and the mixer refuses the others.
+
+        Raises
+        ------
+        LinkError
+            If it refuses although all nodes are there, or is gone.
+        """
+        try:
+            began = channel.ask("begin")
+        except RoundLostError:
+            raise
+        except LinkError as refusal:
+            if not failures:
+                raise
+            # The strategy knows whether others can be drawn instead of those that are missing.
+            reasons = {client: failures.get(client, str(refusal)) for client in nodes}
+            return NoGroups(server_round, {}, reasons, observe)
+        return MixedGroups(server_round, began, nodes, failures, observe, channel, self.hear)
+
     def _attach(
         self, grid: Grid, mail: Mail, nodes: Mapping[int, int], channel: MixerChannel
     ) -> dict[int, str]:
@@ -256,20 +280,3 @@ class MixerLink(RunLink):
                 elif time.monotonic() > deadline:
                     gone[str(client)] = not_attached(self.attach_timeout)
             time.sleep(0.0 if gone else POLL_SECONDS)
-
-
-def _begun(channel: MixerChannel, failures: Mapping[int, str]) -> dict[str, Any]:
-    """Return the mixer's reply to "begin"; if it refuses, say which clients are missing, and why.
-
-    Raises
-    ------
-    LinkError
-        If it refuses, or is gone.
-    """
-    try:
-        return channel.ask("begin")
-    except RoundLostError:
-        raise
-    except LinkError as error:
-        missing = "; ".join(f"client {client}: {why}" for client, why in sorted(failures.items()))
-        raise LinkError(f"{error}: {missing}" if missing else str(error)) from error

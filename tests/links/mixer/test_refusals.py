@@ -11,7 +11,6 @@ import pytest
 
 from flwr_splitmix import adamw
 from flwr_splitmix.links import LinkError, MixerLink
-from flwr_splitmix.links.mixer.link import _begun
 from flwr_splitmix.mixers import Mixup, Noisy, NoMixing, PatchCutMix
 from flwr_splitmix.mixers.elsewhere import describe, mixer_of
 from flwr_splitmix.privacy import GaussianNoise
@@ -142,20 +141,3 @@ def test_only_listed_mixers_can_be_described_and_made() -> None:
     for odd in ({}, {"mixer": "Own"}, {"mixer": 3}, {"mixer": "PatchCutMix"}):
         with pytest.raises(ValueError, match=r"no such mixer|min_patches is 0"):
             mixer_of(odd)
-
-
-def test_a_mixer_that_refuses_a_round_is_not_the_only_one_to_speak() -> None:
-    """Why nodes are missing is known here only, and the mixer says that they are too few."""
-
-    class Channel:
-        def ask(self, name: str) -> dict[str, Any]:
-            raise LinkError("the mixer refuses: 1 node is too few for a group of at least 2")
-
-    channel: Any = Channel()
-    for failures, end in (
-        ({2: "its certificate has expired", 1: "no answer"}, "client 1: no answer; client 2: its"),
-        ({}, "of at least 2"),
-    ):
-        with pytest.raises(LinkError) as refused:
-            _begun(channel, failures)
-        assert end in str(refused.value)
