@@ -7,16 +7,13 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from flwr_splitmix.links.frames.feedback import check_feedback
-from flwr_splitmix.links.frames.wire import check_wire_dtype
-from flwr_splitmix.links.in_run import RunLink
+from flwr_splitmix.links.dialled import DialledLink
 from flwr_splitmix.links.link import Clients, LinkError, Observe, RoundLostError
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel, dictionary
 from flwr_splitmix.links.mixer.groups import MixedGroups, NoGroups
@@ -33,7 +30,7 @@ from flwr_splitmix.words import not_attached
 log = logging.getLogger("flwr.splitmix")
 
 
-class MixerLink(RunLink):
+class MixerLink(DialledLink):
     """Directs nodes to a mixer (`splitmix mixer`), and gets mixtures from it.
 
     The strategy's clients are then mixing groups: see `MixedGroups`.
@@ -91,9 +88,16 @@ class MixerLink(RunLink):
         step_timeout: float = 120.0,
         reattach_timeout: float = 20.0,
     ) -> None:
-        super().__init__(attach_timeout)
+        super().__init__(
+            wire_dtype=wire_dtype,
+            wire_dtype_down=wire_dtype_down,
+            wire_feedback=wire_feedback,
+            run=run,
+            attach_timeout=attach_timeout,
+            step_timeout=step_timeout,
+            reattach_timeout=reattach_timeout,
+        )
         check_truth("insecure", insecure)
-        check_truth("wire_feedback", wire_feedback)
         host, port = split_address(via, "via (link-via)")
         if not port:
             raise LinkError(
@@ -112,24 +116,11 @@ class MixerLink(RunLink):
             None if certificate is None or key is None else read_pair(certificate, key),
             read_token(token_file, "token_file (link-via-token)"),
         )
-        self.wire_dtype = check_wire_dtype(wire_dtype)
-        self.wire_dtype_down = check_wire_dtype(wire_dtype_down or wire_dtype)
-        self.wire_feedback = wire_feedback
-        if wire_feedback:
-            check_feedback(self.wire_dtype_down)
-        self.run = run
-        self.step_timeout = step_timeout
-        self.reattach_timeout = reattach_timeout
         self.mixing: Mapping[str, Any] | None = None
         self.hear: Callable[[RunAccount], None] | None = None
         # Id of a run without one: the mixer must not put two runs into one ledger.
         self._nameless = secrets.token_hex(8)
         self._unread: set[str] = set()
-
-    @property
-    def rounds_uploads(self) -> bool:
-        """Whether `wire_dtype` is a narrower format."""
-        return self.wire_dtype != "keep"
 
     def open(self, grid: Grid | None) -> None:
         """Check the request and log the address that nodes dial; each round connects anew.
@@ -172,8 +163,11 @@ class MixerLink(RunLink):
         mail: Mail | None = None
         try:
             tokens = dictionary(channel.open(self._opening(tickets, nodes)), "tokens")
+            address, tls = self._dialled.address, self._dialled.tls
+            ca = self._dialled.ca.decode("ascii", "replace")
             for ticket, message in zip(tickets, messages, strict=True):
-                own = self._ticket(ticket, str(tokens.get(str(ticket.client))))
+                token = str(tokens.get(str(ticket.client)))
+                own = self.dialling(ticket, address, token, tls=tls, ca=ca)
                 message.content = with_record(message.content, own.to_record())
             mail = Mail(grid, messages, self._unread)
             failures = self._attach(grid, mail, nodes, channel)
@@ -212,20 +206,6 @@ class MixerLink(RunLink):
             "attempts": attempts,
             "wire-dtype": self.wire_dtype,
         }
-
-    def _ticket(self, ticket: Ticket, token: str) -> Ticket:
-        return replace(
-            ticket,
-            link="stream",
-            timeout=0.5 * self.attach_timeout,
-            patience=self.reattach_timeout,
-            address=self._dialled.address,
-            tls=self._dialled.tls,
-            ca=self._dialled.ca.decode("ascii", "replace"),
-            token=token,
-            wire_dtype=self.wire_dtype,
-            run=self.run or self.run_of_strategy,
-        )
 
     def _begin(
         self,

@@ -7,7 +7,7 @@ import queue
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flwr_splitmix.links.dialled import DialledLink
 from flwr_splitmix.links.frames.codec import MAX_BODY
-from flwr_splitmix.links.frames.feedback import Feedback, check_feedback
-from flwr_splitmix.links.frames.wire import check_wire_dtype
-from flwr_splitmix.links.in_run import RunLink
+from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.link import Clients, LinkError, Observe
 from flwr_splitmix.links.polling import Mail, Online
 from flwr_splitmix.links.stream.clients import Changes, StreamClients, next_changes
@@ -35,7 +34,6 @@ from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.links.ticket import Ticket, with_record
 from flwr_splitmix.seeding import derive_seed
-from flwr_splitmix.values import check_truth
 from flwr_splitmix.words import not_attached, one_line
 
 log = logging.getLogger("flwr.splitmix")
@@ -51,7 +49,7 @@ class _Seat:
     line: Line
 
 
-class StreamLink(RunLink):
+class StreamLink(DialledLink):
     """Reaches the clients of deployed SuperNodes: they dial in over gRPC, with TLS and a token.
 
     Parameters
@@ -111,28 +109,22 @@ class StreamLink(RunLink):
         token_seconds: float = 86_400.0,
         max_body: int = MAX_BODY,
     ) -> None:
-        super().__init__(attach_timeout)
-        check_truth("wire_feedback", wire_feedback)
+        super().__init__(
+            wire_dtype=wire_dtype,
+            wire_dtype_down=wire_dtype_down,
+            wire_feedback=wire_feedback,
+            run=run,
+            attach_timeout=attach_timeout,
+            step_timeout=step_timeout,
+            reattach_timeout=reattach_timeout,
+        )
         self.endpoint = Endpoint(address, advertise, certificate, key, ca, client_ca, insecure)
-        self.wire_dtype = check_wire_dtype(wire_dtype)
-        self.wire_dtype_down = check_wire_dtype(wire_dtype_down or wire_dtype)
-        self.wire_feedback = wire_feedback
-        if wire_feedback:
-            check_feedback(self.wire_dtype_down)
-        self.run = run
-        self.step_timeout = step_timeout
-        self.reattach_timeout = reattach_timeout
         self.max_body = max_body
         self.dialled = ""
         self._mint = TokenMint(token_seconds)
         self._service = StreamService(self._mint, self.endpoint.names_nodes)
         self._server: StreamServer | None = None
         self._unread: set[str] = set()
-
-    @property
-    def rounds_uploads(self) -> bool:
-        """Whether `wire_dtype` is a narrower format."""
-        return self.wire_dtype != "keep"
 
     def open(self, grid: Grid | None) -> None:
         """Start listening.
@@ -200,18 +192,12 @@ class StreamLink(RunLink):
         ticket = Ticket.from_message(message)
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         admission = self._mint.admission(node, ticket.client, ticket.server_round, kind)
-        ticket = replace(
+        ticket = self.dialling(
             ticket,
-            link="stream",
-            # A node may start dialling late, and gives up early enough to report its reason.
-            timeout=0.5 * self.attach_timeout,
-            patience=self.reattach_timeout,
-            address=self.dialled,
+            self.dialled,
+            self._mint.token(admission),
             tls=self.endpoint.tls,
             ca=self.endpoint.ca,
-            token=self._mint.token(admission),
-            wire_dtype=self.wire_dtype,
-            run=self.run or self.run_of_strategy,
         )
         message.content = with_record(message.content, ticket.to_record())
         line = Line(
