@@ -39,6 +39,10 @@ class RoundTally:
         if self._mixes:
             self.unmixed.update(plan.unmixed)
 
+    def add_empty(self) -> None:
+        """Count the step whose plan was added last as one in whose mixtures no patch arrived."""
+        self.empty += 1
+
     @property
     def left_out(self) -> set[int]:
         """Clients that plans were drawn for, and that none of them had."""

@@ -328,7 +328,7 @@ class SplitStrategy(RoundLoop):
             try:
                 event = taken.take(Place(server_round, number, progress), plan)
             except EmptyMixtureError:  # the clients that remain had no patch in this step
-                tally.empty += 1
+                tally.add_empty()
                 continue
             self.audience.on_step(event)
         taken.finish(steps)
