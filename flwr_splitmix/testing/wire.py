@@ -132,7 +132,7 @@ def check_recording(
         raise AssertionError(f"{LAW}: the round did not run through; {failure}")
     for step in seen.steps:
         _check_patches(plan_of(step), strategy.mixer, f"{LAW}: step {step.number}")
-    (row,) = strategy.recorder.metrics.rows
+    (row,) = strategy.rows
     for events, column in ((seen.up, "uplink_bytes"), (seen.down, "downlink_bytes")):
         _check_bytes([e for own in events.values() for e in own], row[column], column)
     return _unchecked([plan_of(step) for step in seen.steps], strategy.mixer)

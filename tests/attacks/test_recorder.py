@@ -125,6 +125,6 @@ def test_a_client_without_messages_does_not_end_a_recorded_run() -> None:
     recorder = Recorder()
     strategy = USplitSL(toy.server(), device="cpu", observers=[recorder])
     strategy.fit(toy.clients_for(strategy), 1)
-    assert strategy.recorder.metrics.rows[-1]["clients_failed"] == 1
+    assert strategy.rows[-1]["clients_failed"] == 1
     assert sorted(recorder.recordings) == [0, 1, 2]
     assert not recorder.recordings[1]

@@ -79,7 +79,7 @@ def test_tails_learn_and_nothing_else_does(name: str) -> None:
         assert not any(torch.equal(tail[n], t) for n, t in client.tail.state_dict().items())
     after = strategy.trunk.module.state_dict()
     assert all(torch.equal(trunk[n], t) for n, t in after.items())
-    (row,) = strategy.recorder.metrics.rows[-1:]
+    (row,) = strategy.rows[-1:]
     assert row["steps"] == 3
 
 
@@ -129,7 +129,7 @@ def test_most_clients_decide_what_is_averaged(alone: int) -> None:
     strategy = USplitFL(toy.server(), device="cpu", steps_per_round=1)
     result = strategy.fit(clients, 1)
     assert any(name.startswith("head.") for name in result.arrays)
-    assert [row["clients_alive"] for row in strategy.recorder.metrics.rows] == [2]
+    assert [row["clients_alive"] for row in strategy.rows] == [2]
 
 
 def test_what_cannot_be_learned_is_named() -> None:

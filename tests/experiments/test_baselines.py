@@ -77,7 +77,7 @@ def test_every_client_takes_the_mean_number_of_steps_and_is_scored() -> None:
     strategy.fit(clients, 2)
     assert [client.batches.drawn for client in clients] == [6, 6]
     each = [client.score() for client in clients]
-    row = strategy.recorder.metrics.rows[-1]
+    row = strategy.rows[-1]
     hits = [reply["correct"] / 30 for reply in each]
     assert row["accuracy"] == pytest.approx(np.mean(hits))
     assert row["accuracy_spread"] == pytest.approx(np.std(hits))
@@ -88,7 +88,7 @@ def test_fedavg_sends_every_model_both_ways() -> None:
     clients = make_clients()
     strategy = FedAvg(seed=5)
     strategy.fit(clients, 1)
-    row = strategy.recorder.metrics.rows[-1]
+    row = strategy.rows[-1]
     size = sum(t.nbytes for t in clients[0].segment.state_dict().values())
     assert row["uplink_bytes"] == row["downlink_bytes"] == 2 * size
 
@@ -124,7 +124,7 @@ def test_observers_see_the_loss_and_the_bytes_of_whole_models() -> None:
     seen = Rounds()
     strategy = FedAvg(seed=5, observers=[seen])
     strategy.fit(make_clients(), 2)
-    rows = strategy.recorder.metrics.rows
+    rows = strategy.rows
     assert [event.row for event in seen.told] == rows
     assert [event.loss for event in seen.told] == [row["loss"] for row in rows]
     assert all(event.uplink_bytes == event.downlink_bytes > 0 for event in seen.told)

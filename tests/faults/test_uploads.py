@@ -94,4 +94,4 @@ def test_patches_that_are_not_its_own_can_only_stand_in_its_own_places(
     strategy.observers.append(observer)
     strategy.fit(app.make_clients(values), 1)
     assert observer.looked_at > 0
-    assert [row["clients_alive"] for row in strategy.recorder.metrics.rows] == [3]
+    assert [row["clients_alive"] for row in strategy.rows] == [3]

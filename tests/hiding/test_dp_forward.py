@@ -138,7 +138,7 @@ def test_every_release_is_priced_text_by_text() -> None:
     expected = exact_epsilon(1e-5, math.sqrt(3) * hiding.shift)
     assert client.epsilon == pytest.approx(expected, rel=1e-9)
     assert hiding.metrics() == {"epsilon": client.epsilon}
-    assert strategy.recorder.metrics.rows[-1]["train_epsilon"] == pytest.approx(expected)
+    assert strategy.rows[-1]["train_epsilon"] == pytest.approx(expected)
     said = str(hiding.statement())
     assert said.startswith(f"epsilon {expected:.4g} at delta 1e-05 when a record is replaced.")
     for word in ("gradients returned to the trunk", "lengths of texts", "did to the head"):

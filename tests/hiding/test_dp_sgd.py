@@ -65,7 +65,7 @@ def test_epsilon_is_opacus_and_beside_it_that_of_the_batches_there_are() -> None
         "epsilon": pytest.approx(exact, rel=1e-9),
         "epsilon-if-poisson": pytest.approx(theirs.get_epsilon(1e-5), rel=1e-12),
     }
-    row = strategy.recorder.metrics.rows[-1]
+    row = strategy.rows[-1]
     assert row["train_epsilon"] == pytest.approx(exact)
     assert row["train_epsilon_if_poisson"] < exact
     said = str(hiding.statement())

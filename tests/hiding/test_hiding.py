@@ -49,7 +49,7 @@ def test_a_client_of_its_own_name_is_the_same_as_one_with_the_hiding(name: str) 
         )
         (client,) = toy.clients_for(strategy)
         strategy.fit([client], 2)
-        row = {k: v for k, v in strategy.recorder.metrics.rows[-1].items() if k.startswith("eval")}
+        row = {k: v for k, v in strategy.rows[-1].items() if k.startswith("eval")}
         trained.append((*client.state(), row, client.hiding.metrics()))
     (own, *own_facts), (given, *given_facts) = trained
     check_same_tensors(name, own, given, 0.0)
@@ -182,7 +182,7 @@ def test_what_a_client_overrides_holds_for_all_its_texts(name: str) -> None:
             strategy.trunk.module.get_parameter(f"{part}.bias").data.zero_()
         (client,) = toy.clients_for(strategy, sgd(0.0))
         strategy.fit([client], 1)
-        row = strategy.recorder.metrics.rows[0]
+        row = strategy.rows[0]
         trained.append([row["loss"], row["eval_loss"], *client.hiding.metrics().values()])
     # A calibrator that learns on other public texts is another one.
     assert trained[0][:2] == pytest.approx(trained[1][:2], rel=1e-3 if name == "MixGuard" else 1e-6)

@@ -232,7 +232,7 @@ def test_clients_know_the_shares_of_an_own_mixer_of_inputs(across: Any) -> None:
     mixer = InputLevel(Alternating(), (1, toy.patches), across=across)
     strategy = SplitStrategy(toy.upper(), mixer=mixer, device="cpu", steps_per_round=1)
     strategy.fit(toy.make_clients(shares=mixer.shares), 1)
-    assert [row["clients_failed"] for row in strategy.recorder.metrics.rows] == [0]
+    assert [row["clients_failed"] for row in strategy.rows] == [0]
 
 
 def test_groups_of_an_epoch_stay() -> None:

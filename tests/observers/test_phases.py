@@ -62,7 +62,7 @@ def bytes_of(kind: type[PSL], phase: Phase | None = None) -> tuple[int, int]:
     if isinstance(strategy, Asking):
         strategy.phase = phase
     strategy.fit(TOY.make_clients(sgd(0.1), Curious), 1)
-    (row,) = strategy.recorder.metrics.rows
+    (row,) = strategy.rows
     return row["uplink_bytes"], row["downlink_bytes"]
 
 

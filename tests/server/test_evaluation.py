@@ -106,7 +106,7 @@ def test_clients_are_asked_in_groups_if_their_tests_are_more_than_fits(
         options: Any = {"evaluation": "federated", "observers": [calls]}
         strategy = PSL(toy.upper(), optimizer=sgd(0.1), device="cpu", **options)
         strategy.fit(toy.make_clients(sgd(0.1)), 1)
-        (row,) = strategy.recorder.metrics.rows
+        (row,) = strategy.rows
         return calls.asked, [row[name] for name in ("accuracy", "eval_loss", "accuracy_spread")]
 
     asked, result = run()

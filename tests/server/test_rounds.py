@@ -289,7 +289,7 @@ def test_a_second_fit_has_rows_of_its_own() -> None:
     strategy = PSL(toy.upper(), device="cpu", steps_per_round=2)
     for rounds in (3, 2):
         strategy.fit(toy.make_clients(sgd(0.1)), rounds)
-        rows = strategy.recorder.metrics.rows
+        rows = strategy.rows
         assert [row["round"] for row in rows] == list(range(1, rounds + 1))
 
 

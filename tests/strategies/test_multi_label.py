@@ -60,7 +60,7 @@ def test_federated_and_central_evaluation_agree_and_have_matthews_correlation() 
         together: ConcatDataset[Example] = ConcatDataset(parts)
         evaluate_fn = central_evaluation(strategy.upper, TOY.lower(), together) if central else None
         strategy.fit(TOY.make_clients(adamw(0.02)), 3, evaluate_fn=evaluate_fn)
-        row = strategy.recorder.metrics.rows[-1]
+        row = strategy.rows[-1]
         assert row["uplink_bytes_psl"] == row["uplink_bytes"]  # a label for each class, unmixed
         scores.append((row["accuracy"], row["eval_loss"], row["eval_matthews"]))
     assert scores[0] == pytest.approx(scores[1])

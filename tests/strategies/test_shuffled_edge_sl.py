@@ -94,7 +94,7 @@ def test_the_upper_segment_learns_the_servers_labels_and_nothing_goes_back() -> 
             assert isinstance(labels, Tensor)
             assert torch.equal(labels, table[client][ids])
         assert all(call.payload["gradient"] in (None, [None]) for call in seen.down[client])
-    assert all(row["downlink_bytes"] == 0 for row in strategy.recorder.metrics.rows)
+    assert all(row["downlink_bytes"] == 0 for row in strategy.rows)
     untouched = toy.lower().state_dict()
     for client in clients:
         for name, parameter in client.segment.named_parameters():
@@ -131,7 +131,7 @@ def test_labels_of_too_few_clients_cost_the_others_only() -> None:
     toy = Toy(clients=3, edge=EDGE)
     strategy, seen, _ = fit(toy, 1, labels=toy.labels()[:2])
     assert all(step.uploads.keys() == {0, 1} for step in seen.steps)
-    assert strategy.recorder.metrics.rows[0]["clients_failed"] == 1
+    assert strategy.rows[0]["clients_failed"] == 1
 
 
 def test_labels_are_needed_and_averaging_is_refused() -> None:

@@ -210,7 +210,7 @@ def test_the_loss_of_a_round_is_the_clients_mean() -> None:
     result = strategy.fit(toy.clients_for(strategy), 1)
     loss = result.train_metrics_clientapp[1]["train-loss"]
     assert seen.rounds[0].client_means["train-loss"] == pytest.approx(loss)
-    assert strategy.recorder.metrics.rows[0]["loss"] == pytest.approx(loss)
+    assert strategy.rows[0]["loss"] == pytest.approx(loss)
 
 
 # Table VI of the paper: bodies alone, one sample of T = 512 at d = 2048 in bfloat16.
@@ -277,7 +277,7 @@ def test_what_clients_say_of_their_round_is_in_its_row() -> None:
     toy = TextToy(kind=MixGuardClient, clients=2, options=options, tests=4, task="classification")
     strategy = MixGuard(toy.server(), device="cpu", evaluation="federated")
     result = strategy.fit(toy.clients_for(strategy), 1)
-    (row,) = strategy.recorder.metrics.rows
+    (row,) = strategy.rows
     assert row["train_decode_error"] > 0
     assert row["train_calibrated_error"] > 0
     assert result.train_metrics_clientapp[1]["decode-error"] == row["train_decode_error"]

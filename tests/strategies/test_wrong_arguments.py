@@ -199,7 +199,7 @@ def test_an_upper_segment_may_mean_something_else_by_geometry(geometry: Any) -> 
     strategy = SFL(upper, num_classes=3, device="cpu")
     strategy.fit(TOY.make_clients(), 1)
     assert strategy.upper.geometry is None
-    assert [row["clients_alive"] for row in strategy.recorder.metrics.rows] == [2]
+    assert [row["clients_alive"] for row in strategy.rows] == [2]
 
 
 def test_clients_of_other_batch_sizes_are_told_the_option(

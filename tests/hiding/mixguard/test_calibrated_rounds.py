@@ -70,7 +70,7 @@ def test_a_round_without_calibration_says_what_came_of_the_last_one() -> None:
     strategy = MixGuard(toy.server(), device="cpu", steps_per_round=1)
     client = toy.clients_for(strategy)[0]
     strategy.fit([client], 2)
-    first, second = strategy.recorder.metrics.rows
+    first, second = strategy.rows
     assert first["train_decode_error"] == second["train_decode_error"] > 0
     other = toy.clients_for()[0]
     other.attach(ORDER, None)

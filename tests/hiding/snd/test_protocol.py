@@ -80,7 +80,7 @@ def test_the_denoiser_learns_on_public_texts_and_helps() -> None:
     strategy.fit([client], 1)
     said = client.hiding.metrics()
     assert said["denoised-error"] < 0.75 * said["noise-error"]
-    row = strategy.recorder.metrics.rows[0]
+    row = strategy.rows[0]
     assert row["train_denoised_error"] == pytest.approx(said["denoised-error"])
     # Three batches an epoch before training, and one beside its step.
     assert client.hiding.state()[1]["public-drawn"] == 91

@@ -132,7 +132,7 @@ def through(
 
 def epsilons(strategy: SplitStrategy) -> list[float]:
     """Return the epsilon of each round's row."""
-    return [row["epsilon"] for row in strategy.recorder.metrics.rows]
+    return [row["epsilon"] for row in strategy.rows]
 
 
 def elsewhere(strategy: SplitStrategy) -> LedgerElsewhere:

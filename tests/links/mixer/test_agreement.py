@@ -62,7 +62,7 @@ def test_another_seed_at_the_mixer_makes_other_masks(
         options = {} if seed is None else {"seed_file": seed}
         strategy = make("CutMixSL", link_to(start_mixer(**options)))
         start(strategy, grid_of(tmp_path / f"nodes-{len(losses)}"), 1)
-        losses.append(strategy.recorder.metrics.rows[0]["loss"])
+        losses.append(strategy.rows[0]["loss"])
     assert losses[0] != losses[1]
 
 
@@ -97,7 +97,7 @@ def test_who_is_left_over_is_not_asked(start_mixer: Start, link_to: LinkTo, tmp_
     grid = grid_of(tmp_path)
     start(strategy, grid, 1)
     grid.wait()
-    (row,) = strategy.recorder.metrics.rows
+    (row,) = strategy.rows
     assert (row["steps"], row["clients_alive"], row["clients_failed"]) == (3, 4, 0)
     steps = [
         [entry["bytes"] for entry in read_journal(tmp_path / f"audit-{index}.jsonl")

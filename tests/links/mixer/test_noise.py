@@ -74,8 +74,8 @@ def test_the_mixers_epsilon_is_that_of_a_ledger_that_sees_sums(
     }  # fmt: skip
     local = direct(tmp_path / "direct", kind, **options)
     mixed = through(link_to(start_mixer()), tmp_path / "nodes", kind, **options)
-    failed = [row["clients_failed"] for row in mixed.recorder.metrics.rows]
-    assert failed == [row["clients_failed"] for row in local.recorder.metrics.rows]
+    failed = [row["clients_failed"] for row in mixed.rows]
+    assert failed == [row["clients_failed"] for row in local.rows]
     assert failed == [0, int(lost), 0, 0]
     assert epsilons(mixed) == epsilons(local)
     assert all(0 < epsilon < math.inf for epsilon in epsilons(mixed))

@@ -87,7 +87,7 @@ def test_a_faulty_client_costs_its_own_contribution(
     caplog.set_level("WARNING", logger="flwr.splitmix")
     start(strategy, link, grid, 1)
     enough.set()
-    row = strategy.recorder.metrics.rows[0]
+    row = strategy.rows[0]
     assert (row["clients_alive"], row["clients_failed"]) == (3, 1)
     assert f"round 1 went on without client 1: {reason}" in caplog.text
     assert strategy.trained == {0: 1, 2: 1, 3: 1}
@@ -126,7 +126,7 @@ def test_a_client_that_missed_a_round_takes_part_in_the_next(tmp_path: Path) -> 
     strategy.observers.append(Recover())
     link = StreamLink(address="127.0.0.1:0", step_timeout=STEP_SECONDS, reattach_timeout=1)
     start(strategy, link, grid, 2)
-    assert [row["clients_alive"] for row in strategy.recorder.metrics.rows] == [3, 4]
+    assert [row["clients_alive"] for row in strategy.rows] == [3, 4]
     grid.wait()
 
 

@@ -136,7 +136,7 @@ def test_without_noise_there_is_no_epsilon(caplog: pytest.LogCaptureFixture) -> 
         strategy.fit(TOY.make_clients(), 1)
     assert strategy.ledger is None
     assert not strategy.epsilons()
-    assert "epsilon" not in strategy.recorder.metrics.rows[0]
+    assert "epsilon" not in strategy.rows[0]
     assert "epsilon" not in caplog.text
 
 

@@ -67,7 +67,7 @@ def test_a_resumed_run_whose_secrets_repeat_has_the_same_ledgers(form: str, tmp_
         assert resumed.slopes(client) == through.slopes(client)
         assert resumed.by_client(client) == through.by_client(client)
         assert resumed.said(client) == through.said(client)
-    assert resumed.strategy.recorder.metrics.rows[-1]["epsilon"] == max(
+    assert resumed.strategy.rows[-1]["epsilon"] == max(
         through.by_server(client) for client in range(4)
     )
 
