@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import lru_cache
 from numbers import Integral, Real
 from pathlib import Path
@@ -123,10 +123,15 @@ def pack_optimizer(
     whose = f"the state of {type(optimizer).__name__}"
     options = _options(optimizer)
     groups = [
-        {name: value for name, value in group.items() if name not in options or _is_json(value)}
+        {name: value for name, value in group.items() if not _left_out(name, value, options)}
         for group in state["param_groups"]
     ]
     return tensors, json_values({"groups": groups, "state": plain}, whose)
+
+
+def _left_out(name: str, value: Any, options: Set[str]) -> bool:
+    """Return whether an entry of a group of parameters is an option that JSON cannot hold."""
+    return name in options and not _is_json(value)
 
 
 def _options(optimizer: torch.optim.Optimizer) -> set[str]:
@@ -232,40 +237,48 @@ def unpack_optimizer(
         If the parameters are others, an option of this kind of optimizer is missing, or one of
         its options needs a state that there is not.
     """
+    packed = meta["groups"]
+    own = [dict(group) for group in optimizer.param_groups]
+    if len(packed) != len(own):
+        raise ValueError(
+            f"this state of an optimizer has {len(packed)} groups of parameters, not {len(own)}"
+        )
     state: dict[int, dict[str, Any]] = {
         int(index): dict(entries) for index, entries in meta["state"].items()
     }
     for name, tensor in under(prefix, tensors).items():
         index, entry = name.split(".", 1)
         state.setdefault(int(index), {})[entry] = tensor.clone()
-    own = [dict(group) for group in optimizer.param_groups]
     options = _options(optimizer)
-    left_out = [
-        {name: value for name, value in group.items() if name in options and not _is_json(value)}
-        for group in own
+    # The optimizer's own entries stand in for those that were left out.
+    groups = [
+        {**{n: value for n, value in ours.items() if _left_out(n, value, options)}, **theirs}
+        for ours, theirs in zip(own, packed, strict=True)
     ]
-    if len(meta["groups"]) != len(own):
-        raise ValueError(
-            f"this state of an optimizer has {len(meta['groups'])} groups of parameters, not "
-            f"{len(own)}"
-        )
-    groups = [{**ours, **kept} for ours, kept in zip(left_out, meta["groups"], strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     _keep_scalar_dtypes(optimizer, state)
-    for wanted, group, before in zip(own, optimizer.param_groups, meta["groups"], strict=True):
-        if missing := sorted(wanted.keys() - group.keys()):
+    for group, ours, theirs in zip(optimizer.param_groups, own, packed, strict=True):
+        if missing := sorted(ours.keys() - group.keys()):
             raise ValueError(f"this state of an optimizer has no {missing[0]!r}")
-        group.update({name: value for name, value in wanted.items() if name in options})
-        for option, entry in _NEEDS.items():
-            # Other libraries' optimizers have other names for what they keep for an option.
-            if before.get(option):
-                continue
-            kept = [optimizer.state[p] for p in group["params"] if p in optimizer.state]
-            if group.get(option) and any(entry not in entries for entries in kept):
-                raise ValueError(
-                    f"this state of an optimizer has no {entry!r}, needed for {option}="
-                    f"{group[option]!r}"
-                )
+        group.update({name: value for name, value in ours.items() if name in options})
+        _check_needs(optimizer, group, theirs)
+
+
+def _check_needs(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], packed: Mapping[str, Any]
+) -> None:
+    """Raise ValueError if a group lacks the state for an option that was off when it was packed.
+
+    If the option was on, its state is there, in other libraries' optimizers by other names.
+    """
+    states = [optimizer.state[p] for p in group["params"] if p in optimizer.state]
+    for option, entry in _NEEDS.items():
+        turned_on = group.get(option) and not packed.get(option)
+        if turned_on and any(entry not in state for state in states):
+            raise ValueError(
+                f"this state of an optimizer has no {entry!r}, needed for {option}="
+                f"{group[option]!r}"
+            )
 
 
 def _keep_scalar_dtypes(
