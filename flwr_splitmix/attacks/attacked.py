@@ -5,61 +5,28 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.case import Case, Victims
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.reader import StepReader
-from flwr_splitmix.attacks.release import Adversary, Origin, Release
-from flwr_splitmix.attacks.simulation import passes
+from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.trace import Trace
-from flwr_splitmix.attacks.vault import Truth, Vault, joined
+from flwr_splitmix.attacks.vault import Vault, joined
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.words import are, counted
 
 Assumption = Literal["lower", "upper"]
-
-
-class Case(NamedTuple):
-    """A view, for the attack, and the truth behind it, for the score only."""
-
-    view: View
-    truth: Truth
-
-
-@dataclass
-class _Victims:
-    """Images with their releases, as an adversary's reader sees them, and the truth of each."""
-
-    reader: StepReader
-    pictures: list[Pictures] = field(default_factory=list)
-    trained: list[Tensor] = field(default_factory=list)
-    releases: list[Release] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
-
-    def add_images(self, pictures: Pictures, *, trained: bool) -> int:
-        """Add images, all trained on or none; return how many were there before."""
-        start = sum(map(len, self.pictures))
-        self.pictures.append(pictures)
-        self.trained.append(torch.full((len(pictures),), trained))
-        return start
-
-    def add_releases(
-        self, step: Step, batches: Mapping[int, Tensor], orders: Mapping[int, Tensor]
-    ) -> None:
-        """Add what is released in a step; `batches` are rows of all images, int64 (b,)."""
-        self.releases += self.reader.releases(replace(step, ids=batches))
-        self.origins += self.reader.origins(step, batches, orders)
 
 
 @dataclass(frozen=True)
@@ -165,11 +132,11 @@ class Attacked:
             If the recording does not belong to these images.
         """
         reader = StepReader(self.knowledge.mixer, self.knowledge.num_classes, adversary, member)
-        victims = _Victims(reader)
+        victims = Victims(reader)
         taking_part = member if adversary == "member of the group" else None
         release = partial(
-            self._release,
-            victims,
+            victims.release,
+            self.knowledge,
             repeats=repeats,
             include=taking_part,
             gradients=gradients or taking_part is not None,
@@ -178,66 +145,13 @@ class Attacked:
         if trained and again:
             release(*self._trained_on(trained, seed), trained=True)
         elif trained:
-            self._read_recorded(victims, trained)
+            victims.add_recorded(self._newest(trained), self.vault)
         if held_out:
             pictures = self._held_out(held_out, seed)
             # An image that is released more than once has one owner; else steps draw the clients.
             owners = self._owners(pictures, seed) if repeats > 1 else None
             release(pictures, owners, trained=False)
-        view = View(adversary, victims.releases, self.known_to(adversary, assume, member))
-        truth = Truth(joined(victims.pictures), torch.cat(victims.trained), victims.origins)
-        return Case(view, truth)
-
-    def _read_recorded(self, victims: _Victims, number: int) -> None:
-        """Add the images of the newest recorded steps, at least so many, and their releases."""
-        steps = self._newest(number)
-        if not steps:
-            return
-        pictures, placed = self.vault.placed(steps)
-        victims.add_images(pictures, trained=True)
-        for step, batches in zip(steps, placed, strict=True):
-            victims.add_releases(step, batches, self.vault.orders_of(step))
-
-    def _release(
-        self,
-        victims: _Victims,
-        pictures: Pictures,
-        owners: Tensor | None,
-        *,
-        trained: bool,
-        repeats: int,
-        include: int | None,
-        gradients: bool,
-        seed: int,
-    ) -> None:
-        """Release images by the trained system, and add them with their releases.
-
-        Parameters
-        ----------
-        owners
-            (n,): each image's client; None: steps draw the clients.
-        trained
-            Whether the images were trained on.
-        include
-            A client that takes part in every step.
-        """
-        start = victims.add_images(pictures, trained=trained)
-        last = max((release.server_round for release in victims.releases), default=0)
-        for turn in range(repeats):  # each pass over the images is a separate round
-            for step, batches, orders in passes(
-                self.knowledge,
-                pictures.images,
-                pictures.labels,
-                generator(seed, "after", int(trained), turn),
-                lowers=self.knowledge.lowers,
-                batch_size=self.knowledge.batch_size,
-                gradients=gradients,
-                server_round=last + 1 + turn,
-                include=include,
-                owners=owners,
-            ):
-                moved = {client: rows + start for client, rows in batches.items()}
-                victims.add_releases(step, moved, orders)
+        return victims.case(self.known_to(adversary, assume, member))
 
     def classify(self, images: Tensor) -> Tensor:
         """Return the trained system's own logits (b, L) of images (b, C, H, W), 0 to 1.
@@ -280,6 +194,7 @@ class Attacked:
         return joined(parts)
 
     def _newest(self, rows: int) -> list[Step]:
+        """Return the newest recorded steps, with at least so many rows if there are as many."""
         steps: list[Step] = []
         number = 1
         while True:

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr_splitmix.attacks.attacked import Assumption, Attacked, Case
+from flwr_splitmix.attacks.attacked import Assumption, Attacked
 from flwr_splitmix.attacks.base import Attack, Budget, Guess, NotApplicable, Pictures
+from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.catalogue import attack_named
 from flwr_splitmix.attacks.hints import hints, without
 from flwr_splitmix.attacks.intervals import Measure

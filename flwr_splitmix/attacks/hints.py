@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from flwr_splitmix.attacks.attacked import Case
 from flwr_splitmix.attacks.base import Attack, Guess
+from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.images.labels_gradient import Hints
 from flwr_splitmix.attacks.vault import Truth
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from flwr_splitmix.attacks.attacked import Case
 from flwr_splitmix.attacks.base import Attack, Guess, Pictures
+from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.gallery import Reconstructions
 from flwr_splitmix.attacks.image_scores import Classifier
 from flwr_splitmix.attacks.intervals import Measure

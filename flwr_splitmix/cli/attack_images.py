@@ -13,8 +13,9 @@ from flwr_splitmix.runs.recording import recording_of
 from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
-    from flwr_splitmix.attacks.attacked import Attacked, Case
+    from flwr_splitmix.attacks.attacked import Attacked
     from flwr_splitmix.attacks.base import Budget, Pictures
+    from flwr_splitmix.attacks.case import Case
     from flwr_splitmix.attacks.intervals import Measure
 
 VICTIMS = 128

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flwr_splitmix.attacks.attacked import Case
 from flwr_splitmix.attacks.base import Attack, Budget, Guess, Pictures, View
+from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.catalogue import attack_named
 from flwr_splitmix.attacks.image_scores import retrieved, structures
 from flwr_splitmix.attacks.intervals import curve_measures, mean_measure

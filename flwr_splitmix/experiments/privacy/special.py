@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flwr_splitmix.attacks.attacked import Case
 from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Origin, Release
 from flwr_splitmix.attacks.vault import Truth
