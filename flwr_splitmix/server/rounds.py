@@ -35,12 +35,13 @@ from flwr_splitmix.server.evaluation.of_round import (
     check_evaluate_fn,
     evaluate_model,
     warn_of_initial_weights,
+    warn_of_uncalled,
 )
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.fits import LastFit, first_arrays
 from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
-from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
+from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.job import Job, message_config
 from flwr_splitmix.server.options import (
     Options,
@@ -257,6 +258,7 @@ class RoundLoop(RoundMessages):
         name = type(self).__name__
         if job.evaluate_fn is not None and not self.aggregator.averages:
             warn_of_initial_weights(name)
+        warn_of_uncalled(self, self.aggregator.strategy)
         error = ""
         try:
             self.audience.on_start(self.recorder.started(name, num_rounds, self._finished + 1))
@@ -364,7 +366,7 @@ class RoundLoop(RoundMessages):
         self.require(clients)
         arrays, metrics = self.aggregate_train(clients.server_round, clients.replies)
         result.arrays = arrays or result.arrays
-        means = client_means(clients.replies)
+        means = self._intake.means(clients.replies)
         names = [name for name in means if name.startswith(EPSILON)]
         self._epsilons.take(clients, names)
         result.train_metrics_clientapp[clients.server_round] = metrics or MetricRecord(dict(means))

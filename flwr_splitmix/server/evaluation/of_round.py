@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
-from flwr.serverapp.strategy import Result
+from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.server.aggregation.choice import with_wrapped
 from flwr_splitmix.server.evaluation.central import EvaluateFn, central_result
 from flwr_splitmix.server.evaluation.over_link import to_record
 from flwr_splitmix.storage import plain_numbers
@@ -51,9 +52,21 @@ def warn_of_initial_weights(strategy: str) -> None:
     )
 
 
+def warn_of_uncalled(strategy: flower.Strategy, aggregator: flower.Strategy | None) -> None:
+    """Log which of them have an `aggregate_evaluate` of the user's own, as nothing calls it."""
+    for own in (strategy, *with_wrapped(aggregator)):
+        kind = type(own)
+        if kind.aggregate_evaluate.__module__.split(".")[0] not in ("flwr", "flwr_splitmix"):
+            log.warning(
+                "%s.aggregate_evaluate is never called: an evaluation is computed over the link, "
+                "not from replies; an observer gets its result in on_round",
+                kind.__name__,
+            )
+
+
 def evaluate_model(
     server_round: int,
-    result: Result,
+    result: flower.Result,
     evaluate_fn: EvaluateFn | None,
     over_link: Callable[[], EvaluationResult | None] | None,
 ) -> EvaluationResult | None:

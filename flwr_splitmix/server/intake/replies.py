@@ -19,7 +19,7 @@ from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.server.intake.checks import NAME, UploadError, plausible
 from flwr_splitmix.server.remarks import name_clients
 from flwr_splitmix.values import MAX_COUNT
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -48,6 +48,7 @@ class ReplyIntake:
         self._dtypes = {name: array.dtype for name, array in to_numpy(initial).items()}
         self._counters = {name for name, dtype in self._dtypes.items() if dtype.kind in "biu"}
         self._exaggerates: set[int] = set()
+        self._told_names = False
 
     def check(self, clients: Clients, like: ArrayRecord) -> dict[int, float]:
         """Leave out the replies that cannot be averaged, and fail their clients.
@@ -86,6 +87,23 @@ class ReplyIntake:
         clients.replies = [replies[client] for client in metrics]
         _name_outliers(clients.server_round, norms)
         return norms
+
+    def means(self, replies: Sequence[Message]) -> dict[str, float]:
+        """Return `client_means`; log, once per run, which metrics their names exclude."""
+        means = client_means(replies)
+        count = Counter(n for own in map(_metrics, replies) for n in own if not NAME.fullmatch(n))
+        excluded = sorted(name for name, n in count.items() if 2 * n > len(replies))
+        if excluded and not self._told_names:
+            self._told_names = True
+            named = [repr(one_line(name)[:60]) for name in excluded[:5]]
+            more = f" and {len(excluded) - 5} more" if len(excluded) > 5 else ""
+            log.warning(
+                "left out of the run's metrics: %s%s; the name of a client's metric begins with a "
+                "lower-case letter, and has at most 40 more, digits, '_' or '-'",
+                ", ".join(named),
+                more,
+            )
+        return means
 
     def _read_arrays(self, reply: Message, began: Arrays) -> Arrays:
         records = list(reply.content.array_records.values())

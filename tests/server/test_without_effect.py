@@ -1,0 +1,102 @@
+"""Parts of a user's code without effect: each is named in the log, once per run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from flwr.app import Message, MetricRecord
+from flwr.serverapp.strategy import FedAvg, Krum
+from torch import Tensor
+
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.schedule import constant
+from flwr_splitmix.strategies import PSL, SFL, SplitStrategy
+from flwr_splitmix.testing.toy import Toy, sgd
+
+TOY = Toy(clients=3)
+
+
+class Evaluates:
+    """The method of Flower's strategies that nothing calls."""
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        raise AssertionError
+
+
+class OwnSFL(Evaluates, SFL):
+    """A strategy with that method."""
+
+
+class OwnFedAvg(Evaluates, FedAvg):
+    """An aggregator with that method."""
+
+
+def said(
+    caplog: pytest.LogCaptureFixture,
+    word: str,
+    strategy: type[SplitStrategy] = SFL,
+    client: type[SplitClient] = SplitClient,
+    **options: Any,
+) -> list[str]:
+    """Return what a run of two rounds logs about a word."""
+    made = strategy(
+        TOY.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", steps_per_round=1,
+        **options,
+    )  # fmt: skip
+    caplog.clear()
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        made.fit(TOY.make_clients(sgd(0.1), client), 2)
+    return [record.getMessage() for record in caplog.records if word in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "named"),
+    [
+        (SFL, {}, []),
+        (SFL, {"aggregator": Krum(min_train_nodes=1, min_available_nodes=1)}, []),
+        (OwnSFL, {}, ["OwnSFL"]),
+        (SFL, {"aggregator": OwnFedAvg(min_train_nodes=1, min_available_nodes=1)}, ["OwnFedAvg"]),
+    ],
+)
+def test_an_aggregation_of_evaluations_that_nothing_calls(
+    strategy: Any, options: dict[str, Any], named: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert said(caplog, "aggregate_evaluate", strategy, **options) == [
+        f"{name}.aggregate_evaluate is never called: an evaluation is computed over the link, not "
+        "from replies; an observer gets its result in on_round"
+        for name in named
+    ]
+
+
+class Reports(SplitClient):
+    """A client with metrics of its own."""
+
+    def release(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        arrays, metrics = super().release()
+        return arrays, {**metrics, "gradNorm": 1.0, "top 1\n": 0.5, "own-norm": 2.0}
+
+
+@pytest.mark.parametrize("strategy", [PSL, SFL])
+def test_metrics_that_their_names_exclude(strategy: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert said(caplog, "metrics", strategy, Reports) == [
+        "left out of the run's metrics: 'gradNorm', 'top 1'; the name of a client's metric begins "
+        "with a lower-case letter, and has at most 40 more, digits, '_' or '-'"
+    ]
+    assert said(caplog, "metrics", strategy) == []
+
+
+class OneReports(SplitClient):
+    """A client with metrics that the others do not have."""
+
+    def release(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        arrays, metrics = super().release()
+        assert self.order is not None
+        return arrays, metrics | ({"gradNorm": 1.0} if self.order.client == 1 else {})
+
+
+def test_a_single_client_floods_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    assert said(caplog, "gradNorm", PSL, OneReports) == []
