@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,6 @@ UNKNOWN_WEIGHTS = (
     "optimizer of all weights that are to learn"
 )
 """What is said of a module for which `ScheduledOptimizer.knows` is false."""
-
-HALF_WEIGHTS = (
-    "weights of float16 are trained: small gradients and Adam's eps are 0 in it, so that steps may "
-    "be NaN; keep the weights in float32 and compute under torch.autocast, with .float() on the "
-    "output, or take bfloat16"
-)
-"""What is said when an optimizer gets such weights."""
 
 
 def adamw(
@@ -131,10 +125,11 @@ class ScheduledOptimizer:
                 f"schedule is {given}; needed is a function (progress in rounds, number of "
                 "rounds) -> factor on the learning rate, such as WarmupCosine() or constant"
             )
-        parameters = [p for p in module.parameters() if p.requires_grad]
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        parameters = [*trained.values()]
         self.optimizer = _optimizer(factory(parameters), parameters) if parameters else None
-        if any(p.dtype == torch.float16 for p in parameters):
-            log.warning(HALF_WEIGHTS)
+        if half := [name for name, p in trained.items() if p.dtype == torch.float16]:
+            _warn_of_half_weights(half[0])
         self.schedule = schedule
         self._module = module
         self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
@@ -231,3 +226,14 @@ def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.
             "the schedule would scale; give it lr=..."
         )
     return made
+
+
+@cache  # all clients of a process have the same weights
+def _warn_of_half_weights(name: str) -> None:
+    """Log, once per process and name, that weights of float16 are trained, the first by name."""
+    log.warning(
+        "weights of float16 are trained (%s, ...): small gradients and Adam's eps are 0 in it, so "
+        "that steps may be NaN; keep the weights in float32 and compute under torch.autocast, with "
+        ".float() on the output, or take bfloat16",
+        name,
+    )

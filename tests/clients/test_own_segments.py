@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
@@ -216,13 +217,18 @@ def test_a_scripted_segment_is_taken_and_its_copy_refused_with_the_remedy(make: 
         SplitClient(copy.deepcopy(segment), DATA)
 
 
-def test_weights_of_float16_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    SplitClient(Lower().to(torch.bfloat16), DATA, device="cpu")
-    SplitClient(Lower().half().requires_grad_(False), DATA, device="cpu")
+def test_weights_of_float16_are_warned_of_once_for_all_clients(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    half = nn.Sequential(OrderedDict(first=nn.Linear(5, 6), second=nn.Unflatten(1, (2, 3)))).half()
+    SplitClient(copy.deepcopy(half).to(torch.bfloat16), DATA, device="cpu")
+    SplitClient(copy.deepcopy(half).requires_grad_(False), DATA, device="cpu")
     assert "float16" not in caplog.text
-    SplitClient(Lower().half(), DATA, device="cpu")
-    assert "weights of float16 are trained: " in caplog.text
-    assert "torch.autocast, with .float() on the output" in caplog.text
+    for _ in range(3):
+        SplitClient(copy.deepcopy(half), DATA, device="cpu")
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("weights of float16 are trained (first.weight, ...): ")
+    assert "torch.autocast, with .float() on the output" in said
 
 
 def test_state_that_is_no_tensor_is_refused_at_once() -> None:
