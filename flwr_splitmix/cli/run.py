@@ -126,7 +126,15 @@ def _checked(
         values = run_values(project, run_config, folder)
         changed = read_overrides(run_config, folder)
         if run_dir is not None and "run-dir" in project.config:
-            changed["run-dir"] = values["run-dir"] = absolute("run-dir", str(run_dir), folder)
+            chosen = absolute("run-dir", str(run_dir), folder)
+            # As a pair, the option may change what a file of keys has, but not another pair.
+            pairs = read_overrides([text for text in run_config if "=" in text], folder)
+            if pairs.get("run-dir", chosen) != chosen:
+                raise ConfigError(
+                    f"--run-dir is {chosen!r}, but --run-config has run-dir={pairs['run-dir']!r}; "
+                    "write one of them"
+                )
+            changed["run-dir"] = values["run-dir"] = chosen
         if here and project.kind != "own" and values.get("resume"):
             check_goes_on(Run.open(str(values["resume"]), home=_home(values)), changed)
     except (ConfigError, RunError) as error:

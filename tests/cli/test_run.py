@@ -80,6 +80,19 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     assert f"--run-dir is '{file}', where nothing" in the_error(run("--run-dir", str(file)))
 
 
+def test_two_run_directories_are_refused(tmp_path: Path) -> None:
+    """The one of --run-config was ignored without a word."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    keys = f"run-dir='{other}'"
+    assert the_error(run("-c", keys, "--run-dir", str(one))) == (
+        f"--run-dir is '{one}', but --run-config has run-dir='{other}'; write one of them"
+    )
+    file = tmp_path / "keys.toml"
+    file.write_text(keys)
+    for config in (f"run-dir='{one}'", str(file)):
+        assert the_error(run("-c", config, "--run-dir", str(one))) == "Flower was started"
+
+
 def test_a_folder_of_others_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(**options: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
