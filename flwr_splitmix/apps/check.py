@@ -55,6 +55,13 @@ def check_app(
     except ConfigError as error:
         report.problems.append(str(error))
         return report
+    if project.dependencies:
+        report.remarks.append(
+            f"pyproject.toml has dependencies ({', '.join(project.dependencies):.100}), which "
+            "Flower would install for each run on this machine, in an environment of their own "
+            "that comes before this one; install here what the app needs, next to flwr-splitmix, "
+            "and write dependencies = []"
+        )
     if project.kind != "own" and values.get("resume"):
         try:
             resumed = Run.open(str(values["resume"]), home=values.get("run-dir"))

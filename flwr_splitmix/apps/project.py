@@ -49,6 +49,8 @@ class Project:
         Keys of the run configuration with their defaults.
     components
         Locations of "serverapp" and "clientapp", as "module:attribute".
+    dependencies
+        Packages that Flower installs for each run of the app.
     """
 
     folder: Path
@@ -56,6 +58,7 @@ class Project:
     kind: Kind
     config: Mapping[str, Any]
     components: Mapping[str, str]
+    dependencies: Sequence[str] = ()
 
 
 def open_project(folder: Path) -> Project:
@@ -96,7 +99,9 @@ def open_project(folder: Path) -> Project:
     project, flat = _table(described, "project", file), _flat(config)
     _check_for_flower(file, project, _table(described, "tool.flwr.app", file), flat)
     places = {kind: str(components[kind]) for kind in ("serverapp", "clientapp")}
-    return Project(folder, str(project["name"]), _kind(folder, places), flat, places)
+    needed = project.get("dependencies")
+    dependencies = [str(each) for each in needed] if isinstance(needed, list) else []
+    return Project(folder, str(project["name"]), _kind(folder, places), flat, places, dependencies)
 
 
 def _check_for_flower(

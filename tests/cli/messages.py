@@ -6,6 +6,7 @@ python -m tests.cli.messages docs/messages.md    # renews it there
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -93,6 +94,15 @@ def plain_client_app(folder: Path) -> None:
     )
 
 
+def app_with_dependencies(folder: Path) -> None:
+    own = folder / "own"
+    shutil.copytree(APPS.parent / "examples/other_project", own)
+    described = (own / "pyproject.toml").read_text(encoding="utf-8")
+    needed = 'version = "0.1.0", dependencies = ["flwr[simulation]>=1.32", "torch==2.8.0"]'
+    described = described.replace('version = "0.1.0"', needed)
+    (own / "pyproject.toml").write_text(described, encoding="utf-8")
+
+
 def components_without_a_table(folder: Path) -> None:
     (folder / "own").mkdir()
     (folder / "own" / "pyproject.toml").write_text("tool.flwr.app.components = 3", encoding="utf-8")
@@ -171,6 +181,7 @@ MISTAKES = (
     Mistake("the same, refused", "language", keys("max-length=82 long-texts='refuse'")),
     Mistake("a cut that leaves no trunk", "language", keys("head-layers=2 tail-layers=2")),
     Mistake("a ClientApp of plain Flower", "own", [], plain_client_app),
+    Mistake("dependencies of a converted app", "own", [], app_with_dependencies, ok=True),
 )  # fmt: skip
 
 
