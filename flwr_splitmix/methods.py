@@ -10,6 +10,7 @@ entry of `METHODS`. Importing this module loads neither torch nor a strategy.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ class Method:
     at_cut, up, protects
         For the tables, in Markdown: what happens at the cut, what crosses it on its way to the
         server, what is hidden from the server.
+    epsilon
+        What the epsilon that its clients report covers, and what not; "" if they report none.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Method:
     at_cut: str
     up: str
     protects: str
+    epsilon: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -191,6 +195,9 @@ METHODS: tuple[Method, ...] = (
         at_cut="each text's hidden states are clipped and get Gaussian noise",
         up="as USplitSL; hidden states, not gradients, have an [epsilon](language.md#dp-forward)",
         protects="texts, labels, logits",
+        epsilon="a client's messages about one text, in training and evaluation; not gradients "
+        "returned to the trunk, lengths of texts, what a text did to a head that learns, or heads "
+        "and tails that are averaged or exported (docs/language.md of flwr-splitmix)",
     ),
     Method(
         name="NoPeekSL", module="text_defences", shape="U", mixer="NoPeek",
@@ -209,6 +216,9 @@ METHODS: tuple[Method, ...] = (
         up="as USplitSL; averaged weights, and nothing else, have an "
         "[epsilon](language.md#dp-sgd-on-head-and-tail)",
         protects="texts, labels, logits",
+        epsilon="the weights of a client's head and tail, about one training text, as long as the "
+        "trunk does not change; not messages, gradients returned to the trunk, lengths of texts, "
+        "or a trunk that learns (docs/language.md of flwr-splitmix)",
     ),
 )  # fmt: skip
 """All methods, in the order in which they are listed everywhere."""
@@ -256,6 +266,19 @@ def _is_plain(hint: Any) -> bool:
     if parts and all(isinstance(part, str) for part in parts):  # Literal["a", "b"]
         return True
     return {*(parts or (hint,))} <= {bool, int, float, str, type(None)}
+
+
+def plain(markdown: str) -> str:
+    """Return a field of a `Method` as plain text.
+
+    Links lead nowhere outside this package's docs: of one to a page the page's path stays, of any
+    other its words.
+    """
+
+    def words(link: re.Match[str]) -> str:
+        return f"docs/{link[1]} of flwr-splitmix" if link[1].endswith(".md") else link[1]
+
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", words, markdown).replace("*", "")
 
 
 def methods_table(shape: ShapeName) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -13,8 +12,10 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.apps.run_config import AppConfig, ConfigError
+from flwr_splitmix.files import finite
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
+from flwr_splitmix.runs.epsilon import epsilon_facts
 from flwr_splitmix.runs.export.folder import ExportError, check_target
 from flwr_splitmix.server.segments.fitting import out_of_memory
 from flwr_splitmix.storage import StorageError, under
@@ -168,9 +169,6 @@ def facts_of(
     values = config.model_dump(by_alias=True)
     rows = [row for row in run.rows if row["round"] <= kept.round]
     measured = [row for row in rows if row["accuracy"] is not None]
-    epsilon = rows[-1].get("epsilon") if rows else None
-    if epsilon is not None and not math.isfinite(epsilon):
-        epsilon = "inf"
     return {
         "run": run.id,
         "round": kept.round,
@@ -190,7 +188,7 @@ def facts_of(
             "kind": measured[-1]["accuracy_kind"],
             "round": measured[-1]["round"],
         },
-        "epsilon": epsilon,
+        **finite(epsilon_facts(rows[-1] if rows else {}, values["strategy"])),
         "delta": values.get("delta"),
         "trusted_mixer": values.get("trusted-mixer", False) or bool(values.get("link-via")),
         "versions": {"flwr-splitmix": version("flwr-splitmix"), "torch": torch.__version__},

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flwr_splitmix.cli.terminal import RunDirectory, RunNames
-from flwr_splitmix.methods import BY_NAME
+from flwr_splitmix.methods import BY_NAME, plain
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.comparison import compare
 from flwr_splitmix.runs.reports.page import page
@@ -46,8 +45,5 @@ def report(
 
 
 def _hidden_by_method() -> dict[str, str]:
-    """Return what each method protects, from the catalogue, without Markdown."""
-    links = re.compile(r"\[([^]]*)\]\([^)]*\)")
-    return {
-        name: links.sub(r"\1", method.protects).replace("*", "") for name, method in BY_NAME.items()
-    }
+    """Return what each method protects, from the catalogue."""
+    return {name: plain(method.protects) for name, method in BY_NAME.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -92,7 +92,7 @@ def _print_summary(run: Run, out: Console) -> None:
         listing.add_row(name.removeprefix("eval_") + " (evaluation)", number(facts[name], 4))
     listing.add_row("loss", number(facts.get("loss"), 4))
     if facts.get("epsilon") is not None:
-        listing.add_row("epsilon", _epsilon(float(facts["epsilon"]), run.config.get("delta")))
+        listing.add_row("epsilon", _epsilon(facts, run.config.get("delta")))
     if facts.get("privacy"):
         listing.add_row("privacy", str(facts["privacy"]))
     listing.add_row("uplink", _uplink(facts.get("uplink_bytes"), facts.get("uplink_bytes_psl")))
@@ -125,10 +125,9 @@ def _options(run: Run) -> list[str]:
     return [key for key in _OPTIONS if key not in MIXING or key in own]
 
 
-def _epsilon(epsilon: float, delta: float | None) -> str:
-    if not math.isfinite(epsilon):
-        return "no bound (the run's log says why)"
-    return f"{epsilon_in_words(epsilon, delta)} (see docs/privacy.md)"
+def _epsilon(facts: Row, delta: Any) -> str:
+    said = epsilon_in_words(facts, delta)
+    return said if math.isfinite(float(facts["epsilon"])) else f"{said} (the run's log says why)"
 
 
 def _uplink(sent: float | None, psl: float | None) -> str:

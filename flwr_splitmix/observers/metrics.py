@@ -12,6 +12,7 @@ from torch import Tensor
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.words import counted
 
 LABEL_BYTES = 8
@@ -169,8 +170,8 @@ def progress_line(row: Mapping[str, Any], num_rounds: int, seconds_left: float) 
     parts.append(
         f"up {row['uplink_bytes'] / 1e6:.1f} MB, down {row['downlink_bytes'] / 1e6:.1f} MB"
     )
-    if row.get("epsilon") is not None:
-        parts.append(f"epsilon {row['epsilon']:.4g}")
+    if (epsilon := epsilon_of(row)) is not None:
+        parts.append(f"epsilon {epsilon:.4g}")
     failed = f", {row['clients_failed']} failed" if row["clients_failed"] else ""
     parts.append(f"{counted(row['clients_alive'], 'client')}{failed}")
     minutes, seconds = divmod(round(seconds_left), 60)

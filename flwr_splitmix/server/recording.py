@@ -22,6 +22,7 @@ from flwr_splitmix.observers import (
 )
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
+from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.server.checkpointing import newest_checkpoint
 from flwr_splitmix.server.clock import RunClock
 from flwr_splitmix.server.summary import summarise
@@ -297,4 +298,4 @@ class RunRecorder:
 
 
 def _has_epsilon(run: Run) -> bool:
-    return any(row.get("epsilon") is not None for row in run.rows)
+    return any(epsilon_of(row) is not None for row in run.rows)

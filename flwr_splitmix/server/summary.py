@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from flwr_splitmix.files import finite
+from flwr_splitmix.runs.epsilon import epsilon_facts
 
 
 def summarise(
@@ -22,7 +23,7 @@ def summarise(
     rows
         The metrics of its rounds.
     facts
-        Further entries.
+        Further entries, such as the strategy's name.
     model
         The model's name in the configuration; None if there is none.
     seconds
@@ -38,7 +39,7 @@ def summarise(
         "evaluated_round": last.get("round"),
         **{key: value for key, value in last.items() if key.startswith("eval_")},
         "loss": rows[-1]["loss"] if rows else None,
-        "epsilon": finite(rows[-1].get("epsilon")) if rows else None,
+        **finite(epsilon_facts(rows[-1] if rows else {}, facts.get("strategy"))),
         "versions": {
             "python": platform.python_version(),
             "flwr": version("flwr"),

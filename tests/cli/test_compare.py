@@ -83,7 +83,7 @@ def test_a_report_is_written_with_what_the_method_hides(toy_home: Path, tmp_path
     result = call(toy_home, "report", "noisy", "mixed", "-o", str(file), "--mixtures")
     assert result.exit_code == 0, result.output
     page = file.read_text(encoding="utf-8")
-    assert "hides from the server: what an epsilon says: privacy.md." in page
+    assert "hides from the server: what an epsilon says: docs/privacy.md of flwr-splitmix." in page
     assert "The first mixtures of round 3" in page
 
 

@@ -177,6 +177,16 @@ def test_what_was_spent_of_privacy_is_shown_if_there_is_a_ledger(
     assert shown is None or shown in printed
 
 
+@pytest.mark.parametrize(("epsilon", "shown"), [(2.345678, "2.346 at delta"), ("inf", "no bound")])
+def test_an_epsilon_that_an_older_summary_lacks_is_that_of_the_rows(
+    home: Path, splitmix: Splitmix, epsilon: float | str, shown: str
+) -> None:
+    run = Run.create({"strategy": "DPForwardSL", "delta": 1e-5}, name="x", home=home)
+    run.append_round({"round": 1, "train_epsilon": float(epsilon)})
+    run.write_summary({"strategy": "DPForwardSL", "epsilon": None})
+    assert shown in splitmix("show").stdout
+
+
 def test_a_failed_run_says_why(splitmix: Splitmix, unfinished: Run) -> None:
     unfinished.note_failure("LinkError: round 4: 1 client is left, min-nodes is 2")
     assert unfinished.id in splitmix("runs").stdout

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from flwr_splitmix.methods import BY_NAME
+from flwr_splitmix.methods import BY_NAME, plain
 from flwr_splitmix.words import counted
 
 
@@ -135,9 +134,9 @@ def _privacy(facts: Mapping[str, Any]) -> str:
     lines = ["## What the server saw in training\n"]
     if method is not None:
         lines += [
-            f"- At the cut: {_plain(method.at_cut)}",
-            f"- Sent to the server: {_plain(method.up)}",
-            f"- Hidden from the server: {_plain(method.protects)}",
+            f"- At the cut: {plain(method.at_cut)}",
+            f"- Sent to the server: {plain(method.up)}",
+            f"- Hidden from the server: {plain(method.protects)}",
         ]
     lines.append(f"- Epsilon: {_epsilon(facts)}\n")
     return "\n".join(lines)
@@ -147,8 +146,8 @@ def _epsilon(facts: Mapping[str, Any]) -> str:
     epsilon = facts["epsilon"]
     if epsilon is None:
         return (
-            "none; no noise was added, and nothing is promised about what the model itself tells "
-            "of its training data"
+            "none is accounted for, and nothing is promised about what the model itself tells of "
+            "its training data"
         )
     if not math.isfinite(float(epsilon)):
         return "no bound; the run's log says why"
@@ -159,16 +158,10 @@ def _epsilon(facts: Mapping[str, Any]) -> str:
     )
     averaged = (
         " The lower segment was averaged over the clients, which no epsilon covers."
-        if facts["averaged"]
+        if facts["averaged"] and facts["kind"] != "language"
         else ""
     )
     return (
-        f"{float(epsilon):.4g} at delta {facts['delta']:g}, of the client that spent most. It is a "
-        f"statement about what clients uploaded, for one record.{mixer}{averaged} What it covers "
-        "and what not: docs/privacy.md of flwr-splitmix"
+        f"{float(epsilon):.4g} at delta {facts['delta']:g}, of the client that spent most. It "
+        f"covers {facts['epsilon_covers']}.{mixer}{averaged}"
     )
-
-
-def _plain(markdown: str) -> str:
-    """Return a table cell without its links, which do not work outside this package's docs."""
-    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"docs/\1 of flwr-splitmix", markdown)

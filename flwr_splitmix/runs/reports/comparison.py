@@ -168,10 +168,23 @@ def _notes(groups: Sequence[Group], kinds: dict[str, str]) -> list[str]:
         rounds = {facts.get("evaluated_round") for facts in group.facts}
         if len(rounds) > 1:
             notes.append(f"{group.name}: its runs were last evaluated in different rounds.")
+    notes += _covered(groups)
     all_runs = [run for group in groups for run in group.runs]
     if where := [key for key in differing([run.config for run in all_runs]) if key in PLACE]:
         notes.append(f"They also ran in different places or ways: {', '.join(where)} differ.")
     return notes
+
+
+def _covered(groups: Sequence[Group]) -> list[str]:
+    """Return what the groups' epsilons cover, which differs between methods."""
+    names: dict[str, list[str]] = {}
+    for group in groups:
+        covers = [facts["epsilon_covers"] for facts in group.facts if facts.get("epsilon_covers")]
+        if covers and any(map(math.isfinite, group.numbers("epsilon"))):
+            names.setdefault(covers[0], []).append(group.name)
+    if len(names) == 1:
+        return [f"Epsilon covers {covers}." for covers in names]
+    return [f"{', '.join(of)}: epsilon covers {covers}." for covers, of in names.items()]
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:

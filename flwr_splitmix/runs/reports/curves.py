@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flwr_splitmix.extras import how_to_install
 from flwr_splitmix.runs.errors import RunError
@@ -16,6 +16,9 @@ from flwr_splitmix.runs.run import Run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Number = Callable[[Mapping[str, Any]], float | None]
+"""A number of a round's row; None if it has none."""
 
 Over = Literal["rounds", "uplink", "time"]
 
@@ -162,21 +165,21 @@ def draw_panel(axes: Axes, comparison: Comparison, over: Over) -> set[str]:
     return {curve.band for curve in curves} - {""}
 
 
-def has_numbers(comparison: Comparison, column: str) -> bool:
-    """Return whether a column of the metrics has a finite number to draw."""
-    values = (row.get(column) for run in comparison.runs for row in run.rows)
+def has_numbers(comparison: Comparison, number: Number) -> bool:
+    """Return whether a round has a finite number to draw."""
+    values = (number(row) for run in comparison.runs for row in run.rows)
     return any(value is not None and math.isfinite(value) for value in values)
 
 
-def draw_column(axes: Axes, comparison: Comparison, column: str) -> None:
-    """Draw a column of the metrics over rounds, one line per group: means over its runs."""
+def draw_numbers(axes: Axes, comparison: Comparison, number: Number) -> None:
+    """Draw a number of each round over rounds, one line per group: means over its runs."""
     curves = []
     for group in comparison.groups:
         values: dict[int, list[float]] = {}
         for run in group.runs:
             for row in run.rows:
-                if row.get(column) is not None and math.isfinite(row[column]):
-                    values.setdefault(row["round"], []).append(row[column])
+                if (value := number(row)) is not None and math.isfinite(value):
+                    values.setdefault(row["round"], []).append(value)
         x = tuple(sorted(values))  # runs may lack rounds
         y = tuple(mean_and_deviation(values[number])[0] for number in x)
         curves.append(Curve(group.name, x, y, None, ""))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from flwr_splitmix.runs.epsilon import epsilon_facts, epsilon_of
 from flwr_splitmix.runs.metrics_file import Row
 from flwr_splitmix.runs.run import Run
 
@@ -24,7 +25,8 @@ def facts_of(run: Run) -> Row:
     summary = run.summary
     if summary is None and asked["clients"] is None:
         asked["clients"] = _took_part(run)
-    return {**asked, **so_far(run.rows), **(summary or {})}
+    measured = {name: value for name, value in (summary or {}).items() if value is not None}
+    return {**asked, **so_far(run.rows, (summary or asked).get("strategy")), **measured}
 
 
 def _took_part(run: Run) -> int | None:
@@ -34,8 +36,8 @@ def _took_part(run: Run) -> int | None:
     return len({client for begun in trained for client in begun.clients}) or None
 
 
-def so_far(rows: Sequence[Row]) -> Row:
-    """Return what a summary would contain for the finished rounds."""
+def so_far(rows: Sequence[Row], strategy: Any) -> Row:
+    """Return what a summary would contain for the finished rounds of a run of this strategy."""
     facts: Row = {}
     for name in TOTALS:
         _put(facts, name, [row[name] for row in rows], total=True)
@@ -43,7 +45,8 @@ def so_far(rows: Sequence[Row]) -> Row:
     _put(facts, "top1", [row["accuracy"] for row in rows])
     _put(facts, "evaluation", [row["accuracy_kind"] for row in rows])
     _put(facts, "loss", [row["loss"] for row in rows])
-    _put(facts, "epsilon", [row.get("epsilon") for row in rows])
+    if spent := [row for row in rows if epsilon_of(row) is not None]:
+        facts |= epsilon_facts(spent[-1], strategy)
     if evaluated := [row for row in rows if row["accuracy"] is not None]:
         last = evaluated[-1]
         facts["evaluated_round"] = last["round"]
@@ -68,9 +71,14 @@ def rounds_of(run: Run) -> str:
     return done if asked is None else f"{done}/{asked}"
 
 
-def epsilon_in_words(epsilon: Any, delta: Any) -> str:
-    """Return an epsilon in words: "8.1 at delta 1e-05, the largest of the clients"."""
-    if not math.isfinite(float(epsilon)):
+def epsilon_in_words(facts: Row, delta: Any) -> str:
+    """Return the epsilon of a run's facts with what it covers, in words.
+
+    For example "8.1 at delta 1e-05, the largest of the clients; it covers ...", or "no bound".
+    """
+    epsilon = float(facts["epsilon"])
+    if not math.isfinite(epsilon):
         return "no bound"
     at = f" at delta {delta:g}" if isinstance(delta, float) else ""
-    return f"{float(epsilon):.4g}{at}, the largest of the clients"
+    covers = f"; it covers {said}" if (said := facts.get("epsilon_covers")) else ""
+    return f"{epsilon:.4g}{at}, the largest of the clients{covers}"

@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from html import escape
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.runs.reports import sections
 from flwr_splitmix.runs.reports.comparison import Comparison
 from flwr_splitmix.runs.reports.curves import (
     OVER,
+    Number,
     accuracy_label,
     as_label,
     band_in_words,
     curve_of,
-    draw_column,
+    draw_numbers,
     draw_panel,
     has_numbers,
     new_figure,
@@ -34,7 +37,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLUMNS = {"loss": "training loss", "epsilon": "epsilon, the largest of the clients"}
+_NUMBERS: dict[str, tuple[str, Number]] = {
+    "loss": ("training loss", itemgetter("loss")),
+    "epsilon": ("epsilon, the largest of the clients", epsilon_of),
+}
+"""Further curves: label, and number of a row, by the name of the figure."""
 
 
 def page(
@@ -94,10 +101,10 @@ def _curves(comparison: Comparison) -> str:
             figures.append((f"accuracy over {label}", panel(draw, f"over-{over}", f"{said}")))
     else:
         said = "No round was evaluated."
-    for column, label in _COLUMNS.items():
-        if has_numbers(comparison, column):
-            draw = partial(_column, comparison, column, label)
-            figures.append((f"{label} over rounds", panel(draw, f"column-{column}", label)))
+    for name, (label, number) in _NUMBERS.items():
+        if has_numbers(comparison, number):
+            draw = partial(_numbers, comparison, number, label)
+            figures.append((f"{label} over rounds", panel(draw, f"column-{name}", label)))
     made = "".join(tag("figure", svg, tag("figcaption", escape(name))) for name, svg in figures)
     many = len(comparison.groups) > 1 and figures
     legend = _legend(comparison) if many else ""
@@ -109,8 +116,8 @@ def _accuracy(comparison: Comparison, over: str, axes: Axes) -> None:
     axes.set_ylabel("top-1 accuracy in %")
 
 
-def _column(comparison: Comparison, column: str, label: str, axes: Axes) -> None:
-    draw_column(axes, comparison, column)
+def _numbers(comparison: Comparison, number: Number, label: str, axes: Axes) -> None:
+    draw_numbers(axes, comparison, number)
     axes.set_ylabel(label)
 
 

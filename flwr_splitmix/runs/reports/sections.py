@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.runs.metrics_file import Row
 from flwr_splitmix.runs.reports.differences import as_text
 from flwr_splitmix.runs.reports.facts import epsilon_in_words, facts_of, rounds_of
@@ -60,7 +61,7 @@ def rounds(rows: Sequence[Row]) -> str:
     headings = [
         ">round", ">loss", ">eval loss", ">top-1", "accuracy", ">seconds", ">steps", ">steps/s",
         ">uplink", ">downlink", ">clients", ">failed", "slowest",
-        *([">epsilon"] if any(row.get("epsilon") is not None for row in rows) else []),
+        *([">epsilon"] if any(epsilon_of(row) is not None for row in rows) else []),
     ]  # fmt: skip
     lines = [
         [
@@ -77,7 +78,7 @@ def rounds(rows: Sequence[Row]) -> str:
             count(row["clients_alive"]),
             count(row["clients_failed"]),
             "" if row["slowest_node"] is None else str(row["slowest_node"]),
-            *([number(row.get("epsilon"))] if ">epsilon" in headings else []),
+            *([number(epsilon_of(row))] if ">epsilon" in headings else []),
         ]
         for row in rows
     ]
@@ -169,16 +170,11 @@ def privacy(run: Run, hides: str) -> str:
     title = "<h3>Privacy</h3>"
     claim = paragraph(f"What the method hides from the server: {hides}.") if hides else ""
     if facts.get("epsilon") is None:
-        return title + claim + paragraph("The run adds no noise that is accounted for: no epsilon.")
-    epsilon = paragraph(f"Epsilon {epsilon_in_words(facts['epsilon'], run.config.get('delta'))}.")
+        return title + claim + paragraph("No epsilon is accounted for.")
+    epsilon = paragraph(f"Epsilon {epsilon_in_words(facts, run.config.get('delta'))}.")
     words = facts.get("privacy")
-    said = (
-        paragraph(f"The ledger of the client that spent most: {words}.")
-        if words
-        else paragraph("What the number covers is said once the run has finished; without that it "
-                       "misleads.", "soft")
-    )  # fmt: skip
-    return title + claim + epsilon + said
+    ledger = paragraph(f"The ledger of the client that spent most: {words}.") if words else ""
+    return title + claim + epsilon + ledger
 
 
 def configuration(run: Run) -> str:

@@ -242,8 +242,8 @@ def test_the_card_says_where_a_model_comes_from(
         assert said in card
     assert splitmix("export", make("CutMixSFL").run.id, tmp_path / "other").exit_code == 0
     card = (tmp_path / "other" / "README.md").read_text()
-    assert "Epsilon: none; no noise was added" in card
-    assert "some random patches, 1/*k* of them on average" in card
+    assert "Epsilon: none is accounted for" in card
+    assert "some random patches, 1/k of them on average" in card
 
 
 def test_a_run_of_an_earlier_version_is_exported_all_the_same(

@@ -114,6 +114,17 @@ def test_where_weights_are_averaged_epsilons_are_not() -> None:
     assert seen.epsilons[1] == max(map(spent, clients))
 
 
+def test_lost_beginnings_are_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Only the epsilon of a ledger of uploads was looked for."""
+    run = Run.create({}, name="x", home=tmp_path)
+    for rounds in (1, 2):
+        again = Run.open(run.id, home=tmp_path)
+        strategy = DPForwardSL(TOY.server(), device="cpu", steps_per_round=1, run=again)
+        strategy.fit([client(), client()], rounds)
+        (run.path / "begun.jsonl").unlink()
+    assert f"{run.path / 'begun.jsonl'} has lost lines; without them epsilon lacks" in caplog.text
+
+
 def test_what_was_spent_outlives_an_interruption(tmp_path: Path) -> None:
     ended = []
     for rounds in ([4], [2, 4]):

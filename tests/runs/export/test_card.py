@@ -1,0 +1,44 @@
+"""What a model card says of each method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.methods import METHODS, Method, plain
+from flwr_splitmix.runs.export.card import model_card
+
+FACTS: dict[str, Any] = {
+    "kind": "language", "model": "small", "client": None, "run": "r", "round": 1, "rounds": 1,
+    "task": "generation", "prompt": "", "accuracy": None, "dataset": "d", "partition": "iid",
+    "clients": 2, "seed": 0, "versions": {}, "delta": 1e-5, "trusted_mixer": False,
+    "averaged": True, "epsilon": None, "epsilon_covers": None,
+}  # fmt: skip
+
+every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+
+
+@every_method
+def test_a_card_has_no_markdown_of_the_docs_and_denies_no_noise(method: Method) -> None:
+    """It said "have an docs/epsilon of flwr-splitmix", and of MixGuard that no noise was added."""
+    card = model_card({**FACTS, "strategy": method.name})
+    for value in vars(method).values():
+        if isinstance(value, str):
+            assert not set("[]*`") & set(plain(value))
+            assert "docs/epsilon" not in plain(value)
+    for field in (method.at_cut, method.up, method.protects):
+        assert f": {plain(field)}\n" in card
+    assert "Epsilon: none is accounted for" in card
+
+
+def test_links_to_pages_stay_and_others_are_words() -> None:
+    assert plain("see [privacy.md](privacy.md#a), *k* of an [epsilon](language.md#b)") == (
+        "see docs/privacy.md of flwr-splitmix, k of an epsilon"
+    )
+
+
+def test_averaging_is_outside_the_epsilon_of_uploads_only() -> None:
+    """Heads and tails that are averaged are what DP-SGD's epsilon is about."""
+    spent = {**FACTS, "epsilon": 2.0, "epsilon_covers": "this"}
+    assert "It covers this.\n" in model_card({**spent, "strategy": "DPSGDSL"})
