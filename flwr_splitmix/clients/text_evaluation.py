@@ -56,7 +56,7 @@ class AskedTexts:
         """Read what any process has recorded; return the number of entries."""
         entries = read_journal(self._journal.path)
         for entry in entries:
-            if "weights" in entry:  # version 0.1.0 recorded rounds
+            if "weights" in entry:  # earlier checkouts recorded rounds
                 self._stops[entry["run"], entry["weights"], entry["kind"]] = entry["stop"]
         return len(entries)
 

@@ -18,7 +18,7 @@ class ReportedEpsilons(Observer):
 
     Clients of a text method report what they have spent at the end of a round and of an
     evaluation. One with an unfinished round (it failed, or the round was lost), one that has sent
-    test texts and no scores (or scores without epsilons, as version 0.1.0 does), and one that never
+    test texts and no scores (or scores without epsilons, as earlier checkouts do), and one that never
     reports, has spent an unknown amount: then the largest is infinite. It is kept in checkpoints.
 
     Parameters
@@ -93,4 +93,4 @@ class ReportedEpsilons(Observer):
         """Continue from `state`."""
         self._names = set(state["names"])
         self._spent = {int(client): dict(own) for client, own in state["spent"].items()}
-        self._unsaid = set(state.get("unsaid", ()))  # checkpoints of version 0.1.0 have none
+        self._unsaid = set(state.get("unsaid", ()))  # those of earlier checkouts have none
