@@ -143,7 +143,8 @@ class MemoryTrace(Trace):
 
     def steps(self, newest: int | None = None) -> Iterator[Recorded]:  # noqa: D102
         kept = tuple(self._steps)
-        return (step for step, _ in (kept if newest is None else kept[-newest:]))
+        first = 0 if newest is None else max(0, len(kept) - newest)
+        return (step for step, _ in kept[first:])
 
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:  # noqa: D102
         if self._takes(server_round, _nbytes(arrays)):

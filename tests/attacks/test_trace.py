@@ -215,16 +215,21 @@ def test_rounds_that_will_be_repeated_are_forgotten(kind: str, tmp_path: Path) -
     trace.add_segment(3, {"weight": torch.ones(2)})
     trace.rewind(2)
     assert places(trace) == [(1, 0), (1, 1)]
-    assert [step.number for step in trace.steps(newest=1)] == [1]
+    for newest, numbers in ((0, []), (1, [1]), (9, [0, 1])):
+        assert [step.number for step in trace.steps(newest)] == numbers
     assert [r for r in range(5) if trace.segment(r) is not None] == [1]
     if isinstance(trace, DiskTrace):
         assert len(list(trace.path.iterdir())) == 3
 
 
-def test_a_disk_that_takes_no_step_costs_a_warning_and_not_the_run(tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_step_costs_a_warning_and_not_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "trace").write_text("no directory")
     trace = DiskTrace(tmp_path / "trace" / "below")
     trace.add(recorded()[0])
+    assert f"a step could not be recorded in {trace.path}: " in caplog.text
+    assert places(trace) == []
 
 
 def test_a_full_disk_keeps_the_steps_that_it_has(
