@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -114,8 +113,6 @@ class DPSGD(Hiding):
         if self._watched is None:
             from flwr_splitmix.hiding.text_gradients import TextGradients, unsupported
 
-            # A head's input is ids, which have no gradient; Opacus needs none.
-            warnings.filterwarnings("ignore", "Full backward hook is firing")
             both = nn.ModuleDict({"head": side.head, "tail": side.tail})
             if layer := unsupported(both):
                 raise ValueError(

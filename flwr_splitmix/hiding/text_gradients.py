@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -9,6 +10,10 @@ import torch
 from opacus import GradSampleModule
 from opacus.utils.tensor_utils import sum_over_all_but_batch_and_last_n
 from torch import Tensor, nn
+
+# A head's input is ids, which have no gradient; Opacus' hooks need none. torch says so of whoever
+# calls for the backward pass, on a GPU, where a thread of torch's own runs it, of `sys`.
+warnings.filterwarnings("ignore", "Full backward hook", module=r"flwr_splitmix\.|sys$")
 
 
 class TextGradients(GradSampleModule):  # type: ignore[misc]

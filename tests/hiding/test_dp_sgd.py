@@ -73,6 +73,24 @@ def test_epsilon_is_opacus_and_beside_it_that_of_the_batches_there_are() -> None
     assert client.epsilon is None  # what leaves in each step has none
 
 
+def test_only_its_own_hooks_are_silent() -> None:
+    """Each client silenced torch's warning of hooks in the whole process."""
+    script = (
+        "import warnings\n"
+        "from flwr_splitmix.hiding import DPSGD\n"
+        "from flwr_splitmix.strategies import USHAPE_STRATEGIES\n"
+        "from flwr_splitmix.testing.toy_texts import TextToy\n"
+        "toy = TextToy(clients=2, hiding=DPSGD)\n"
+        "strategy = USHAPE_STRATEGIES['DPSGDSL'](toy.server(), device='cpu', steps_per_round=2)\n"
+        "strategy.fit(toy.clients_for(strategy), 1)\n"
+        "warnings.warn('Full backward hook is firing')\n"
+    )
+    command = [sys.executable, "-W", "error:Full backward hook", "-c", script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "round 1/1" in done.stderr
+    assert done.stderr.endswith("UserWarning: Full backward hook is firing\n")
+
+
 def test_a_text_that_is_in_a_batch_several_times_costs_the_square() -> None:
     """Its copies add up to one vector of as many times the norm; they used to cost as many."""
     toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=1.3))
