@@ -41,6 +41,20 @@ def test_links_lead_to_what_there_is(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
+def test_headings_that_the_source_cites_exist() -> None:
+    """One was of an earlier page."""
+    cited = re.compile(r'docs/([\w-]+\.md),\s+"([^"]+)"')
+    files = [file for room in ("flwr_splitmix", "apps") for file in (ROOT / room).rglob("*.py")]
+    found = [(page, *at) for page in files for at in cited.findall(page.read_text("utf-8"))]
+    assert len(found) > 3
+    missing = [
+        (str(file.relative_to(ROOT)), page, heading)
+        for file, page, heading in found
+        if f"# {heading}\n" not in prose(DOCS / page)
+    ]
+    assert missing == []
+
+
 @pytest.mark.parametrize("book", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda b: b.name)
 def test_notebooks_link_to_files_as_a_repository_has_them(book: Path) -> None:
     """They led to where pages are on the built site only."""

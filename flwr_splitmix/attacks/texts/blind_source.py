@@ -52,7 +52,7 @@ def blind_source(
         Without scikit-learn (extra `attacks`).
 
     Source: FastICA, Hyvärinen and Oja 2000, with the log cosh contrast; measured in
-    docs/mixguard.md, "Five attacks".
+    docs/mixguard.md, "Attacks in detail".
     """
     with needed_for("FastICA"):
         from sklearn.decomposition import FastICA
