@@ -121,7 +121,10 @@ class Recorder(Observer):
 
     @property
     def recordings(self) -> dict[int, list[Recording]]:
-        """For a U shape, the recordings by client index, oldest first."""
+        """For a U shape, the recordings by client index, oldest first.
+
+        None are kept with a `directory`: read `trace`.
+        """
         return {client: list(kept) for client, kept in sorted(self._kept.items())}
 
     def on_start(self, event: RunStarted) -> None:

@@ -58,7 +58,6 @@ class _ErrorMessageGroup(TyperGroup):
 
 app = typer.Typer(
     name="splitmix",
-    help="Split learning for Flower: look at runs, and run the papers' experiments.",
     cls=_ErrorMessageGroup,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
@@ -80,7 +79,10 @@ def _main(
         ),
     ] = False,
 ) -> None:
-    """Split learning for Flower: look at runs, and run the papers' experiments."""
+    """Split learning for Flower: write, check and run apps, look at their runs, and attack them.
+
+    Also: export trained models, run a mixer, plan noise, get data, and run the papers' experiments.
+    """
 
 
 app.command()(new)

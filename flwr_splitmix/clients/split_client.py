@@ -290,7 +290,7 @@ class SplitClient(PartedExchanges):
 
         Returns
         -------
-        {"smashed": [tensor (b, prefix + N, d)], "labels": int64 (b,)}
+        {"smashed": [tensor (b, prefix + N, d)], "labels": int64 (b,), or (b, L), multi-label}
         """
         data = evaluation_set(self.tests, kind)
         check_range(kind, start, stop, len(data))  # type: ignore[arg-type]

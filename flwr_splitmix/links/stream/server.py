@@ -36,8 +36,8 @@ from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
-MAX_NODES = 4096
-"""Most nodes attached at once, if file descriptors allow."""
+MAX_CONNECTIONS = 8192
+"""Most open connections, if file descriptors allow."""
 
 CODERS = min(os.cpu_count() or 1, 4)
 """Threads that encode and decode large frames."""
@@ -256,8 +256,8 @@ def max_connections() -> int:
     """Return the limit of open connections; it leaves a quarter of the descriptors for files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return 2 * MAX_NODES
-    return max(1, min(2 * MAX_NODES, soft * 3 // 4))
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, soft * 3 // 4))
 
 
 def _options() -> list[tuple[str, int]]:

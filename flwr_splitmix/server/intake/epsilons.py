@@ -18,8 +18,9 @@ class ReportedEpsilons(Observer):
 
     Clients of a text method report what they have spent at the end of a round and of an
     evaluation. One with an unfinished round (it failed, or the round was lost), one that has sent
-    test texts and no scores (or scores without epsilons, as earlier checkouts do), and one that never
-    reports, has spent an unknown amount: then the largest is infinite. It is kept in checkpoints.
+    test texts and no scores (or scores without epsilons, as earlier checkouts do), and one that
+    never reports, has spent an unknown amount: then the largest is infinite. It is kept in
+    checkpoints.
 
     Parameters
     ----------
