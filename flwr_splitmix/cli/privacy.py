@@ -54,7 +54,7 @@ Kept = Annotated[
     float | None,
     typer.Option(
         help="The client's ratio in every pass (1: worst case); by default a bound that fails with "
-        "a tenth of delta, or 1/k rounded up (alpha inf).",
+        "a tenth of delta or, if less, the worst case; 1/k rounded up for alpha inf.",
         show_default=False,
     ),
 ]

@@ -86,16 +86,7 @@ class ReleasePlan:
     @property
     def rho(self) -> float:
         """Slope of the whole run (see `costs`); infinite if there is no bound."""
-        times = self.release.times
-        if self.release.family == "full":
-            return times * self.passes * float(self._costs(np.ones(1)).sum())
-        if isinstance(self.kept, RandomMasks):  # a mask is drawn for each pass, not for each time
-            sizes = {size for each in self.kept.sizes(self.k) for size in each}
-            costs = {size: times * self._cost_by_count(size) for size in sizes}
-            return self.kept.bound(costs, self.k, self.passes)
-        ratios = np.asarray(self.kept, dtype=np.float64)
-        alike = 1 if ratios.ndim else self.passes  # one ratio is that of all passes
-        return float(self._costs(np.atleast_1d(ratios)).sum()) * times * alike
+        return min(rho for rho, _ in self._bounds)
 
     def epsilon(self, orders: ArrayLike = ORDERS, conversion: Conversion = "tight") -> float:
         """Return the epsilon of the whole run; infinite if there is no bound.
@@ -105,9 +96,12 @@ class ReleasePlan:
         ValueError
             If an order is not greater than 1, or the conversion is unknown.
         """
-        rho = self.rho
-        smallest, _ = epsilon_from_rdp(rdp_curve(rho, orders), self._delta, orders, conversion)
-        return float(smallest) if rho else 0.0
+        bounds = self._bounds
+        smallest = min(
+            float(epsilon_from_rdp(rdp_curve(rho, orders), delta, orders, conversion)[0])
+            for rho, delta in bounds
+        )
+        return smallest if all(rho for rho, _ in bounds) else 0.0
 
     def noise_for(self, epsilon: float) -> GaussianNoise:
         """Scale both sigmas by one factor, so that the run costs `epsilon`.
@@ -121,20 +115,33 @@ class ReleasePlan:
         ValueError
             If no scale of the noise gives `epsilon`.
         """
-        target = rho_for(epsilon, self._delta)
-        rho = self.rho
+        bounds = [(rho, rho_for(epsilon, delta)) for rho, delta in self._bounds]
+        rho = min(rho for rho, _ in bounds)
         if not 0 < rho < math.inf:
             gaps = self.release.noise.gaps or ("resolution",)
             why = "; ".join(UNBOUNDED[key] for key in gaps) if rho else "nothing is sent"
             raise ValueError(f"no sigma gives epsilon {epsilon}: {why}")
         # Upwards by more than floating-point rounding: the target is a promise.
-        factor = math.sqrt(rho / target) * (1 + 1e-9)
+        factor = math.sqrt(min(rho / target for rho, target in bounds)) * (1 + 1e-9)
         noise = self.release.noise
         return replace(noise, sigma_s=factor * noise.sigma_s, sigma_y=factor * noise.sigma_y)
 
     @property
-    def _delta(self) -> float:
-        return self.delta - (self.kept.failure if isinstance(self.kept, RandomMasks) else 0.0)
+    def _bounds(self) -> list[tuple[float, float]]:
+        """Slopes of the whole run, each with the part of delta that is left for epsilon."""
+        times = self.release.times
+        if self.release.family == "full":
+            return [(times * self.passes * float(self._costs(np.ones(1)).sum()), self.delta)]
+        if isinstance(self.kept, RandomMasks):  # a mask is drawn for each pass, not for each time
+            sizes = {size for each in self.kept.sizes(self.k) for size in each}
+            costs = {size: times * self._cost_by_count(size) for size in sizes}
+            return [
+                (self.kept.bound(costs, self.k, self.passes), self.delta - self.kept.failure),
+                (self.kept.worst(costs) * self.passes, self.delta),
+            ]
+        ratios = np.asarray(self.kept, dtype=np.float64)
+        alike = 1 if ratios.ndim else self.passes  # one ratio is that of all passes
+        return [(float(self._costs(np.atleast_1d(ratios)).sum()) * times * alike, self.delta)]
 
     def _cost_by_count(self, size: int) -> Floats:
         """Return the total slope for each count of patches, in a group of `size` members."""

@@ -94,8 +94,7 @@ class RandomMasks:
             By the number of members in a group (all in `sizes`), (patches + 1,): the cost of a
             release that keeps 0, 1, ..., all patches.
         """
-        times = {size: size if self.k_times else 1 for size in costs}
-        worst = max(times[size] * float(own.max()) for size, own in costs.items())
+        worst = self.worst(costs)
         if not (math.isfinite(worst) and worst > 0):
             return draws * worst
         slopes = np.logspace(-6, 4, 401) / worst
@@ -114,6 +113,11 @@ class RandomMasks:
             logs = _log_mean_exp(slopes, *_worst_of(self.batches, of_all, np.array(chances)))
         bounds = (draws * logs - math.log(self.failure)) / slopes
         return float(min(bounds.min(), draws * worst))
+
+    def worst(self, costs: Mapping[int, Floats]) -> float:
+        """Return what a pass costs at most, whatever is drawn; `costs` are those of `bound`."""
+        times = {size: size if self.k_times else 1 for size in costs}
+        return max(times[size] * float(own.max()) for size, own in costs.items())
 
     @staticmethod
     def _logs_of_a_batch(

@@ -68,6 +68,23 @@ def test_the_rarer_the_failure_the_dearer_the_plan() -> None:
     assert with_failure.epsilon() > replace(with_failure, delta=2e-3).epsilon() + 1
 
 
+@pytest.mark.parametrize("passes", [1, 5])
+def test_masks_that_may_be_drawn_cost_at_most_the_worst_ones(passes: int) -> None:
+    """A tenth of delta was kept for them even where the bound was that of the worst masks."""
+    noise = GaussianNoise(sigma_s=20.0, sigma_y=5.0)
+    release = replace(RELEASE, noise=noise)
+    masks = RandomMasks(alpha=1.0, failure=1e-6)
+    plan = ReleasePlan(release=release, passes=passes, delta=1e-5, kept=masks, k=2)
+    worst = replace(plan, kept=1.0)
+    assert plan.epsilon() <= worst.epsilon()
+    assert plan.noise_for(1.0).sigma_s <= worst.noise_for(1.0).sigma_s
+    alone = replace(plan, k=1)
+    assert alone.epsilon() == worst.epsilon()
+    full = replace(plan, release=replace(release, family="full"))
+    assert full.epsilon() == replace(full, kept=1.0).epsilon()
+    assert full.noise_for(1.0) == replace(full, kept=1.0).noise_for(1.0)
+
+
 @pytest.mark.parametrize(
     ("k", "alpha"), [(2, 0.5), (2, 6.0), (4, 2.0), (1, 2.0), (2, None), (3, None), (17, None)]
 )
