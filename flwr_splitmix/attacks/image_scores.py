@@ -12,6 +12,7 @@ Classifier = Callable[[Tensor], Tensor]
 """Images (b, C, H, W), 0 to 1, to logits (b, L)."""
 
 _AT_ONCE = 256
+_WINDOW = 11  # pixels on each side, of SSIM
 
 
 def squared_errors(guesses: Tensor, images: Tensor) -> Tensor:
@@ -27,26 +28,34 @@ def peak_ratios(errors: Tensor) -> Tensor:
 def structures(guesses: Tensor, images: Tensor) -> Tensor | None:
     """Return SSIM of each pair: (n, C, H, W) twice to float64 (n,).
 
-    The window is Gaussian, 11 x 11 pixels, of standard deviation 1.5; pixels are from 0 to 1. None
-    if images are smaller than its half, 6 pixels.
+    The window is Gaussian, 11 x 11 pixels, of standard deviation 1.5; pixels are from 0 to 1. Only
+    windows within the image count, not those beyond its border, which torchmetrics fills by
+    reflection. None if images are smaller than the window.
 
     Source: Wang et al. 2004, as implemented in torchmetrics.
     """
-    if min(images.shape[2:]) < 6:
+    if min(images.shape[2:]) < _WINDOW:
         return None
     from torchmetrics.functional.image import structural_similarity_index_measure  # an extra
 
     parts = [
         structural_similarity_index_measure(
-            guess, image, sigma=1.5, kernel_size=11, reduction="none", data_range=1.0
-        )
+            guess,
+            image,
+            sigma=1.5,
+            kernel_size=_WINDOW,
+            reduction="none",
+            data_range=1.0,
+            return_full_image=True,
+        )[1]
         for guess, image in zip(
             torch.split(guesses.float(), _AT_ONCE),
             torch.split(images.float(), _AT_ONCE),
             strict=True,
         )
     ]
-    return torch.cat([torch.as_tensor(part).reshape(-1) for part in parts]).double()
+    half = _WINDOW // 2
+    return torch.cat(parts)[..., half:-half, half:-half].flatten(1).double().mean(1)
 
 
 def perceptual_distances(guesses: Tensor, images: Tensor) -> Tensor | None:

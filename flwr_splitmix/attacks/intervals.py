@@ -17,7 +17,11 @@ from flwr_splitmix.attacks.resampling import (
     tail_of,
 )
 
-CURVE_FLOORS = {"AUC": 0.5, "TPR at 1 % FPR": 0.01, "TPR at 0.1 % FPR": 0.001}
+RATES = {"TPR at 1 % FPR": 100, "TPR at 0.1 % FPR": 1000}
+"""True-positive rates; of how many negatives one may be a false positive."""
+LEAST_ALLOWED = 10
+"""Least number of allowed false positives: with m of n, a guess at random reaches not m / n but
+(m + 1) / (n + 1), twice as much for m = 1, a tenth more for m = 10."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,8 @@ def curve_measures(
 ) -> list[Measure]:
     """Return AUC and true-positive rates at low false-positive rates of a binary attack.
 
-    A rate is left out where it allows no false positive: at 1 % below 100 examples of the negative
-    class, at 0.1 % below 1,000.
+    A rate is left out where it allows fewer than ten false positives: at 1 % below 1,000 groups of
+    the negative class, at 0.1 % below 10,000. Its floor is what scores at random reach on average.
 
     Parameters
     ----------
@@ -166,10 +170,14 @@ def curve_measures(
     drawn = np.array([reached(rows) for rows in draws(classes, number, rng)])
     lows, highs = np.quantile(drawn, [tail, 1 - tail], axis=0)
     missed = never_seen(fewest, sides)
+    negatives = len(classes[1])
+    floors = {"AUC": 0.5} | {
+        name: (negatives // of + 1) / (negatives + 1)
+        for name, of in RATES.items()
+        if negatives // of >= LEAST_ALLOWED
+    }
     made = []
-    for i, (name, floor) in enumerate(CURVE_FLOORS.items()):
-        if i and floor * int((~positive).sum()) < 1:
-            continue  # not even one false positive is allowed: the rate would be another
+    for i, (name, floor) in enumerate(floors.items()):
         value, low, high = reached(everyone)[i], float(lows[i]), float(highs[i])
         if np.ptp(drawn[:, i]) == 0:
             low, high = value * (1 - missed), value + (1 - value) * missed
@@ -198,7 +206,7 @@ def _curve(
         passed = (np.cumsum(np.where(own[order], times, 0)) for own in (positive, ~positive))
         true, false = (np.append(0, count[lasts]) / count[-1] for count in passed)
         percent, thousandth = (
-            float(true[false <= limit].max(initial=0.0)) for limit in (0.01, 0.001)
+            float(true[false <= 1 / of].max(initial=0.0)) for of in RATES.values()
         )
         area = float((np.diff(false) * (true[1:] + true[:-1]) / 2).sum())
         return area, percent, thousandth

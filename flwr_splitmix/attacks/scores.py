@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,12 @@ from flwr_splitmix.attacks.image_scores import (
     structures,
 )
 from flwr_splitmix.attacks.intervals import Measure, curve_measures, mean_measure
-from flwr_splitmix.attacks.pairs import first_victims, pairs_of
+from flwr_splitmix.attacks.pairs import (
+    best_blind_images,
+    first_victims,
+    guessed_blindly,
+    pairs_of,
+)
 from flwr_splitmix.attacks.patch_scores import (
     attributed,
     attributed_blindly,
@@ -71,7 +77,7 @@ class Floors:
     public
         Images that are not victims.
     prior
-        The attack's image for an empty release, (C, H, W); None if it makes no images.
+        The attack's images for a row of an empty release, (m, C, H, W); None if it makes none.
     """
 
     public: Pictures
@@ -83,7 +89,8 @@ class Floors:
         if attack.goal != "images" or not view.releases:
             return cls(public)
         guess = attack.run(replace(view, releases=[emptied(view)]))
-        return cls(public, guess.values[0].cpu() if len(guess.values) else None)
+        first = [n for n, place in enumerate(guess.where) if place == guess.where[0]]
+        return cls(public, guess.values[first].cpu() if first else None)
 
 
 def emptied(view: View) -> Any:
@@ -141,7 +148,15 @@ def _images(
     if labels.dim() == 2:  # no image has the one class that a classifier could see
         classifier = None
     public = floors.public.images
-    mean = public.mean(0, keepdim=True).expand_as(images)
+    blind = {"mean_image_mse": public.mean(0, keepdim=True).expand_as(images)}
+    if floors.prior is not None:
+        prior = floors.prior.float()
+        blind["prior_mse"] = guessed_blindly(
+            lambda own, _: prior[torch.arange(own) % len(prior)], guess, pairs, images
+        )
+    if len(set(guess.where)) < len(guess.where):  # the assignment favours blind guesses as well
+        best = cache(lambda own, members: best_blind_images(public, own, members, seed))
+        blind["blind_mse"] = guessed_blindly(best, guess, pairs, images)
     errors = squared_errors(guesses, images)
     nearest = torch.cat(
         [
@@ -153,8 +168,8 @@ def _images(
         "mse": errors,
         "psnr": peak_ratios(errors),
         "retrieved": retrieved(guesses, images, public[: GALLERY - 1]),
-        "mean_image_mse": squared_errors(mean, images),
         "nearest_public_mse": nearest,
+        **{name: squared_errors(values, images) for name, values in blind.items()},
     }
     if (ssim := structures(guesses, images)) is not None:
         columns["ssim"] = ssim
@@ -162,12 +177,8 @@ def _images(
         columns["lpips"] = lpips
     if classifier is not None:
         columns["class_agrees"] = agreements(guesses, labels, classifier)
-    prior = mean if floors.prior is None else floors.prior.float().unsqueeze(0).expand_as(images)
-    columns["prior_mse"] = squared_errors(prior, images)
-    best = "mean_image_mse"
-    if float(columns["prior_mse"].mean()) < float(columns[best].mean()):
-        best = "prior_mse"
-    floor = mean if best == "mean_image_mse" else prior
+    strictest = min(blind, key=lambda name: float(columns[name].mean()))
+    floor = blind[strictest]
 
     # An image may be released often, and one guess may be at several images.
     within = [victims.tolist(), [guess.where[number] for number, _ in pairs]]
@@ -178,8 +189,8 @@ def _images(
 
     others = public[: GALLERY - 1]
     measures = [
-        measured("MSE", errors, columns[best], lower_is_stronger=True, main=True),
-        measured("PSNR", columns["psnr"], peak_ratios(columns[best])),
+        measured("MSE", errors, columns[strictest], lower_is_stronger=True, main=True),
+        measured("PSNR", columns["psnr"], peak_ratios(columns[strictest])),
     ]
     if ssim is not None:
         reached = structures(floor, images)

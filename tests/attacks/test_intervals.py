@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Goal, Guess, Pictures
-from flwr_splitmix.attacks.intervals import CURVE_FLOORS, curve_measures, mean_measure
+from flwr_splitmix.attacks.intervals import RATES, curve_measures, mean_measure
 from flwr_splitmix.attacks.release import Origin
 from flwr_splitmix.attacks.scores import Floors, score_guess
 from flwr_splitmix.attacks.vault import Truth
@@ -88,12 +88,27 @@ def test_scores_that_are_not_finite_have_no_curve() -> None:
         curve_measures(np.array([0.0, np.nan, 1.0]), np.array([True, False, True]))
 
 
-@pytest.mark.parametrize(("negatives", "rates"), [(99, 0), (100, 1), (999, 1), (1000, 2)])
-def test_a_rate_that_allows_no_false_positive_is_left_out(negatives: int, rates: int) -> None:
-    """With 256 of each class, noise beat 0.1 % in one case of ten: that was the rate at none."""
-    scores = np.random.default_rng(0).normal(size=2 * negatives)
-    made = curve_measures(scores, np.arange(2 * negatives) < negatives)
-    assert [measure.metric for measure in made] == list(CURVE_FLOORS)[: 1 + rates]
+@pytest.mark.parametrize(("negatives", "rates"), [(999, 0), (1000, 1), (9999, 1), (10_000, 2)])
+def test_a_rate_that_allows_few_false_positives_is_left_out(negatives: int, rates: int) -> None:
+    """With one allowed of 100, noise reached 2 % on average at "1 %"."""
+    positive = np.arange(negatives + 100) < 100
+    scores = np.random.default_rng(0).normal(size=len(positive))
+    made = curve_measures(scores, positive)
+    assert [measure.metric for measure in made] == ["AUC", *RATES][: 1 + rates]
+
+
+def test_of_many_releases_of_a_few_victims_no_rate_is_made() -> None:
+    victims = np.repeat(np.arange(200), 10)
+    scores = np.random.default_rng(0).normal(size=2000)
+    made = curve_measures(scores, victims < 100, groups=victims.tolist())
+    assert [measure.metric for measure in made] == ["AUC"]
+
+
+def test_the_floor_of_a_rate_is_what_noise_reaches() -> None:
+    """Noise puts a positive into each of the gaps between negatives equally often."""
+    scores = np.r_[np.arange(1001) - 0.5, np.arange(1000)]
+    _, rate = curve_measures(scores, np.arange(2001) < 1001)
+    assert rate.value == rate.floor == 11 / 1001
 
 
 def test_members_and_labels_are_resampled_by_victim() -> None:
@@ -156,8 +171,8 @@ def test_coins_pass_as_seldom_as_intervals_say(number: int) -> None:
 @pytest.mark.parametrize("decimals", [0, 1, 9])  # many scores alike, some, none
 def test_a_curve_is_that_of_scikit_learn(decimals: int) -> None:
     rng = np.random.default_rng(0)
-    positive = rng.random(1500) < 0.3
-    scores = np.round(rng.normal(size=1500) + positive, decimals)
+    positive = rng.random(12_000) < 0.1
+    scores = np.round(rng.normal(size=12_000) + positive, decimals)
     area, *rates = curve_measures(scores, positive)
     assert area.value == pytest.approx(roc_auc_score(positive, scores), rel=1e-12)
     false, true, _ = roc_curve(positive, scores, drop_intermediate=False)

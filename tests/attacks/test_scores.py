@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Budget, Guess, Pictures, View
@@ -18,6 +17,7 @@ from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.catalogue import attack_named
 from flwr_splitmix.attacks.image_scores import retrieved, structures
 from flwr_splitmix.attacks.intervals import curve_measures, mean_measure
+from flwr_splitmix.attacks.pairs import best_blind_images
 from flwr_splitmix.attacks.release import Origin, Release
 from flwr_splitmix.attacks.scores import Floors, Scored, score_guess
 from flwr_splitmix.attacks.vault import Truth
@@ -58,16 +58,15 @@ def test_errors_are_those_of_the_formulas() -> None:
 
 
 def test_structure_is_that_of_its_definition() -> None:
-    """Computed once more window by window, with borders reflected as torchmetrics does."""
+    """Computed once more window by window, of windows within the image."""
     generator = torch.Generator().manual_seed(0)
-    one, other = (torch.rand(1, 1, 12, 12, generator=generator) for _ in range(2))
+    one, other = (torch.rand(1, 2, 14, 12, generator=generator) for _ in range(2))
     x = torch.arange(11.0) - 5
     window = torch.exp(-(x[:, None] ** 2 + x[None] ** 2) / (2 * 1.5**2))
     window = window / window.sum()
 
     def windows(image: Tensor) -> Tensor:
-        padded = F.pad(image, (5, 5, 5, 5), mode="reflect")[0, 0]
-        return padded.unfold(0, 11, 1).unfold(1, 11, 1)
+        return image[0].unfold(1, 11, 1).unfold(2, 11, 1)
 
     def mean(values: Tensor) -> Tensor:
         return (window * values).sum((-2, -1))
@@ -86,7 +85,7 @@ def test_structure_is_that_of_its_definition() -> None:
 
 
 def test_images_too_small_for_a_window_have_no_structure() -> None:
-    images, public = torch.rand(2, 1, 5, 8), torch.rand(9, 1, 5, 8)
+    images, public = torch.rand(2, 1, 10, 16), torch.rand(9, 1, 10, 16)
     assert structures(images, images) is None
     truth = truth_of(images, torch.tensor([[0], [1]]))
     scored = score_guess("images", guess_of(images + 0.1), truth, floors(public))
@@ -108,6 +107,43 @@ def test_several_guesses_at_a_mixture_are_assigned_to_the_images_that_they_fit()
     alone = guess_of(torch.full((1, 1, 32, 32), 0.5))
     both = score_guess("images", alone, truth_of(images, torch.tensor([[0, 1]])), floors())
     assert [row["mse"] for row in both.rows] == pytest.approx([0.25, 0.25])
+
+
+def grey(levels: Tensor) -> Tensor:
+    return levels[:, None, None, None].expand(-1, 1, 4, 4).clone()
+
+
+def test_the_assignment_favours_blind_guesses_too_and_so_the_floor() -> None:
+    """Two fixed images, one darker and one lighter, beat the mean image at every mixture."""
+    levels = torch.rand(600, generator=torch.Generator().manual_seed(0))
+    public, images = grey(levels[:400]), grey(levels[400:])
+    origin = Origin(torch.arange(200).view(100, 2), (0, 1))
+    pictures = Pictures(images, torch.zeros(200, dtype=torch.int64))
+    truth = Truth(pictures, torch.zeros(200, dtype=torch.bool), [origin])
+    where = [(0, row) for row in range(100) for _ in range(2)]
+    pairs = levels[:400].view(200, 2).sort(1).values.mean(0)  # the darker and the lighter
+    blind = score_guess("images", guess_of(grey(pairs.repeat(100)), where), truth, floors(public))
+    assert blind.main.value < 0.9 * float((images - public.mean()).square().mean())
+    assert blind.main.floor == pytest.approx(blind.main.value, rel=0.02)
+    assert not blind.main.beats_floor
+    told = score_guess("images", guess_of(images + 0.1, where), truth, floors(public)).main
+    assert told.floor == blind.main.floor
+    assert told.beats_floor
+
+
+def test_the_attacks_own_images_for_an_empty_release_are_assigned_as_well() -> None:
+    truth = truth_of(grey(torch.tensor([0.0, 1.0])), torch.tensor([[0, 1]]))
+    guess = guess_of(grey(torch.tensor([0.5, 0.5])), [(0, 0), (0, 0)])
+    prior = Floors(floors(grey(torch.full((9,), 0.5))).public, grey(torch.tensor([0.9, 0.1])))
+    main = score_guess("images", guess, truth, prior).main
+    assert main.floor == pytest.approx(0.01)
+
+
+def test_the_best_blind_images_of_groups_of_one_are_centres_of_clusters() -> None:
+    public = grey(torch.tensor([0.1, 0.2, 0.3, 0.7, 0.8, 0.9]).repeat(20))
+    made = best_blind_images(public, 2, 1, seed=0)
+    assert made.shape == (2, 1, 4, 4)
+    assert sorted(made.mean((1, 2, 3)).tolist()) == pytest.approx([0.2, 0.8], abs=0.02)
 
 
 def test_the_order_is_right_where_each_patch_is() -> None:
@@ -138,13 +174,13 @@ def test_labels_and_membership() -> None:
 
 
 def test_rates_at_low_false_positive_rates() -> None:
-    scores = np.r_[np.full(50, 2.0), np.zeros(50), np.ones(1000)]
-    members = np.arange(1100) < 100
+    scores = np.r_[np.full(50, 2.0), np.zeros(50), np.ones(10_000)]
+    members = np.arange(10_100) < 100
     area, one_percent, thousandth = curve_measures(scores, members)
     assert (one_percent.value, thousandth.value) == (0.5, 0.5)
     assert area.value == pytest.approx(0.5)
     with pytest.raises(ValueError, match="both classes"):
-        curve_measures(scores, np.ones(1100, bool))
+        curve_measures(scores, np.ones(10_100, bool))
 
 
 def test_either_way_an_attack_at_chance_does_not_beat_its_floor() -> None:
@@ -251,5 +287,6 @@ def test_a_release_of_zeros_says_nothing() -> None:
     view = plain().view
     floors = Floors.of(Two(grey=0.3), view, attacked().public(20))
     assert floors.prior is not None
+    assert floors.prior.shape == (1, 1, 32, 32)
     assert float(floors.prior.mean()) == pytest.approx(0.3)
     assert isinstance(view.releases[0], Release)
