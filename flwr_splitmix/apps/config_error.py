@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flwr_splitmix.apps.suggestions import close_to, either
+from flwr_splitmix.suggestions import close_to, either
 
 
 class ConfigError(ValueError):

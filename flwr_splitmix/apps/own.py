@@ -17,10 +17,10 @@ from flwr_splitmix.apps.findings import FAULTS, said
 from flwr_splitmix.apps.own_client import look_at_client
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
-from flwr_splitmix.apps.trial import trial_strategy
 from flwr_splitmix.client_app import SplitClientApp
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES
+from flwr_splitmix.trial import trial_strategy
 
 KINDS = {"serverapp": ServerApp, "clientapp": ClientApp}
 

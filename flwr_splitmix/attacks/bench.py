@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.trial import needs_labels, trial_strategy
-from flwr_splitmix.apps.vision.cutting import split_for
 from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.defences import Defence, blurred, own_lower, undefended
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
@@ -26,6 +24,7 @@ from flwr_splitmix.attacks.trace import DiskTrace, Trace
 from flwr_splitmix.attacks.vault import Vault
 from flwr_splitmix.attacks.victim import Victim
 from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.cutting import split_for
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.data.images.sets import ImageSets
 from flwr_splitmix.links.ticket import to_tensors
@@ -35,6 +34,7 @@ from flwr_splitmix.segments import Geometry
 from flwr_splitmix.segments.vision.split_model import SplitModel
 from flwr_splitmix.storage import load_tensors, save_tensors, under
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
+from flwr_splitmix.trial import needs_labels, trial_strategy
 from flwr_splitmix.words import counted
 
 KEPT_ORDERS = 50

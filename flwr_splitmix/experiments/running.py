@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from flwr_splitmix.apps.trial import needs_labels
 from flwr_splitmix.attacks.defences import own_lower
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data.batches import fetch
@@ -26,6 +25,7 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.costs import ClientCosts, measure
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
+from flwr_splitmix.trial import needs_labels
 
 OnRound = Callable[[RoundDone], None]
 

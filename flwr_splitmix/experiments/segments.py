@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from flwr_splitmix.apps.vision.cutting import split_for
 from flwr_splitmix.attacks.defences import blurred
+from flwr_splitmix.cutting import split_for
 from flwr_splitmix.experiments.baselines import BASELINES
 from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.strategies import trial_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from flwr_splitmix.apps.trial import trial_strategy
 from flwr_splitmix.experiments.baselines import BASELINES
 from flwr_splitmix.experiments.cells import Cell, ExperimentError
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
+from flwr_splitmix.trial import trial_strategy
 
 _NOISE = {value.name for value in fields(GaussianNoise)}
 

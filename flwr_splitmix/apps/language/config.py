@@ -14,7 +14,6 @@ from flwr_splitmix.apps.run_config import (
     Positive,
     Rate,
 )
-from flwr_splitmix.apps.suggestions import allowed
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns
@@ -31,6 +30,7 @@ from flwr_splitmix.segments.language import LanguageCut
 from flwr_splitmix.segments.language.cutting import PARTS
 from flwr_splitmix.server.aggregation import AggregatorName
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
+from flwr_splitmix.suggestions import allowed
 
 SMALL = "small"
 """Name of the built-in model with random weights."""

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from flwr_splitmix.apps.report import Advice, MethodBytes
 from flwr_splitmix.apps.vision.config import VisionConfig
-from flwr_splitmix.apps.vision.cutting import edge_of
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.cutting import edge_of
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
 from flwr_splitmix.methods import METHODS

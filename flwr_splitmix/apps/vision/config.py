@@ -9,12 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, field_validator, model_validator
 
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
-from flwr_splitmix.apps.suggestions import allowed
-from flwr_splitmix.apps.trial import needs_labels, trial_strategy
-from flwr_splitmix.apps.vision.cutting import edge_of
 from flwr_splitmix.apps.vision.third_party import check_third_party, mixer_link
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.clients.requests import LARGEST
+from flwr_splitmix.cutting import edge_of
 from flwr_splitmix.links import Link
 from flwr_splitmix.methods import BY_NAME, own_options
 from flwr_splitmix.observers import KeptMixtures, Observer
@@ -29,6 +27,8 @@ from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.server.steps.pace import Grouping, GroupOrder, Pace, Straggler
 from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartCount, PartsAsked, is_parts
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
+from flwr_splitmix.suggestions import allowed
+from flwr_splitmix.trial import needs_labels, trial_strategy
 
 MEANS_NONE = {"alpha": math.inf, "ratio": 0.0}
 """Values that stand for None, which a run configuration cannot contain."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
-from flwr_splitmix.apps.vision.cutting import split_call
 from flwr_splitmix.apps.vision.data import images_of
+from flwr_splitmix.cutting import split_call
 from flwr_splitmix.segments import SPLITS, SplitModel
 from flwr_splitmix.segments.across_batch import needs_whole_batch
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from flwr_splitmix.apps.suggestions import close_to, either
 from flwr_splitmix.experiments.cells import ExperimentError
+from flwr_splitmix.suggestions import close_to, either
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.release import Adversary
