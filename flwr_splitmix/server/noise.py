@@ -12,7 +12,7 @@ from flwr_splitmix.observers import LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import check_relation
-from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.values import check_kind, check_truth
 from flwr_splitmix.words import counted
 

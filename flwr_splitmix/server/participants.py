@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links import Clients, Link, LinkError
 from flwr_splitmix.server.federation import Federation
-from flwr_splitmix.server.intake.checks import name_reasons
+from flwr_splitmix.server.naming import name_reasons
 from flwr_splitmix.server.without_data import WithoutData
 
 log = logging.getLogger("flwr.splitmix")

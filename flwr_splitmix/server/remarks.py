@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, SmashedShape
-from flwr_splitmix.server.intake.checks import list_clients, plausible
+from flwr_splitmix.server.intake.checks import plausible
+from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.tally import RoundTally
 from flwr_splitmix.words import counted
 
@@ -153,9 +154,3 @@ class Remarks:
         self._said.update((what, c) for c in new)
         if new:
             log.warning("%s %s", name_clients(new), what)
-
-
-def name_clients(clients: Sequence[int]) -> str:
-    """Return clients' names for a sentence, at most ten of them."""
-    listed = list_clients(clients)
-    return f"client {listed}" if len(clients) == 1 else f"each of clients {listed}"

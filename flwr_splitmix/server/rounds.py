@@ -39,10 +39,10 @@ from flwr_splitmix.server.evaluation.of_round import (
 )
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.fits import LastFit, first_arrays
-from flwr_splitmix.server.intake.checks import name_reasons, reasons
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.job import Job, message_config
+from flwr_splitmix.server.naming import name_reasons, reasons
 from flwr_splitmix.server.options import (
     Options,
     check_counts,

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from flwr_splitmix.clients import NO_DATA
-from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.server.naming import name_clients
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -17,8 +17,8 @@ from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_texts
-from flwr_splitmix.server.intake.checks import reasons
 from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
+from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.server.options import RoundOptions, check_counts, check_names
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment

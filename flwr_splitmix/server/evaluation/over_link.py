@@ -12,7 +12,7 @@ from flwr.app import MetricRecord
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.checks import UploadError, check_number, plausible
-from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.time_limit import TimeLimit
 from flwr_splitmix.words import counted
 

@@ -16,8 +16,9 @@ from flwr_splitmix.server.evaluation.over_link import (
     sizes_of_tests,
     spread_of,
 )
-from flwr_splitmix.server.intake.checks import UploadError, reasons
+from flwr_splitmix.server.intake.checks import UploadError
 from flwr_splitmix.server.intake.split import agree_on_shape, read_test_upload
+from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.server.segments.upper import ServerSegment
 from flwr_splitmix.server.time_limit import TimeLimit
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.links import Clients
-from flwr_splitmix.server.intake.finite import FiniteCheck
+from flwr_splitmix.server.finite import FiniteCheck
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import with_article
 
@@ -158,27 +158,3 @@ def agreed(said: Iterable[Said], size: Callable[[Said], int]) -> Said:
     """
     count = Counter(said)
     return min(count, key=lambda each: (-count[each], size(each)))
-
-
-def reasons(clients: Clients) -> str:
-    """Return a sentence on why clients are missing; see `name_reasons`."""
-    return name_reasons(clients.failures)
-
-
-def name_reasons(failures: Mapping[int, str]) -> str:
-    """Return a sentence with at most five reasons why clients failed, each with its clients."""
-    by_reason: dict[str, list[int]] = {}
-    for client, reason in sorted(failures.items()):
-        by_reason.setdefault(reason, []).append(client)
-    listed = [
-        f"client{'s' if len(clients) > 1 else ''} {list_clients(clients)}: {reason}"
-        for reason, clients in [*by_reason.items()][:5]
-    ]
-    more = sum(len(clients) for clients in [*by_reason.values()][5:])
-    return "; ".join(listed) + (f"; and {more} more" if more else "")
-
-
-def list_clients(clients: Sequence[int]) -> str:
-    """Return clients' numbers for a sentence, at most ten of them."""
-    more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
-    return ", ".join(map(str, clients[:10])) + more

@@ -17,7 +17,7 @@ from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.server.intake.checks import NAME, UploadError, plausible
-from flwr_splitmix.server.remarks import name_clients
+from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted, one_line
 

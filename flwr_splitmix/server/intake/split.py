@@ -14,6 +14,7 @@ from flwr_splitmix.labels import wrong_labels
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.server.finite import FiniteCheck
 from flwr_splitmix.server.intake.checks import (
     NOT_FINITE,
     UploadError,
@@ -24,9 +25,8 @@ from flwr_splitmix.server.intake.checks import (
     check_size,
     check_tensor,
     mean_batches,
-    reasons,
 )
-from flwr_splitmix.server.intake.finite import FiniteCheck
+from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
 

@@ -22,8 +22,8 @@ from flwr_splitmix.server.intake.checks import (
     check_size,
     check_tensor,
     mean_batches,
-    reasons,
 )
+from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
 

@@ -18,7 +18,7 @@ from flwr_splitmix.schedule import (
     ScheduledOptimizer,
 )
 from flwr_splitmix.segments.modules import check_module
-from flwr_splitmix.server.intake.finite import squares_finite
+from flwr_splitmix.server.finite import squares_finite
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import counted
 

@@ -14,7 +14,7 @@ from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import Messages
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
-from flwr_splitmix.server.intake.finite import all_finite
+from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
 

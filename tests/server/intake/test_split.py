@@ -19,9 +19,10 @@ from flwr_splitmix.mixers import Mixup, Noisy, NoMixing, PatchCutMix, Plan, Smas
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.segments import Geometry
-from flwr_splitmix.server.intake.checks import UploadError, plausible, reasons
+from flwr_splitmix.server.intake.checks import UploadError, plausible
 from flwr_splitmix.server.intake.split import agree_on_shape, read_test_upload, read_upload
 from flwr_splitmix.server.intake.ushape import agree_on_batches
+from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import Toy, sgd
 

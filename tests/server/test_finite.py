@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flwr_splitmix.clients import SplitClient, split_client
 from flwr_splitmix.clients import graphs as client_module
-from flwr_splitmix.server.intake.finite import FiniteCheck
+from flwr_splitmix.server.finite import FiniteCheck
 from flwr_splitmix.strategies import CutMixSL
 from flwr_splitmix.testing.toy import Toy, sgd
 

@@ -1,0 +1,37 @@
+"""Clients, and the reasons why they failed, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flwr_splitmix.links import Clients
+
+
+def name_clients(clients: Sequence[int]) -> str:
+    """Return clients' names for a sentence, at most ten of them."""
+    listed = _listed(clients)
+    return f"client {listed}" if len(clients) == 1 else f"each of clients {listed}"
+
+
+def reasons(clients: Clients) -> str:
+    """Return a sentence on why clients are missing; see `name_reasons`."""
+    return name_reasons(clients.failures)
+
+
+def name_reasons(failures: Mapping[int, str]) -> str:
+    """Return a sentence with at most five reasons why clients failed, each with its clients."""
+    by_reason: dict[str, list[int]] = {}
+    for client, reason in sorted(failures.items()):
+        by_reason.setdefault(reason, []).append(client)
+    listed = [
+        f"client{'s' if len(clients) > 1 else ''} {_listed(clients)}: {reason}"
+        for reason, clients in [*by_reason.items()][:5]
+    ]
+    more = sum(len(clients) for clients in [*by_reason.values()][5:])
+    return "; ".join(listed) + (f"; and {more} more" if more else "")
+
+
+def _listed(clients: Sequence[int]) -> str:
+    """Return clients' numbers for a sentence, at most ten of them."""
+    more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
+    return ", ".join(map(str, clients[:10])) + more
