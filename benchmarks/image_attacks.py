@@ -27,16 +27,8 @@ from torch import Tensor
 
 from benchmarks.measure import show, write
 from flwr_splitmix import split_vision_model
-from flwr_splitmix.attacks.base import (
-    Adversary,
-    Attack,
-    Budget,
-    Guess,
-    Knowledge,
-    Pictures,
-    Simulated,
-    View,
-)
+from flwr_splitmix.attacks.base import Attack, Guess, View
+from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.attribute import Attribute
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.decoder_transformer import DecoderTransformer
@@ -44,6 +36,9 @@ from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.patches import to_patches
 from flwr_splitmix.attacks.images.reorder import Reorder
 from flwr_splitmix.attacks.images.separate import Separate
+from flwr_splitmix.attacks.knowledge import Knowledge
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Adversary, Simulated
 from flwr_splitmix.data import load_images
 from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, PatchCutMix, RandomCutout, Shuffled
 from flwr_splitmix.segments.vision.split_model import LowerSegment

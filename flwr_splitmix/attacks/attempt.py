@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr_splitmix.attacks.attacked import Assumption, Attacked
-from flwr_splitmix.attacks.base import Attack, Budget, Guess, NotApplicable, Pictures
+from flwr_splitmix.attacks.base import Attack, Guess
 from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.catalogue import attack_named
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.hints import hints, without
 from flwr_splitmix.attacks.intervals import Measure
 from flwr_splitmix.attacks.own_shares import taken_as_sent
+from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.attacks.scores import Floors, score_guess
 

@@ -10,26 +10,10 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from torch import Tensor
 
-from flwr_splitmix.attacks.fitted import AnyView, Budget, FittedAttack, NotApplicable, Scale
+from flwr_splitmix.attacks.fitted import AnyView, Budget, FittedAttack, NotApplicable
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.release import Adversary, Origin, Release, Simulated
-
-__all__ = [
-    "Adversary",
-    "Attack",
-    "Budget",
-    "Goal",
-    "Guess",
-    "Knowledge",
-    "NotApplicable",
-    "Origin",
-    "Pictures",
-    "Release",
-    "Scale",
-    "Simulated",
-    "View",
-]
+from flwr_splitmix.attacks.release import Adversary, Release, Simulated
 
 Goal = Literal["images", "order", "owners", "labels", "membership"]
 

@@ -20,7 +20,7 @@ from flwr_splitmix.mixers import (
     share_from_wire,
 )
 from flwr_splitmix.mixers.elsewhere import GROUP_SHARES
-from flwr_splitmix.mixers.share import grow
+from flwr_splitmix.mixers.plan import grow
 from flwr_splitmix.mixers.shuffled import ShuffledPlan
 
 

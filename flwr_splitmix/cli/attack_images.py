@@ -14,9 +14,10 @@ from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.attacked import Attacked
-    from flwr_splitmix.attacks.base import Budget, Pictures
     from flwr_splitmix.attacks.case import Case
+    from flwr_splitmix.attacks.fitted import Budget
     from flwr_splitmix.attacks.intervals import Measure
+    from flwr_splitmix.attacks.pictures import Pictures
 
 VICTIMS = 128
 """Training images, and held-out ones, that are attacked if no number is given."""
@@ -44,8 +45,8 @@ def attack_images(
     """
     from flwr_splitmix.apps.vision.attacked import attacked_run
     from flwr_splitmix.attacks.attempt import PUBLIC, attempt
-    from flwr_splitmix.attacks.base import NotApplicable
     from flwr_splitmix.attacks.catalogue import attack_named
+    from flwr_splitmix.attacks.fitted import NotApplicable
     from flwr_splitmix.attacks.own_shares import taken_as_sent
     from flwr_splitmix.attacks.results import score_and_keep
     from flwr_splitmix.runs.recording import attacks_dir

@@ -143,7 +143,7 @@ def run(
     Images are those of a recorded run (record-attacks=true). Texts of a client of any run are
     released again by its trained parts, as in a training step; attacks compute on the CPU.
     """
-    from flwr_splitmix.attacks.base import Budget, NotApplicable
+    from flwr_splitmix.attacks.fitted import Budget, NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
     from flwr_splitmix.attacks.vault import VaultError
     from flwr_splitmix.cli.attack_images import attack_images

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flwr_splitmix.apps.language.attacked import AttackedTexts
-    from flwr_splitmix.attacks.base import Budget
+    from flwr_splitmix.attacks.fitted import Budget
     from flwr_splitmix.attacks.intervals import Measure
 
 VICTIMS = 4

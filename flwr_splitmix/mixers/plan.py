@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from flwr_splitmix.mixers.share import Plain, Share
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -149,3 +151,8 @@ class Plan:
 def each_alone(shape: SmashedShape, shares: Iterable[tuple[int, Share]]) -> Plan:
     """Return a plan with one pass, in which every client is a group of its own."""
     return Plan(shape, (tuple(Group((Member(*own),)) for own in shares),))
+
+
+def grow(value: Any, kind: type[T], **more: Any) -> T:
+    """Return a dataclass value as an instance of a subclass of its class, with further fields."""
+    return kind(**{f.name: getattr(value, f.name) for f in fields(value)}, **more)

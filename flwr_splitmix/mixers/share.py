@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from torch import Tensor
@@ -17,8 +17,6 @@ Plain = bool | int | float | str | list[Any] | dict[str, Any]
 """The values of a share on the wire: plain values, and lists and dictionaries of them."""
 
 LabelKind = Literal["classes", "soft", "ids"]
-
-T = TypeVar("T")
 
 MAX_CLASSES = 10**6
 """Limit for soft labels: more classes would exhaust a client's memory."""
@@ -237,11 +235,6 @@ class UnknownShareError(ValueError):
     def __init__(self, message: str, name: object) -> None:
         super().__init__(message)
         self.name = name
-
-
-def grow(value: Any, kind: type[T], **more: Any) -> T:
-    """Return a dataclass value as an instance of a subclass of its class, with further fields."""
-    return kind(**{f.name: getattr(value, f.name) for f in fields(value)}, **more)
 
 
 def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> Share:

@@ -13,8 +13,7 @@ from torch import Tensor
 from flwr_splitmix.mixers.hooks import checked_plan
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Upload
-from flwr_splitmix.mixers.plan import Plan, SmashedShape
-from flwr_splitmix.mixers.share import grow
+from flwr_splitmix.mixers.plan import Plan, SmashedShape, grow
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.seeding import derive_seed
 

@@ -9,8 +9,9 @@ from scipy.stats import bootstrap, ttest_1samp
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Goal, Guess, Pictures
+from flwr_splitmix.attacks.base import Goal, Guess
 from flwr_splitmix.attacks.intervals import RATES, curve_measures, mean_measure
+from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Origin
 from flwr_splitmix.attacks.scores import Floors, score_guess
 from flwr_splitmix.attacks.vault import Truth

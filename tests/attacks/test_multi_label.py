@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.base import Adversary, Budget, NotApplicable
 from flwr_splitmix.attacks.bench import train_victim
 from flwr_splitmix.attacks.catalogue import attack_named
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
+from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.attacks.scores import Floors, score_guess
 from tests.attacks.victims import small
 

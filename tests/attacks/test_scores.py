@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Attack, Budget, Guess, Pictures, View
+from flwr_splitmix.attacks.base import Attack, Guess, View
 from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.catalogue import attack_named
+from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.image_scores import retrieved, structures
 from flwr_splitmix.attacks.intervals import curve_measures, mean_measure
 from flwr_splitmix.attacks.pairs import best_blind_images
+from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Origin, Release
 from flwr_splitmix.attacks.scores import Floors, Scored, score_guess
 from flwr_splitmix.attacks.vault import Truth

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.base import Attack, Guess, NotApplicable, View
+from flwr_splitmix.attacks.base import Attack, Guess, View
+from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.pictures import Pictures, PicturesError
 from flwr_splitmix.attacks.release import Adversary, Origin
 from flwr_splitmix.attacks.trace import Trace

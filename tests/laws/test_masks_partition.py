@@ -27,7 +27,7 @@ from flwr_splitmix.mixers import (
     Shuffled,
     VanillaCutMix,
 )
-from flwr_splitmix.mixers.share import grow
+from flwr_splitmix.mixers.plan import grow
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing.laws import Toy, check_masks_partition, check_split_equals_whole

@@ -8,14 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import (
-    Attack,
-    Goal,
-    Guess,
-    NotApplicable,
-    Pictures,
-    View,
-)
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
+from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.alignment import ownership_loss
 from flwr_splitmix.attacks.images.example import Example, public_examples
 from flwr_splitmix.attacks.images.grouping import agreement, cluster, shared_directions
@@ -23,6 +17,7 @@ from flwr_splitmix.attacks.images.separate import require_mixtures
 from flwr_splitmix.attacks.images.subspaces import Subspace, fit_subspace, nearest_subspace
 from flwr_splitmix.attacks.images.training import BATCH, train_reader
 from flwr_splitmix.attacks.images.transformer import SIZES, TokenTransformer
+from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.mixers import Mixer, Shuffled
 
 SURE = 0.9

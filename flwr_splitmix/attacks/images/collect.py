@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Guess, Knowledge, Pictures, View
+from flwr_splitmix.attacks.base import Guess, View
 from flwr_splitmix.attacks.images.example import SMALL_BATCH, Example, Query, examples_of
 from flwr_splitmix.attacks.images.gathering import distances, unite
 from flwr_splitmix.attacks.images.linear import Linear
@@ -19,6 +19,8 @@ from flwr_splitmix.attacks.images.reading import Lowers, Paint, explained
 from flwr_splitmix.attacks.images.trained import TrainedAttack
 from flwr_splitmix.attacks.images.training import BATCH, image_loss, train_reader
 from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
+from flwr_splitmix.attacks.knowledge import Knowledge
+from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 
 RELEASES = {"smoke": 4, "cpu": 30, "paper": 60}

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Knowledge
 from flwr_splitmix.attacks.images.patches import grid_of
 from flwr_splitmix.attacks.images.trained import TrainedAttack
+from flwr_splitmix.attacks.knowledge import Knowledge
 
 
 class Decoder(TrainedAttack):

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from flwr_splitmix.attacks.base import Knowledge
 from flwr_splitmix.attacks.images.trained import TrainedAttack
 from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
+from flwr_splitmix.attacks.knowledge import Knowledge
 
 
 class DecoderTransformer(TrainedAttack):

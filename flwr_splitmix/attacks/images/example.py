@@ -9,7 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Knowledge, Pictures, Release, Simulated, View
+from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.knowledge import Knowledge
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Release, Simulated
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 
 TOGETHER = 512

@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Attack, Goal, Guess, Pictures, View
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.example import Example, public_examples
 from flwr_splitmix.attacks.images.neighbours import Neighbours, arrange, neighbour_loss
 from flwr_splitmix.attacks.images.patches import grid_of
 from flwr_splitmix.attacks.images.reorder import order_of
 from flwr_splitmix.attacks.images.training import BATCH, train_reader
 from flwr_splitmix.attacks.images.transformer import SIZES
+from flwr_splitmix.attacks.pictures import Pictures
 
 
 class Jigsaw(Attack):

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Attack, Goal, Guess, NotApplicable, View
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
+from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.gradient_leaks import (
     label_clusters,
     name_clusters,

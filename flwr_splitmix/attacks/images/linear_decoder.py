@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from torch import nn
 
-from flwr_splitmix.attacks.base import Guess, Pictures, View
+from flwr_splitmix.attacks.base import Guess, View
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.example import Example, Query, public_examples
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.reading import Paint, guess_images
 from flwr_splitmix.attacks.images.training import image_loss
+from flwr_splitmix.attacks.pictures import Pictures
 
 ROWS = 128
 """Public images by which the attacker chooses."""

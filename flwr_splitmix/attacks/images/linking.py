@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Release, View
+from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.images.example import queries
 from flwr_splitmix.attacks.images.gathering import distances
+from flwr_splitmix.attacks.release import Release
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 
 Row = tuple[int, int]

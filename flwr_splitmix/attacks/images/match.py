@@ -8,14 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import (
-    Attack,
-    Budget,
-    Goal,
-    Guess,
-    NotApplicable,
-    View,
-)
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.example import Query, queries
 from flwr_splitmix.attacks.images.reading import Lowers, guess_images
 from flwr_splitmix.mixers import Shuffled

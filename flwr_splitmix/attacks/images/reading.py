@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Guess, Knowledge, View
+from flwr_splitmix.attacks.base import Guess, View
 from flwr_splitmix.attacks.images.example import Query, queries
+from flwr_splitmix.attacks.knowledge import Knowledge
 
 Paint = Callable[[Query], Tensor]
 """From a query of b rows to images (b, C, H, W), or several per row, (b, m, C, H, W)."""

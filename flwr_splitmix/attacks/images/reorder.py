@@ -8,17 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import (
-    Attack,
-    Goal,
-    Guess,
-    NotApplicable,
-    Pictures,
-    View,
-)
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
+from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.assignment import assign
 from flwr_splitmix.attacks.images.example import Example, public_examples
 from flwr_splitmix.attacks.images.inverse import CUTOFF, ROWS
+from flwr_splitmix.attacks.pictures import Pictures
 
 PUBLIC = 2_000
 """Most public images: few suffice, as a token's place is linear in its position embedding."""

@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Knowledge, NotApplicable, View
+from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.alignment import MOST_MEMBERS, separation_loss
 from flwr_splitmix.attacks.images.example import Example
 from flwr_splitmix.attacks.images.trained import TrainedAttack
 from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
+from flwr_splitmix.attacks.knowledge import Knowledge
 
 
 class Separate(TrainedAttack):

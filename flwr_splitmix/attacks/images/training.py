@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.example import Example
 from flwr_splitmix.seeding import torch_seed
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.texts.adaptive import OFFLINE_EPOCHS, seen
 from flwr_splitmix.attacks.texts.sip import BATCH, DROPOUT, HELD_OUT, HIDDEN, LEARNING_RATE
 from flwr_splitmix.attacks.texts.view import PublicTexts, Reading, TextRelease, TextView

@@ -12,8 +12,8 @@ from typing import Any
 
 from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.attempt import attempt
-from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.bench import load_victim, train_victim
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.results import score_and_keep
 from flwr_splitmix.attacks.victim import Victim

@@ -12,17 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import (
-    Adversary,
-    Attack,
-    Budget,
-    Guess,
-    Knowledge,
-    Origin,
-    Pictures,
-    Simulated,
-    View,
-)
+from flwr_splitmix.attacks.base import Attack, Guess, View
+from flwr_splitmix.attacks.fitted import Budget
+from flwr_splitmix.attacks.knowledge import Knowledge
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Adversary, Origin, Simulated
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.segments.geometry import Geometry

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flwr_splitmix.attacks.base import Adversary, View
+from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.images.collect import Collect, near_enough
 from flwr_splitmix.attacks.images.linking import Row, link
+from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 from tests.attacks.images.conftest import Bench, origin

@@ -8,7 +8,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Budget, View
+from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.gradient_leaks import (
     cosine_leak,
     label_clusters,

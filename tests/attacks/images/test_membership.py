@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Budget, NotApplicable
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.membership import Membership
 from flwr_splitmix.attacks.images.membership_scores import (
     confidence_logit,

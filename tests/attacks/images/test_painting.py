@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from flwr_splitmix.attacks.base import Adversary, Attack, Budget, NotApplicable, Pictures, View
+from flwr_splitmix.attacks.base import Attack, View
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images import match
 from flwr_splitmix.attacks.images.collect import Collect
 from flwr_splitmix.attacks.images.decoder import Decoder
@@ -19,6 +20,8 @@ from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.linear_decoder import LinearDecoder
 from flwr_splitmix.attacks.images.match import Match, permuted
 from flwr_splitmix.attacks.images.separate import Separate
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, PatchCutMix, Shuffled
 from tests.attacks.images.conftest import Bench, Embedding, Noise, origin
 

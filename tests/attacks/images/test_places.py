@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flwr_splitmix.attacks.base import Attack, Budget, Guess, NotApplicable, View
+from flwr_splitmix.attacks.base import Attack, Guess, View
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.attribute import Attribute
 from flwr_splitmix.attacks.images.jigsaw import Jigsaw
 from flwr_splitmix.attacks.images.reorder import Reorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.shadows import train_shadow
 from flwr_splitmix.attacks.images.simulate import Simulate
 from flwr_splitmix.mixers import NoMixing

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flwr_splitmix.attacks.base import Budget, NotApplicable
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.texts.adaptive_online import AdaptiveOnline
 from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_public, save_public
 from flwr_splitmix.attacks.texts.releasing import release_texts

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.catalogue import text_attacks
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.texts import bisr
 from flwr_splitmix.attacks.texts.bisr import Bisr, embeddings
 from flwr_splitmix.attacks.texts.gradient_matching import (

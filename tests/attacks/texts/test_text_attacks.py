@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.catalogue import text_attacks
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
 from flwr_splitmix.attacks.texts.key_search import KeySearch, search
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Budget, NotApplicable
 from flwr_splitmix.attacks.catalogue import text_attacks
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.texts.adaptive import Adaptive, examples_of, seen
 from flwr_splitmix.attacks.texts.read_ratio import ReadRatio
 from flwr_splitmix.attacks.texts.read_sources import ReadSources

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from flwr_splitmix.attacks.base import Budget
+from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.text_scores import TextFloors, TextScored, score_texts
 from flwr_splitmix.attacks.texts.releasing import Released
 from flwr_splitmix.attacks.texts.view import (
