@@ -19,6 +19,7 @@ from flwr_splitmix.attacks.intervals import Measure
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.scores import Floors, Scored, score_guess
 from flwr_splitmix.files import write_atomic, write_json
+from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.runs.damage import read_object, unreadable
 
 PICTURES = "pictures.safetensors"
@@ -182,12 +183,11 @@ def kept_results(folder: Path) -> list[Kept]:
 
 def paper_note(result: Kept) -> str:
     """Return a note on a paper's value for this result; "" if there is none."""
-    method = re.sub("SFL$", "SL", result.method).replace("ShuffledSL", "ShuffledPSL")
-    method = "PSL" if method == "SL" else method
-    if result.attack != "decoder" or method not in PAPER_ERRORS:
+    entry = BY_NAME.get(result.method)
+    if result.attack != "decoder" or entry is None or entry.name not in PAPER_ERRORS:
         return ""
-    small, all_of_it = PAPER_ERRORS[method]
+    small, all_of_it = PAPER_ERRORS[entry.name]
     return (
-        f"DP-CutMixSL, table 8, has for {method} and the adversary 'upper only' an MSE of "
+        f"DP-CutMixSL, table 8, has for {entry.name} and the adversary 'upper only' an MSE of "
         f"{small:.4f} with 10 % and {all_of_it:.4f} with 100 % of the public data"
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flwr_splitmix.mixers.mask_share import PatchShare
-from flwr_splitmix.mixers.masks import sample_counts
+from flwr_splitmix.mixers.masks import check_alpha, sample_counts
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
 from flwr_splitmix.seeding import derive_seed
@@ -54,7 +54,7 @@ class RandomCutout(Mixer):
     ) -> None:
         if ratio is not None and not 0 < real_number("ratio", ratio) <= 1:
             raise ValueError(f"ratio is {ratio}; allowed is 0 < ratio <= 1, or None to draw it")
-        sample_counts(1, 2, alpha, np.random.default_rng(0))  # raises an error for a wrong alpha
+        check_alpha(alpha)
         check_truth("mask_per_sample", mask_per_sample)
         check_truth("fixed_positions", fixed_positions)
         self.ratio = ratio

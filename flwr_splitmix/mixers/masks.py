@@ -86,16 +86,21 @@ def sample_ratios(k: int, alpha: float | None, rng: np.random.Generator) -> np.n
     ValueError
         If `k` < 1 or `alpha` <= 0.
     """
-    check_mask_options(alpha, "multinomial", 0)
+    check_alpha(alpha)
     if k < 1:
         raise ValueError(f"k is {k}; it must be at least 1")
     return np.full(k, 1 / k) if alpha is None else rng.dirichlet(np.full(k, alpha))
 
 
-def check_mask_options(alpha: float | None, rounding: str, min_patches: int) -> None:
-    """Raise ValueError if `sample_counts` cannot use the options."""
+def check_alpha(alpha: float | None) -> None:
+    """Raise ValueError if `alpha` is no concentration of a Dirichlet distribution, nor None."""
     if alpha is not None and not 0 < real_number("alpha", alpha) < np.inf:
         raise ValueError(f"alpha is {alpha}; it must be greater than 0, or None for even counts")
+
+
+def check_mask_options(alpha: float | None, rounding: str, min_patches: int) -> None:
+    """Raise ValueError if `sample_counts` cannot use the options."""
+    check_alpha(alpha)
     check_choice("rounding", rounding, get_args(Rounding))
     whole_number("min_patches", min_patches, least=0)
 

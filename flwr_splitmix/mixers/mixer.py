@@ -197,8 +197,7 @@ class Mixer(ABC):
         Prefix tokens are such sums; patches are if `cover` is "weighted".
         """
         sums = mixed if self.cover == "weighted" else mixed[:, : shape.prefix]
-        if ratio != 1:
-            sums /= ratio
+        sums /= ratio
 
     def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
         """Return each client's cut-layer gradient of its own share.

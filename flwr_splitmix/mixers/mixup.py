@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
-from flwr_splitmix.mixers.masks import sample_ratios
+from flwr_splitmix.mixers.masks import check_alpha, sample_ratios
 from flwr_splitmix.mixers.plan import Member, SmashedShape
 from flwr_splitmix.privacy.events import Family
 
@@ -56,7 +56,7 @@ class Mixup(GroupMixer):
 
     def __init__(self, k: int = 2, alpha: float | None = 6.0, *, regroup: Regroup = "step") -> None:
         super().__init__(k, regroup=regroup)
-        sample_ratios(k, alpha, np.random.default_rng(0))  # raises an error for a wrong alpha
+        check_alpha(alpha)
         self.alpha = alpha
 
     def mix(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Upload
-from flwr_splitmix.mixers.plan import Plan, SmashedShape
+from flwr_splitmix.mixers.plan import Plan
 from flwr_splitmix.values import check_kind
 
 
@@ -60,10 +60,6 @@ class WrappedMixer(Mixer):
     ) -> Mixed:
         """Mix as the inner mixer does."""
         return self.mixer.merge(uploads, plan, num_classes=num_classes, device=device)
-
-    def renormalise(self, mixed: Tensor, ratio: float, shape: SmashedShape) -> None:
-        """Compensate for missing members as the inner mixer does."""
-        self.mixer.renormalise(mixed, ratio, shape)
 
     def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
         """Split as the inner mixer does."""

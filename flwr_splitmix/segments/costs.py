@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from flwr_splitmix.schedule import OptimizerFactory
+from flwr_splitmix.segments.modules import not_in_place
 
 Shape = Sequence[int]
 
@@ -148,14 +149,14 @@ def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCos
     -------
     The costs of each stage.
     """
-    kept = _Kept({_place_of(p) for m in stages for p in m.parameters()})
+    kept = _Kept(p for stage in stages for p in stage.parameters())
     costs: list[StageCosts] = []
     passing: Any = inputs
     with _counter() as counter:
         for stage in stages:
             bytes_before, flops_before = kept.nbytes, counter.get_total_flops()
             with kept.counting():
-                output = _not_in_place(stage)(passing)
+                output = not_in_place(stage)(passing)
             forward = counter.get_total_flops() - flops_before
             _backward(output)
             flops = counter.get_total_flops() - flops_before
@@ -181,21 +182,12 @@ def _place_of(tensor: Tensor) -> Any:
     return StorageWeakRef(tensor.untyped_storage()).cdata  # type: ignore[no-untyped-call]
 
 
-def _not_in_place(stage: nn.Module) -> nn.Module:
-    """Return the stage, or a copy that works out of place: its input is a leaf of the graph."""
-    if not getattr(stage, "inplace", False):
-        return stage
-    other = copy.copy(stage)
-    other.inplace = False  # type: ignore[assignment]
-    return other
-
-
 class _Kept:
-    """Counter of the storages that forward passes keep; it holds them, so that none is reused."""
+    """Counter of what forward passes keep without parameters; it holds it: no storage is reused."""
 
-    def __init__(self, own: set[int]) -> None:
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.nbytes = 0
-        self._own = own
+        self._own = {_place_of(parameter) for parameter in parameters}
         self._kept: dict[int, Tensor] = {}
 
     def counting(self) -> Any:
@@ -251,18 +243,9 @@ def _macs(module: nn.Module, sample: Tensor) -> tuple[int, int]:
 
 
 def _step(module: nn.Module, inputs: Tensor, factory: OptimizerFactory) -> tuple[int, int]:
-    own = {p.untyped_storage().data_ptr() for p in module.parameters()}
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    kept = _Kept(module.parameters())
+    with kept.counting():
         output = module(inputs)
-    activations = sum(kept.values())  # all of the forward pass: none is freed yet
     _backward(output)
     # A module may train a part of its own, such as a simulated attacker.
     optimizers = [
@@ -275,7 +258,7 @@ def _step(module: nn.Module, inputs: Tensor, factory: OptimizerFactory) -> tuple
     if trainable:
         optimizers.append(factory(trainable))
         optimizers[-1].step()
-    return activations, sum(_state_bytes(optimizer) for optimizer in optimizers)
+    return kept.nbytes, sum(_state_bytes(optimizer) for optimizer in optimizers)
 
 
 def _state_bytes(optimizer: torch.optim.Optimizer) -> int:

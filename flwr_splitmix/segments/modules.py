@@ -1,6 +1,8 @@
-"""What a segment must be before it can be moved, sent or trained."""
+"""Modules as segments: which can be moved, sent and trained, and which leave their input alone."""
 
 from __future__ import annotations
+
+import copy
 
 from torch import nn
 
@@ -39,3 +41,12 @@ def check_module(name: str, segment: object) -> None:
             f"such as {computed[0]}: copy.deepcopy makes them so in a scripted or traced module; "
             "make each copy anew, with torch.jit.script, trace or load"
         )
+
+
+def not_in_place(module: nn.Module) -> nn.Module:
+    """Return the module, or a copy of an activation that would overwrite its input."""
+    if not getattr(module, "inplace", False):
+        return module
+    other = copy.copy(module)
+    other.inplace = False  # type: ignore[assignment]
+    return other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -56,10 +56,6 @@ class LabelsGradient(Attack):
             values = scores[:, max(labels, default=0)]
             return Guess(values, (values - values.median()).abs(), where)
         return Guess(scores, scores.max(1).values, where)
-
-    def quality(self, guess: Guess, view: View, public: Any) -> float:
-        """Raise NotImplementedError: a member of a group cannot simulate gradients."""
-        raise NotImplementedError("which leak is meant is said, not tuned")
 
 
 def gradient_rows(view: View) -> tuple[list[tuple[int, int]], list[Tensor]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.modules import not_in_place
 from flwr_splitmix.segments.vision.split_model import (
     Cuttable,
     LowerSegment,
@@ -110,7 +110,7 @@ def split_at_map(
             geometry,
         ),
         UpperSegment(
-            [("map", back), *_not_in_place(stages[at:])],
+            [("map", back), *_keeping(stages[at:])],
             geometry,
             request.num_classes,
         ),
@@ -132,7 +132,7 @@ def _split_at_tokens(
     )
     return SplitModel(
         LowerSegment(stages[:at], request.input_shape, geometry),
-        UpperSegment(_not_in_place(stages[at:]), geometry, request.num_classes),
+        UpperSegment(_keeping(stages[at:]), geometry, request.num_classes),
     )
 
 
@@ -174,10 +174,7 @@ def open_cnn(
     return Cuttable(request, stages, cuts, default, split)
 
 
-def _not_in_place(stages: Sequence[Stage]) -> list[Stage]:
+def _keeping(stages: Sequence[Stage]) -> list[Stage]:
     """Return stages whose first does not overwrite smashed data, whose gradient is needed."""
     (name, first), *others = stages
-    if getattr(first, "inplace", False):
-        first = copy.copy(first)  # an activation; other cuts share the original
-        first.inplace = False  # type: ignore[assignment]
-    return [(name, first), *others]
+    return [(name, not_in_place(first)), *others]
