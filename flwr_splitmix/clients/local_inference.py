@@ -12,9 +12,6 @@ from flwr_splitmix.clients.evaluation_sets import evaluation_set
 from flwr_splitmix.clients.ushape_client import UShapeClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding.mixguard import CalibratedTrunk
-
-__all__ = ["CalibratedTrunk", "score_locally"]
 
 
 @torch.no_grad()

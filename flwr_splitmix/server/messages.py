@@ -15,7 +15,7 @@ def with_tickets(
     messages: Sequence[Message],
     nodes: Mapping[int, int],
     ticket: Ticket,
-    attempts: Callable[[int], int] | None = None,
+    attempts: Callable[[int], int],
 ) -> list[Message]:
     """Put each node's ticket into its message and return the messages sorted by client index.
 
@@ -26,14 +26,12 @@ def with_tickets(
     ticket
         The round's ticket; only the client and its attempts differ between nodes.
     attempts
-        How often a client may have sent what it is asked for before, by its index; None uses the
-        ticket's value.
+        How often a client may have sent what it is asked for before, by its index.
     """
     client_of = {node: client for client, node in nodes.items()}
     for message in messages:
         client = client_of[message.metadata.dst_node_id]
-        attempt = ticket.attempt if attempts is None else attempts(client)
-        own = replace(ticket, client=client, attempt=attempt)
+        own = replace(ticket, client=client, attempt=attempts(client))
         message.content = with_record(message.content, own.to_record())
     return sorted(messages, key=lambda message: client_of[message.metadata.dst_node_id])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
@@ -77,10 +76,6 @@ class RoundMessages(Shape):
         ticket = self._ticket(server_round, server_round)
         return with_tickets(messages, nodes, ticket, self.recorder.unfinished.of_evaluation)
 
-    def rng(self, purpose: str, *place: int) -> np.random.Generator:
-        """Return the random generator for one purpose at one place of the run."""
-        return generator(self.draws, purpose, *place)
-
     @property
     def _open_link(self) -> Link:
         if self.link is None:
@@ -91,7 +86,7 @@ class RoundMessages(Shape):
         return self._participants.draw(
             self._open_link,
             grid,
-            self.rng(f"sample-{purpose}", server_round),
+            generator(self.draws, f"sample-{purpose}", server_round),
             min_nodes=self.min_nodes,
             fraction=self.fraction_train,
         )

@@ -59,7 +59,10 @@ def messages(kind: str = "train", **changes: Any) -> list[Message]:
     content = RecordDict({"arrays": arrays(), "config": ConfigRecord()})
     nodes = {index: index + 1 for index in range(TOY.clients)}
     return with_tickets(
-        messages_to(list(nodes.values()), content, kind, in_run=False), nodes, ticket
+        messages_to(list(nodes.values()), content, kind, in_run=False),
+        nodes,
+        ticket,
+        lambda client: 0,
     )
 
 

@@ -16,7 +16,7 @@ from flwr_splitmix.apps.findings import (
 )
 from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
-from flwr_splitmix.apps.language.model import check_adapted, unusable
+from flwr_splitmix.apps.language.model import check_adapted, check_vocabulary, check_width, unusable
 from flwr_splitmix.apps.language.noise_cost import remark_noise
 from flwr_splitmix.apps.language.placing import BALANCED
 from flwr_splitmix.apps.language.texts import (
@@ -86,12 +86,7 @@ def _check_model(config: LanguageConfig, report: Report, checked: _Checked) -> N
         raise unusable(config, error) from None
     parts = checked.model[1]
     check_adapted(config, parts)
-    if config.width > parts.max_length:
-        key = "pad-to" if config.pad_to else "max-length"
-        raise ConfigError(
-            f"run-config: {key} is {config.width}, but {config.model!r} takes at most "
-            f"{parts.max_length} tokens"
-        )
+    check_width(config, parts)
     report.facts["model"] = (
         f"{config.model}, {counted(parts.layers, 'layer')} of width {parts.width}: "
         f"{config.head_layers} in the head, {config.tail_layers} in the tail"
@@ -151,12 +146,7 @@ def _check_clients(config: LanguageConfig, report: Report, checked: _Checked) ->
 def _check_tokens(config: LanguageConfig, report: Report, checked: _Checked) -> None:
     if checked.model is None:  # nor would a hub that does not answer hand out its tokenizer
         return
-    tokenizer, parts = tokenizer_of(config), checked.model[1]
-    if len(tokenizer) > parts.vocab_size:
-        raise ConfigError(
-            f"run-config: the tokenizer of {config.model!r} has {len(tokenizer)} tokens, but the "
-            f"model knows {parts.vocab_size}"
-        )
+    check_vocabulary(config, tokenizer_of(config), checked.model[1])
     rows = text_sets(config).train
     looked = rows.first(MOST_ROWS)
     counts: list[LongTextsCount] = []

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.apps.language.config import LanguageConfig
-from flwr_splitmix.apps.language.model import build_parts
+from flwr_splitmix.apps.language.model import build_parts, check_vocabulary
 from flwr_splitmix.apps.language.texts import (
     benchmark_set,
     client_rows,
@@ -20,7 +20,6 @@ from flwr_splitmix.apps.language.texts import (
     tokenizer_of,
     training_set,
 )
-from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.hiding.making import make_hiding
@@ -44,11 +43,7 @@ def client_fn(context: Context) -> UShapeClient:
     assert parts.head is not None
     assert parts.tail is not None
     tokenizer = tokenizer_of(config)
-    if len(tokenizer) > parts.vocab_size:
-        raise ConfigError(
-            f"run-config: the tokenizer of {config.model!r} has {len(tokenizer)} tokens, but the "
-            f"model knows {parts.vocab_size}"
-        )
+    check_vocabulary(config, tokenizer, parts)
     train, test = client_rows(config, context.node_config)
     benchmark = config.evaluation_kind == "benchmark"
     return make_client(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sized
 from typing import Any
 
 import torch
@@ -58,12 +58,7 @@ def build_parts(
         raise
     except (OSError, ValueError) as error:
         raise unusable(config, error) from error
-    if config.width > built.max_length:
-        key = "pad-to" if config.pad_to else "max-length"
-        raise ConfigError(
-            f"run-config: {key} is {config.width}, but {name!r} takes at most "
-            f"{built.max_length} tokens"
-        )
+    check_width(config, built)
     if built.tail is not None and config.task == "classification":
         # A new classifier has random weights: adapters elsewhere are useless if it stays frozen.
         built.tail.output.requires_grad_(True)
@@ -80,6 +75,25 @@ def check_adapted(config: LanguageConfig, built: LanguageParts) -> None:
                 f"has no layer named {', '.join(segment.layout.lora_targets)} to adapt; leave it "
                 "out of lora-parts"
             )
+
+
+def check_width(config: LanguageConfig, built: LanguageParts) -> None:
+    """Raise ConfigError if the run's texts may be longer than the model takes."""
+    if config.width > built.max_length:
+        key = "pad-to" if config.pad_to else "max-length"
+        raise ConfigError(
+            f"run-config: {key} is {config.width}, but {config.model!r} takes at most "
+            f"{built.max_length} tokens"
+        )
+
+
+def check_vocabulary(config: LanguageConfig, tokenizer: Sized, built: LanguageParts) -> None:
+    """Raise ConfigError if the tokenizer has tokens that the model does not know."""
+    if len(tokenizer) > built.vocab_size:
+        raise ConfigError(
+            f"run-config: the tokenizer of {config.model!r} has {len(tokenizer)} tokens, but the "
+            f"model knows {built.vocab_size}"
+        )
 
 
 def unusable(config: LanguageConfig, error: Exception) -> ConfigError:

@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flwr_splitmix.events import StepResult
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Mixer, Plan, Source, Upload
-from flwr_splitmix.mixers.hooks import gradients_of, merged
+from flwr_splitmix.mixers.hooks import Gradients, gradients_of, merged
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.segments.upper import ServerSegment
-
-Gradients = dict[int, list[Tensor | None]]
 
 
 class GroupsOnArrival:

@@ -10,11 +10,11 @@ from typing import Any
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, Plan, Upload
-from flwr_splitmix.mixers.hooks import gradients_of, merged
+from flwr_splitmix.mixers.hooks import Gradients, gradients_of, merged
 from flwr_splitmix.seeding import derive_seed, generator
 from flwr_splitmix.server.intake.split import UploadIntake
 from flwr_splitmix.server.segments.upper import ServerSegment
-from flwr_splitmix.server.steps.arrival import Gradients, GroupsOnArrival, deliveries
+from flwr_splitmix.server.steps.arrival import GroupsOnArrival, deliveries
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.whole_batches import WholeBatches, accepted
 

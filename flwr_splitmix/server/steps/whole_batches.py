@@ -8,8 +8,8 @@ from typing import Any
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.link import Patience
 from flwr_splitmix.mixers import Plan, Upload
+from flwr_splitmix.mixers.hooks import Gradients
 from flwr_splitmix.server.intake.split import UploadIntake
-from flwr_splitmix.server.steps.arrival import Gradients
 
 
 def accepted(

@@ -51,7 +51,8 @@ def test_errors_leave_their_clients_out_and_warnings_are_logged(
     nodes = {index: 100 + index for index in range(6)}
     ticket = Ticket(client=-1, seed=0, server_round=1, num_rounds=9)
     messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
-    with link.round(grid.grid, with_tickets(messages, nodes, ticket)) as clients:
+    messages = with_tickets(messages, nodes, ticket, lambda client: 0)
+    with link.round(grid.grid, messages) as clients:
         assert clients.descriptions == {c: {"num-examples": 7} for c in (0, 3, 4, 5)}
     assert clients.failures == {1: "no memory", 2: "no data", 3: "gone", 4: "lost"}
     assert "full" in caplog.text
