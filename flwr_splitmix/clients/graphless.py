@@ -136,8 +136,8 @@ class GraphlessExchanges(Client):
 
     def _send_test(self, batch: TextBatch) -> dict[str, Any]:
         self.hiding.charge(*self._evaluation.going)
-        self._evaluation.sent = self._obfuscated(batch)
-        return self._evaluation.sent.outgoing()
+        self._evaluation.awaiting = self._obfuscated(batch)
+        return self._evaluation.awaiting.outgoing()
 
     @exchange
     def decode_test(self, *, outputs: Sequence[Tensor]) -> dict[str, Any]:
@@ -147,14 +147,14 @@ class GraphlessExchanges(Client):
         -------
         {}; or, if texts are generated token by token, a reply like `encode`'s for the next token.
         """
-        sent = self._expected(self._evaluation.sent, outputs)
+        sent = self._expected(self._evaluation.awaiting, outputs)
         self.segments.eval()
         with torch.no_grad():
             here = [output.to(self.device) for output in outputs]
             hidden = checked_hidden(self.recover(here, sent), self.hiding.side.width)
             logits = checked_logits(self.hiding.logits(hidden, sent), len(sent.batch.ids))
             following = self._evaluation.add(logits, sent.batch)
-            self._evaluation.sent = None
+            self._evaluation.awaiting = None
             return {} if following is None else self._send_test(following)
 
     @exchange

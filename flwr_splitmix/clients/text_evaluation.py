@@ -20,7 +20,7 @@ from flwr_splitmix.privacy.journal import JournalError, SharedJournal, read_jour
 from flwr_splitmix.scoring.texts import Scores, TextScores
 
 
-class AskedTexts:
+class SentTexts:
     """A node's record of the test texts already sent; it outlives the process of a single message.
 
     It goes by head and tail, which the client knows, and not by the round, which the server says.
@@ -124,11 +124,11 @@ class TextEvaluation:
 
     Attributes
     ----------
-    sent
+    awaiting
         The test batch that awaits its answer; None if there is none.
     going
         The kind of the texts being sent, and their indices: int64 (b,).
-    asked
+    sent_up_to
         By kind, how many texts this object has sent.
     """
 
@@ -139,16 +139,16 @@ class TextEvaluation:
         scores: Scores,
         device: torch.device,
         batch_size: int,
-        kept: AskedTexts | None = None,
+        kept: SentTexts | None = None,
     ) -> None:
         self.place = place
         self.tests = tests
         self.scores = scores
         self.device = device
         self.batch_size = batch_size
-        self.sent: Sent | None = None
+        self.awaiting: Sent | None = None
         self.going: tuple[str, np.ndarray] = ("", np.empty(0, dtype=np.int64))
-        self.asked: dict[str, int] = {}
+        self.sent_up_to: dict[str, int] = {}
         self._kept = kept
         self._scores: dict[str, TextScores] = {}
         self._current: TextScores | None = None
@@ -166,15 +166,15 @@ class TextEvaluation:
 
     def _begin(self, kind: str, start: int, stop: int) -> TextBatch:
         data = evaluation_set(self.tests, kind)
-        size, following = len(data), self.asked.get(kind, 0)  # type: ignore[arg-type]
+        size, following = len(data), self.sent_up_to.get(kind, 0)  # type: ignore[arg-type]
         if self._kept is not None:
             following = max(following, self._kept.sent(kind))
-        if self.sent is None and (start, following) == (0, size):
+        if self.awaiting is None and (start, following) == (0, size):
             raise ClientError(
                 f"all {size} {kind} test texts were sent under this head and tail, and each is "
                 "sent once: it has not trained since (it is not in every round: see fraction-train)"
             )
-        if self.sent is not None or start != following or not start < stop <= size:
+        if self.awaiting is not None or start != following or not start < stop <= size:
             raise ClientError(
                 f"the server asks for {kind} test texts {start} to {stop}; "
                 f"next is {following} of {size}"
@@ -186,7 +186,7 @@ class TextEvaluation:
             )
         if self._kept is not None:
             self._kept.note(kind, stop)
-        self.asked[kind] = stop
+        self.sent_up_to[kind] = stop
         if kind not in self._scores:
             self._scores[kind] = self.scores()
         self._current = self._scores[kind]
@@ -210,8 +210,8 @@ class TextEvaluation:
         scores, data = self._scores.get(kind), self.tests.get(kind)
         size = None if data is None else len(data)  # type: ignore[arg-type]
         # Texts sent by an earlier process, or before the client was attached again, have no scores.
-        whole = scores is not None and self.asked.get(kind) == scores.examples == size
-        if scores is None or not whole or self.sent is not None:
+        whole = scores is not None and self.sent_up_to.get(kind) == scores.examples == size
+        if scores is None or not whole or self.awaiting is not None:
             raise ClientError(f"this client has not scored its {kind} test data, or not all of it")
         del self._scores[kind]
         return scores

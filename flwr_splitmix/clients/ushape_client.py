@@ -25,7 +25,7 @@ from flwr_splitmix.clients.hooks import (
     checked_returned,
 )
 from flwr_splitmix.clients.requests import check_numbers, check_received
-from flwr_splitmix.clients.text_evaluation import AskedTexts, TextEvaluation
+from flwr_splitmix.clients.text_evaluation import SentTexts, TextEvaluation
 from flwr_splitmix.clients.text_lengths import check_lengths
 from flwr_splitmix.clients.vocabulary import check_vocabulary
 from flwr_splitmix.data.batches import Batches, Example, fetch
@@ -134,7 +134,7 @@ class UShapeClient(GraphlessExchanges):
         self.tests = tests_of(test_data, benchmark_data)
         self.scores = scores or TextScores
         self.repeatable_secrets = repeatable_secrets
-        self._asked: AskedTexts | None = None
+        self._sent_texts: SentTexts | None = None
         self._first_weights: FirstWeights | None = None
         self._looked = False
         self._due = self._calibrated = 0
@@ -152,7 +152,7 @@ class UShapeClient(GraphlessExchanges):
 
     def _new_evaluation(self, place: tuple[int, int]) -> TextEvaluation:
         return TextEvaluation(
-            place, self.tests, self.scores, self.device, self.batches.size, self._asked
+            place, self.tests, self.scores, self.device, self.batches.size, self._sent_texts
         )
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
@@ -164,7 +164,8 @@ class UShapeClient(GraphlessExchanges):
         if policy.allow_averaging is False:
             self._first_weights = FirstWeights.on_node(folder, index, run)
         if folder is not None:
-            self._asked = AskedTexts(folder / f"test-texts-{index}.jsonl", run, self.ends.digest)
+            file = folder / f"test-texts-{index}.jsonl"
+            self._sent_texts = SentTexts(file, run, self.ends.digest)
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batch size, width of the hidden states.
@@ -183,7 +184,7 @@ class UShapeClient(GraphlessExchanges):
         place = order.server_round, self.batches.drawn
         if self._evaluation.place != place:
             self._evaluation = self._new_evaluation(place)
-        self._evaluation.sent = None
+        self._evaluation.awaiting = None
         if arrays:
             arrays = self.ends.fitted(arrays, "the server's head and tail do not fit this client's")
             if self._first_weights is not None:

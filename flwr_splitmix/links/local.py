@@ -62,7 +62,7 @@ class LocalLink(Link):
 
     def __init__(self, clients: Sequence[Client], state_dir: Path | None = None) -> None:
         self.clients = list(clients)
-        _check_apart(self.clients)
+        _check_own_weights(self.clients)
         self.host = ClientHost(None if state_dir is None else ClientStore(state_dir))
 
     def open(self, grid: Grid | None) -> None:
@@ -120,7 +120,7 @@ class LocalLink(Link):
                 clients.replies.append(Message(content, reply_to=message))
 
 
-def _check_apart(clients: Sequence[Client]) -> None:
+def _check_own_weights(clients: Sequence[Client]) -> None:
     owners: dict[int, int] = {}
     for index, client in enumerate(clients):
         for part in (client, *client.trained()):

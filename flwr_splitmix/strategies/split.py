@@ -258,7 +258,7 @@ class SplitStrategy(RoundLoop):
             raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
         self._remarks = Remarks()  # each run makes them anew
         self.upper.warn_of_unknown_weights()
-        self.upper.check_apart(clients or ())
+        self.upper.check_shares_no_weights(clients or ())
         if not self.mixer.raw_inputs_cross:
             return
         if clients is None:

@@ -150,7 +150,7 @@ class UShapeStrategy(RoundLoop):
         """
         self._calibrations = Calibrations()
         self.trunk.warn_of_unknown_weights()
-        self.trunk.check_apart(clients or ())
+        self.trunk.check_shares_no_weights(clients or ())
         _check_own_hidings(clients or ())
 
     @property

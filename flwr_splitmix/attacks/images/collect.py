@@ -15,7 +15,7 @@ from flwr_splitmix.attacks.images.gathering import distances, unite
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.linear_decoder import ROWS, a_client, best_way
 from flwr_splitmix.attacks.images.linking import Row, link, row_tensors
-from flwr_splitmix.attacks.images.reading import Lowers, Paint, explained
+from flwr_splitmix.attacks.images.reading import FrozenLowers, Paint, explained
 from flwr_splitmix.attacks.images.trained import TrainedAttack
 from flwr_splitmix.attacks.images.training import BATCH, image_loss, train_reader
 from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
@@ -94,7 +94,7 @@ class Collect(TrainedAttack):
 
     def run(self, view: View) -> Guess:
         """Reconstruct one image for every group of rows."""
-        lowers = Lowers(view.knowledge, self.budget.device)
+        lowers = FrozenLowers(view.knowledge, self.budget.device)
         groups = link(view, RELEASES[self.budget.scale], self._near)
         self.collected = [len(group) for group in groups]
         values, sure = [], []

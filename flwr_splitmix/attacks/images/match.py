@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.example import Query, queries
-from flwr_splitmix.attacks.images.reading import Lowers, guess_images
+from flwr_splitmix.attacks.images.reading import FrozenLowers, guess_images
 from flwr_splitmix.mixers import Shuffled
 from flwr_splitmix.seeding import torch_seed
 
@@ -53,7 +53,7 @@ class Match(Attack):
     def run(self, view: View) -> Guess:
         """Match every row; if stopped, rows not yet begun stay grey."""
         known, budget = view.knowledge, self.budget
-        lowers, prefix = Lowers(known, budget.device), known.geometry.prefix
+        lowers, prefix = FrozenLowers(known, budget.device), known.geometry.prefix
         moved = isinstance(known.mixer, Shuffled) and view.adversary == "upper only"
         sources = torch.Generator().manual_seed(self.seed)
 

@@ -19,7 +19,7 @@ CHUNK = 256
 """Images per batch through a lower segment."""
 
 
-class Lowers:
+class FrozenLowers:
     """Frozen copies of the lower segments that an adversary has, on a device."""
 
     def __init__(self, knowledge: Knowledge, device: torch.device) -> None:
@@ -44,7 +44,7 @@ def guess_images(view: View, paint: Paint, device: torch.device) -> Guess:
     minus the mean square error, divided by their variance.
     """
     values, confidence, where = [], [], []
-    lowers = Lowers(view.knowledge, device)
+    lowers = FrozenLowers(view.knowledge, device)
     for place, release in enumerate(view.releases):
         for query in queries(release, view.knowledge):
             painted = paint(query).clamp(0, 1)
@@ -57,7 +57,7 @@ def guess_images(view: View, paint: Paint, device: torch.device) -> Guess:
 
 
 @torch.no_grad()
-def explained(images: Tensor, query: Query, lowers: Lowers) -> Tensor:
+def explained(images: Tensor, query: Query, lowers: FrozenLowers) -> Tensor:
     """Return how well images (b, C, H, W) explain a query's tokens: (b,), at most 0.
 
     All are 0 if the adversary does not have the lower segment.

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts
 from flwr_splitmix.attacks.texts.sip import EPOCHS, HELD_OUT, Example, train_inverter
-from flwr_splitmix.attacks.texts.view import PublicTexts, Reading, TextAttack, TextRelease, TextView
+from flwr_splitmix.attacks.texts.view import (
+    PublicTexts,
+    TextAttack,
+    TextReading,
+    TextRelease,
+    TextView,
+)
 from flwr_splitmix.seeding import derive_seed, seeded_secrets
 
 OFFLINE_EPOCHS = {"smoke": 1, "cpu": 6, "paper": 2 * EPOCHS["paper"]}
@@ -71,7 +77,7 @@ class Adaptive(TextAttack):
             )
         return examples_of(released, way)
 
-    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read a text in both ways."""
         for way, inverter in self.inverters.items():
             yield *inverter.read(seen(release.messages, way)), way

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.texts.adaptive import OFFLINE_EPOCHS, seen
 from flwr_splitmix.attacks.texts.sip import BATCH, DROPOUT, HELD_OUT, HIDDEN, LEARNING_RATE
-from flwr_splitmix.attacks.texts.view import PublicTexts, Reading, TextRelease, TextView
+from flwr_splitmix.attacks.texts.view import PublicTexts, TextReading, TextRelease, TextView
 from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
 
 Pair = tuple[Tensor, Tensor]
@@ -75,7 +75,7 @@ class AdaptiveOnline(ReaderAttack):
             for way in ways
         }
 
-    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read what each network restores."""
         for way, restorer in self.restorers.items():
             with torch.no_grad():

@@ -15,7 +15,7 @@ from flwr_splitmix.attacks.texts.gradient_matching import (
     text_of_labels,
 )
 from flwr_splitmix.attacks.texts.sip import Inverter, Sip
-from flwr_splitmix.attacks.texts.view import Reading, TextRelease, TextView, readings_of
+from flwr_splitmix.attacks.texts.view import TextReading, TextRelease, TextView, readings_of
 from flwr_splitmix.segments.language import LanguageParts
 
 TEMPERATURE = 1.2
@@ -39,7 +39,7 @@ class Bisr(Sip):
     needs: ClassVar[frozenset[str]] = frozenset({"base model", "decoder", "public data"})
     source = "BiSR (Chen et al., CCS 2024)"
 
-    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every message, and their mean, by each sign that a gradient may have."""
         known = view.knowledge
         parts = known.parts()

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.texts.view import (
     PublicTexts,
-    Reading,
     TextAttack,
+    TextReading,
     TextRelease,
     TextView,
     head_states,
@@ -201,7 +201,7 @@ class KeySearch(TextAttack):
         self.reader = Reader(known.parts(), known.begin)
         self.generator = torch.Generator().manual_seed(self.seed)
 
-    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every direction found by the search."""
         ways = search(release.messages, self.states, generator=self.generator, skip=self.skip)
         for place, one in enumerate(ways):

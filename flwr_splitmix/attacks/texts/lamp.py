@@ -17,7 +17,13 @@ from flwr_splitmix.attacks.texts.gradient_matching import (
     targets_of,
     text_of_labels,
 )
-from flwr_splitmix.attacks.texts.view import PublicTexts, Reading, TextAttack, TextRelease, TextView
+from flwr_splitmix.attacks.texts.view import (
+    PublicTexts,
+    TextAttack,
+    TextReading,
+    TextRelease,
+    TextView,
+)
 from flwr_splitmix.segments.language import LanguageParts
 
 STEPS = {"smoke": 30, "cpu": 150, "paper": 600}
@@ -47,7 +53,7 @@ class Lamp(TextAttack):
         """Seed the random generator."""
         self.generator = torch.Generator().manual_seed(self.seed)
 
-    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every message's gradient, and the mean."""
         known = view.knowledge
         for way, target in targets_of(release, known):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from flwr_splitmix.attacks.texts.gradient_ratio import gradient_ratio
-from flwr_splitmix.attacks.texts.view import Reading, TextRelease, TextView
+from flwr_splitmix.attacks.texts.view import TextReading, TextRelease, TextView
 from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
 
 
@@ -19,7 +19,7 @@ class ReadRatio(ReaderAttack):
     )
     source = "ours"
 
-    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read a text whose gradients were returned and are not zero."""
         returned = release.gradients
         if returned is not None and bool(returned.any()):

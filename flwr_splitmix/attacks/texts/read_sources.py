@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from flwr_splitmix.attacks.texts.blind_source import blind_source
-from flwr_splitmix.attacks.texts.view import Reading, TextRelease, TextView
+from flwr_splitmix.attacks.texts.view import TextReading, TextRelease, TextView
 from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
 
 
@@ -17,7 +17,7 @@ class ReadSources(ReaderAttack):
     needs: ClassVar[frozenset[str]] = frozenset({"base model", "decoder", "several messages"})
     source = "ours, with FastICA (Hyvärinen and Oja 2000)"
 
-    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every component."""
         for place, component in enumerate(blind_source(release.messages, seed=self.seed)):
             yield *self.reader.read(component), f"component {place + 1}"

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.texts.view import (
     PublicTexts,
-    Reading,
     TextAttack,
+    TextReading,
     TextRelease,
     TextView,
     head_states,
@@ -151,7 +151,7 @@ class Sip(TextAttack):
             seed=self.seed,
         )
 
-    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every message and their mean."""
         for way, message in readings_of(release.messages).items():
             yield *self.inverter.read(message), way

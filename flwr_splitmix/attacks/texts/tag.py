@@ -13,7 +13,7 @@ from flwr_splitmix.attacks.texts.gradient_matching import (
     targets_of,
     text_of_labels,
 )
-from flwr_splitmix.attacks.texts.view import Reading, TextAttack, TextRelease, TextView
+from flwr_splitmix.attacks.texts.view import TextAttack, TextReading, TextRelease, TextView
 
 STEPS = {"smoke": 30, "cpu": 100, "paper": 600}
 
@@ -29,7 +29,7 @@ class Tag(TextAttack):
     needs: ClassVar[frozenset[str]] = GRADIENT_NEEDS
     source = "TAG (Deng et al. 2021), on labels behind a split as in BiSR (CCS 2024)"
 
-    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every message's gradient and their mean."""
         known, steps = view.knowledge, STEPS[self.budget.scale]
         for way, target in targets_of(release, known):

@@ -19,10 +19,10 @@ from flwr_splitmix.segments.language.layouts.layout import Task
 __all__ = [
     "PublicRelease",
     "PublicTexts",
-    "Reading",
     "TextAttack",
     "TextGuess",
     "TextKnowledge",
+    "TextReading",
     "TextRelease",
     "TextView",
     "readings_of",
@@ -188,7 +188,7 @@ class TextGuess:
     way: str
 
 
-Reading = tuple[Tensor, float, str]
+TextReading = tuple[Tensor, float, str]
 """Tokens, confidence and way of a `TextGuess`."""
 
 
@@ -221,7 +221,7 @@ class TextAttack(FittedAttack[TextView, PublicTexts]):
         return guesses
 
     @abstractmethod
-    def readings(self, release: TextRelease, view: TextView) -> Iterable[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterable[TextReading]:
         """Read one release of a view: yield tokens, the attack's own confidence, and the way."""
 
 

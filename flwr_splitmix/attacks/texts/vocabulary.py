@@ -12,8 +12,8 @@ from transformers import DynamicCache
 
 from flwr_splitmix.attacks.texts.view import (
     PublicTexts,
-    Reading,
     TextAttack,
+    TextReading,
     TextRelease,
     TextView,
     readings_of,
@@ -140,7 +140,7 @@ class Vocabulary(ReaderAttack):
     needs: ClassVar[frozenset[str]] = frozenset({"base model", "decoder"})
     source = "after arXiv 2505.18332; reading from left to right is ours"
 
-    def readings(self, release: TextRelease, view: TextView) -> Iterator[Reading]:
+    def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every message and their mean."""
         for way, message in readings_of(release.messages).items():
             yield *self.reader.read(message), way

@@ -58,7 +58,7 @@ def build_vit(request: Request) -> Any:
         img_size=request.image_size, patch_size=request.patch_size,
         **request.depth_option(), **_of_one_size(family, request),
     )  # fmt: skip
-    _check_apart(request, model)
+    _check_can_be_cut(request, model)
     return model
 
 
@@ -68,7 +68,7 @@ def _of_one_size(family: type[nn.Module], request: Request) -> dict[str, bool]:
     return {"dynamic_img_size": False} if resizes else {}
 
 
-def _check_apart(request: Request, model: Any) -> None:
+def _check_can_be_cut(request: Request, model: Any) -> None:
     """Raise ValueError if a model's patches cannot be masked, or its blocks share positions."""
     drop = getattr(model, "patch_drop", None)
     if getattr(model, "dynamic_img_size", False) or not isinstance(drop, nn.Identity | None):

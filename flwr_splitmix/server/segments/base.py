@@ -77,7 +77,7 @@ class TrainedSegment:
         if not self.optimizer.knows(self.module):
             log.warning("the server's %s %s", self.name, UNKNOWN_WEIGHTS)
 
-    def check_apart(self, clients: Sequence[Client]) -> None:
+    def check_shares_no_weights(self, clients: Sequence[Client]) -> None:
         """Raise ValueError if a client in this process trains weights of this module.
 
         In processes of their own they would be copies: two optimizers would not step one weight.
