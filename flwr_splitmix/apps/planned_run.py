@@ -102,7 +102,7 @@ class PlannedRun:
 
     @cached_property
     def drawn(self) -> Work | None:
-        """What the seed's draws ask of the clients; None if rounds draw nobody, or are too many."""
+        """What the seed's draws ask of the clients; None if there are no draws, or too many."""
         if not self._drawn:
             return None
         steps, evaluations = np.zeros((2, len(self.sizes)), dtype=np.int64)
@@ -116,7 +116,7 @@ class PlannedRun:
     def at_most(self) -> Work:
         """What any draws can ask of each client: it is in every round, with those that have most.
 
-        If rounds draw nobody this is what the run does.
+        If every round takes all clients, this is what the run does.
         """
         evaluations = -(-self.rounds // self.evaluate_every) if self.evaluate_every else 0
         have = np.asarray(self.sizes) > 0
@@ -187,7 +187,7 @@ class PlannedRun:
 
     @cached_property
     def _drawn(self) -> tuple[PlannedRound, ...]:
-        """Rounds as the seed draws them; () if they draw nobody, or are too many to draw."""
+        """Rounds as the seed draws them; () if each takes all clients, or they are too many."""
         cost = self.rounds * max(_LEAST_DRAWN, len(self.sizes))
         if not self.draws or cost > _MOST_DRAWN:
             return ()

@@ -45,7 +45,6 @@ from flwr_splitmix.server.job import Job, message_config
 from flwr_splitmix.server.naming import name_reasons, reasons
 from flwr_splitmix.server.options import (
     Options,
-    check_counts,
     check_live_clients,
     check_options,
     check_parts,
@@ -245,9 +244,9 @@ class RoundLoop(RoundMessages):
             return self._run_held(job, num_rounds)
 
     def _run_held(self, job: Job, num_rounds: int) -> flower.Result:
-        check_counts(num_rounds=num_rounds)
+        num_rounds = whole_number("num_rounds", num_rounds, least=1)
         check_evaluate_fn(job.evaluate_fn)
-        self.num_rounds, self.over = whole_number("num_rounds", num_rounds), ""
+        self.num_rounds, self.over = num_rounds, ""
         self.audience.forget_stops()
         self._participants.forget()
         self._epsilons.forget()
@@ -344,12 +343,12 @@ class RoundLoop(RoundMessages):
         self.audience.on_begin(
             RoundBegun(
                 clients.server_round,
-                {client: self.recorder.unfinished.of(client) for client in clients.nodes},
-                averages,
-                {client: clients.descriptions[client] for client in clients.alive},
-                partial(to_tensors, arrays) if averages else None,
-                clients.nodes,
-                self.link is not None and self.link.rounds_uploads,
+                attempts={c: self.recorder.unfinished.of(c) for c in clients.nodes},
+                averaged=averages,
+                descriptions={c: clients.descriptions[c] for c in clients.alive},
+                segment=partial(to_tensors, arrays) if averages else None,
+                nodes=clients.nodes,
+                rounded=self.link is not None and self.link.rounds_uploads,
             )
         )
 
@@ -388,8 +387,8 @@ class RoundLoop(RoundMessages):
         last = server_round == self.num_rounds or bool(self.over)
         if server_round % self.evaluate_every and not last:
             return None
-        asked = None if self.evaluation == "none" else over_link
-        return evaluate_model(server_round, job.result, job.evaluate_fn, asked)
+        evaluate = None if self.evaluation == "none" else over_link
+        return evaluate_model(server_round, job.result, job.evaluate_fn, evaluate)
 
     def require(self, clients: Clients) -> None:
         """Raise LinkError if fewer than `min_nodes` clients are left."""

@@ -302,7 +302,7 @@ class SplitStrategy(RoundLoop):
         Clients whose privacy budget is spent take part in no further step; if fewer than
         `min_nodes` others are left, the round ends early, and the run ends after it.
         """
-        spent = self._uploads.begin_round(clients)
+        self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
         self.require(clients)
         self._remarks.on_few(server_round, self.mixer, len(clients.nodes), self.min_nodes)
@@ -317,6 +317,7 @@ class SplitStrategy(RoundLoop):
         taken = self._steps(clients, shape.batch)
         tally = RoundTally(mixes=self.mixer.min_members > 1)
         for number in range(steps):
+            spent = self._uploads.spent
             members = [client for client in clients.alive if client not in spent]
             if why := why_spent(clients, members, spent, self.min_nodes):
                 self.over, steps = why, number

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.images.example import Query, queries
-from flwr_splitmix.attacks.images.reading import FrozenLowers, guess_images
+from flwr_splitmix.attacks.images.example import Query
+from flwr_splitmix.attacks.images.reading import FrozenLowers, guess_of, placed_queries
 from flwr_splitmix.mixers import Shuffled
 from flwr_splitmix.seeding import torch_seed
 
@@ -74,7 +74,8 @@ class Match(Attack):
             )
 
         with torch_seed(budget.device, self.seed):  # frozen edges draw their own orders
-            asked = [query for release in view.releases for query in queries(release, known)]
+            placed = placed_queries(view)
+            asked = [query for _, query in placed]
             painted: dict[int, Tensor] = {}
             groups = _together(asked)
             for number, places in enumerate(groups):
@@ -84,8 +85,7 @@ class Match(Attack):
                 painted |= dict(
                     zip(places, torch.split(known.denormalise(rows), sizes), strict=True)
                 )
-            turn = iter(range(len(asked)))  # `guess_images` asks in the same order
-            return guess_images(view, lambda query: painted[next(turn)], budget.device)
+            return guess_of(((*own, painted[number]) for number, own in enumerate(placed)), lowers)
 
     def _match(
         self,

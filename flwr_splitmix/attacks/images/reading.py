@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -37,22 +37,40 @@ class FrozenLowers:
         return self._ready[client]
 
 
+def placed_queries(view: View) -> list[tuple[int, Query]]:
+    """Return all queries about a view, each with the position of its release."""
+    return [
+        (place, query)
+        for place, release in enumerate(view.releases)
+        for query in queries(release, view.knowledge)
+    ]
+
+
 def guess_images(view: View, paint: Paint, device: torch.device) -> Guess:
-    """Reconstruct the images behind every release with `paint`.
+    """Reconstruct the images behind every release with `paint`; see `guess_of`."""
+    painted = ((place, query, paint(query)) for place, query in placed_queries(view))
+    return guess_of(painted, FrozenLowers(view.knowledge, device))
+
+
+def guess_of(painted: Iterable[tuple[int, Query, Tensor]], lowers: FrozenLowers) -> Guess:
+    """Return the guess of images, with its confidences.
 
     The confidence of an image is how well its smashed data explain the patches attributed to it:
     minus the mean square error, divided by their variance.
+
+    Parameters
+    ----------
+    painted
+        The position of a release in the view, a query about it, and its images, as of `Paint`.
     """
     values, confidence, where = [], [], []
-    lowers = FrozenLowers(view.knowledge, device)
-    for place, release in enumerate(view.releases):
-        for query in queries(release, view.knowledge):
-            painted = paint(query).clamp(0, 1)
-            several = painted if painted.ndim == 5 else painted[:, None]
-            for images in several.unbind(1):
-                values.append(images)
-                confidence.append(explained(images, query, lowers))
-                where += [(place, row) for row in range(len(images))]
+    for place, query, made in painted:
+        made = made.clamp(0, 1)
+        several = made if made.ndim == 5 else made[:, None]
+        for images in several.unbind(1):
+            values.append(images)
+            confidence.append(explained(images, query, lowers))
+            where += [(place, row) for row in range(len(images))]
     return Guess(torch.cat(values), torch.cat(confidence), where)
 
 

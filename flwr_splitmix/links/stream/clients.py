@@ -112,7 +112,7 @@ class StreamClients(Clients):
         """Call one exchange on many clients at once, and yield each reply as it arrives."""
         self._await_late(payloads)
         calls = self._submitted(method, self._told(method, payloads, phase))
-        for client, outcome in self._outcomes(method, calls, phase, patience):
+        for client, outcome in self._outcomes(calls, patience, phase):
             if (reply := self._taken(client, method, outcome, phase)) is not None:
                 yield client, reply
 
@@ -136,7 +136,7 @@ class StreamClients(Clients):
         """Wait for the replies to the oldest queued calls, and return them."""
         queued = self._queued.popleft()
         calls = {c: call for c, call in queued.calls.items() if c not in self.failures}
-        outcomes = dict(self._outcomes(queued.method, calls, queued.phase, None))
+        outcomes = dict(self._outcomes(calls))
         replies = {
             client: self._taken(client, queued.method, outcome, queued.phase)
             for client, outcome in sorted(outcomes.items())
@@ -146,19 +146,18 @@ class StreamClients(Clients):
     def _exchange(
         self, method: str, payloads: Mapping[int, Mapping[str, Any]]
     ) -> dict[int, Outcome]:
-        return dict(self._outcomes(method, self._submitted(method, payloads), "train", None))
+        return dict(self._outcomes(self._submitted(method, payloads)))
 
     def _submitted(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> dict[int, Call]:
         return {client: self.lines[client].submit(method, p) for client, p in payloads.items()}
 
     def _outcomes(
-        self,
-        method: str,
-        calls: Mapping[int, Call],
-        phase: Phase,
-        patience: Patience | None,
+        self, calls: Mapping[int, Call], patience: Patience | None = None, phase: Phase = "train"
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield each call's outcome as soon as it is known."""
+        """Yield each call's outcome as soon as it is known.
+
+        Without patience all calls are awaited, and `phase` tells nothing: it is that of late ones.
+        """
         began = time.monotonic()
         deadline = began + self.step_timeout
         waiting = dict(calls)

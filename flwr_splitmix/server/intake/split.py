@@ -104,11 +104,10 @@ class UploadIntake:
             clients.fail(client, str(error))
             return None
 
-    def begin_round(self, clients: Clients) -> set[int]:
-        """Return `spent`, reset to the clients whose budget is already spent."""
+    def begin_round(self, clients: Clients) -> None:
+        """Reset `spent` to the clients whose budget is already spent."""
         said = clients.descriptions
         self.spent = {c for c in clients.alive if said[c].get("budget-spent")}
-        return self.spent
 
     def end_round(self, clients: Clients) -> None:
         """Leave out clients whose uploads have turned out not to be finite."""

@@ -72,8 +72,16 @@ class PartedStep:
         mixed, result = self._joined()
         uploads = _whole([uploads for uploads, _ in self._came], _join_uploads)
         gradients = _whole([gradients for _, gradients in self._came], _join_passes)
-        what = (result.loss, self.plan, mixed, result)
-        return StepDone(server_round, number, uploads, gradients, {}, *what)
+        return StepDone(
+            server_round,
+            number,
+            uploads,
+            gradients,
+            loss=result.loss,
+            plan=self.plan,
+            mixed=mixed,
+            result=result,
+        )
 
     def _joined(self) -> tuple[Mixed, StepResult]:
         sources: dict[tuple[int, int], Source] = {}

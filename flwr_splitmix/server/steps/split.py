@@ -139,8 +139,16 @@ class WholeBatchSteps(Steps):
         )
         gradients = gradients_of(own.mixer, result.gradient, mixed, plan)
         self._batches.owed = gradients
-        what = (result.loss, plan, mixed, result)
-        return StepDone(place.server_round, place.number, uploads, gradients, {}, *what)
+        return StepDone(
+            place.server_round,
+            place.number,
+            uploads,
+            gradients,
+            loss=result.loss,
+            plan=plan,
+            mixed=mixed,
+            result=result,
+        )
 
     def _learn_on_arrival(
         self, place: Place, plan: Plan, came: Iterable[tuple[int, Upload]]
@@ -156,7 +164,13 @@ class WholeBatchSteps(Steps):
         owed = groups.learn(came, deliver)
         mixed, result = groups.result()
         self._batches.owed = owed
-        what = (result.loss, plan, mixed, result)
         return StepDone(
-            place.server_round, place.number, groups.uploads, groups.gradients, {}, *what
+            place.server_round,
+            place.number,
+            groups.uploads,
+            groups.gradients,
+            loss=result.loss,
+            plan=plan,
+            mixed=mixed,
+            result=result,
         )
