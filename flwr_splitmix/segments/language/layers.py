@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,8 @@ class Layers(nn.Module):
 
     Parameters
     ----------
+    layers
+        All layers of the model.
     tables
         Module whose weights the layers of all parts read, if there is one. It is the model's until
         `freeze_tables`.
@@ -29,16 +32,16 @@ class Layers(nn.Module):
 
     def __init__(
         self,
-        layers: Iterable[nn.Module],
+        model: Any,
+        layers: nn.ModuleList,
         span: range,
-        config: Any,
         *,
         tables: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(layers[i] for i in span)
         self.span = span
-        self.config = config
+        self.config = model.config
         self.tables: Any = tables
 
     def freeze_tables(self) -> None:
@@ -69,6 +72,17 @@ class Layers(nn.Module):
         for index, layer in zip(self.span, self.layers, strict=True):
             hidden = self.run(layer, index, hidden, shared)
         return hidden
+
+
+class RotaryLayers(Layers):
+    """Layers that get rotations, which a copy of the model's module computes.
+
+    It is a copy because the parts are placed on different devices.
+    """
+
+    def __init__(self, model: Any, layers: nn.ModuleList, span: range) -> None:
+        super().__init__(model, layers, span)
+        self.rotary_emb = copy.deepcopy(model.base_model.rotary_emb)
 
 
 def with_cache(function: Callable[..., Any], cache: Any) -> dict[str, Any]:

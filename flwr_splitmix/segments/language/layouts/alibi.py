@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
-from flwr_splitmix.segments.language.layers import Layers, with_cache
+from flwr_splitmix.segments.language.layers import with_cache
 from flwr_splitmix.segments.language.layouts.gpt2 import GPT2, Gpt2Layers, gpt2_output
 from flwr_splitmix.segments.language.layouts.outputs import decoder_output
 
@@ -75,10 +75,6 @@ class MptEmbedding(nn.Module):
 class MptLayers(BloomLayers):
     """The same; the bias reaches as far as the configuration's longest text."""
 
-    def __init__(self, model: Any, span: range) -> None:
-        blocks = model.transformer.blocks
-        Layers.__init__(self, (blocks[i] for i in span), span, model.config)
-
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
     ) -> dict[str, Any]:
@@ -104,7 +100,7 @@ BLOOM = replace(
     GPT2,
     types=("bloom",),
     embedding=BloomEmbedding,
-    span=BloomLayers,
+    stack=BloomLayers,
     output=gpt2_output,
     bounded=False,
     lora_targets=("query_key_value",),
@@ -117,7 +113,7 @@ MPT = replace(
     types=("mpt",),
     layers=attrgetter("transformer.blocks"),
     embedding=MptEmbedding,
-    span=MptLayers,
+    stack=MptLayers,
     output=mpt_output,
     bounded=True,
     lora_targets=("Wqkv",),

@@ -23,10 +23,10 @@ from flwr_splitmix.segments.language.shared import without_layers
 class DebertaLayers(EncoderLayers):
     """Layers that get the embeddings of distances; behind the model's first a convolution."""
 
-    def __init__(self, model: Any, span: range) -> None:
+    def __init__(self, model: Any, layers: nn.ModuleList, span: range) -> None:
         encoder = model.deberta.encoder
         tables: Any = without_layers(encoder, model.config) if span else None
-        super().__init__(model, span, tables=tables)
+        super().__init__(model, layers, span, tables=tables)
         # The convolution is of one layer, and so trained with it.
         self.conv = getattr(encoder, "conv", None) if 0 in span else None
         if tables is not None:
@@ -68,7 +68,7 @@ def deberta_output(model: Any) -> nn.Module:
 DEBERTA_V2 = replace(
     BERT,
     types=("deberta-v2",),
-    span=DebertaLayers,
+    stack=DebertaLayers,
     output=deberta_output,
     new=("classifier.", "pooler."),
     lora_targets=("query_proj", "value_proj"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
-from flwr_splitmix.segments.language.layers import Layers, with_cache
+from flwr_splitmix.segments.language.layers import RotaryLayers, with_cache
 from flwr_splitmix.segments.language.layouts.layout import Layout
 from flwr_splitmix.segments.language.layouts.outputs import ScaledNextToken, decoder_output
 
@@ -36,14 +35,8 @@ class TokenEmbedding(nn.Module):
         return hidden
 
 
-class DecoderLayers(Layers):
+class DecoderLayers(RotaryLayers):
     """Layers with rotary positions, and full or sliding causal attention as configured."""
-
-    def __init__(self, model: Any, span: range) -> None:
-        body = model.base_model
-        super().__init__((body.layers[i] for i in span), span, model.config)
-        # A copy, because the parts are placed on different devices.
-        self.rotary_emb = copy.deepcopy(body.rotary_emb)
 
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
@@ -183,7 +176,7 @@ LLAMA = Layout(
     tasks=("generation", "classification"),
     layers=attrgetter("base_model.layers"),
     embedding=TokenEmbedding,
-    span=DecoderLayers,
+    stack=DecoderLayers,
     output=llama_output,
     bounded=False,
     new=("score.",),

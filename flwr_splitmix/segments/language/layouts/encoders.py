@@ -50,10 +50,6 @@ class ElectraEmbedding(EncoderEmbedding):
 class EncoderLayers(Layers):
     """Layers that attend in both directions."""
 
-    def __init__(self, model: Any, span: range, *, tables: nn.Module | None = None) -> None:
-        layers = encoder_layers(model)
-        super().__init__((layers[i] for i in span), span, model.config, tables=tables)
-
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
     ) -> dict[str, Any]:
@@ -137,7 +133,7 @@ BERT = Layout(
     tasks=("classification",),
     layers=encoder_layers,
     embedding=EncoderEmbedding,
-    span=EncoderLayers,
+    stack=EncoderLayers,
     output=PooledToken,
     bounded=True,
     new=("classifier.", "bert.pooler."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask
 from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
-from flwr_splitmix.segments.language.layers import Layers, with_cache
+from flwr_splitmix.segments.language.layers import RotaryLayers, with_cache
 from flwr_splitmix.segments.language.layouts.gpt2 import GPT_NEO
 
 
@@ -28,14 +27,8 @@ class FalconEmbedding(nn.Module):
         return hidden
 
 
-class FalconLayers(Layers):
+class FalconLayers(RotaryLayers):
     """Layers with full causal attention."""
-
-    def __init__(self, model: Any, span: range) -> None:
-        body = model.transformer
-        super().__init__((body.h[i] for i in span), span, model.config)
-        # A copy, because the parts are placed on different devices.
-        self.rotary_emb = copy.deepcopy(body.rotary_emb)
 
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
@@ -85,7 +78,7 @@ FALCON = replace(
     GPT_NEO,
     types=("falcon",),
     embedding=FalconEmbedding,
-    span=FalconLayers,
+    stack=FalconLayers,
     bounded=False,
     lora_targets=("query_key_value",),
 )

@@ -31,9 +31,6 @@ class PositionedEmbedding(nn.Module):
 class Gpt2Layers(Layers):
     """Layers that get the mask of full causal attention; GPT-Neo's narrow it by themselves."""
 
-    def __init__(self, model: Any, span: range) -> None:
-        super().__init__((model.transformer.h[i] for i in span), span, model.config)
-
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
     ) -> dict[str, Any]:
@@ -71,7 +68,7 @@ GPT2 = Layout(
     tasks=("generation", "classification"),
     layers=attrgetter("transformer.h"),
     embedding=PositionedEmbedding,
-    span=Gpt2Layers,
+    stack=Gpt2Layers,
     output=gpt2_output,
     bounded=True,
     new=("score.",),

@@ -29,8 +29,8 @@ class Layout:
         Returns a model's layers, in order.
     embedding
         Makes the module (ids (b, T), positions (1 or b, T)) -> hidden (b, T, d) of a model.
-    span
-        Makes the module of a range of a model's layers.
+    stack
+        The class of a model's consecutive layers.
     output
         Makes the module (hidden (b, T, d), mask) -> logits of a model.
     bounded
@@ -53,7 +53,7 @@ class Layout:
     tasks: tuple[Task, ...]
     layers: Callable[[Any], nn.ModuleList]
     embedding: Callable[[Any], nn.Module]
-    span: Callable[[Any, range], Layers]
+    stack: Callable[[Any, nn.ModuleList, range], Layers]
     output: Callable[[Any], nn.Module]
     bounded: bool
     new: tuple[str, ...]
@@ -61,3 +61,7 @@ class Layout:
     transposed: bool = False
     max_length: Callable[[Any], int] = attrgetter("max_position_embeddings")
     half: bool = True
+
+    def span(self, model: Any, which: range) -> Layers:
+        """Return the module of a range of a model's layers."""
+        return self.stack(model, self.layers(model), which)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from operator import attrgetter
 from typing import Any
 
@@ -12,7 +11,7 @@ from transformers.masking_utils import (
     create_bidirectional_sliding_window_mask,
 )
 
-from flwr_splitmix.segments.language.layers import Layers
+from flwr_splitmix.segments.language.layers import RotaryLayers
 from flwr_splitmix.segments.language.layouts.decoders import rotations_of
 from flwr_splitmix.segments.language.layouts.encoders import check_no_cache
 from flwr_splitmix.segments.language.layouts.layout import Layout
@@ -36,13 +35,8 @@ class ModernBertEmbedding(nn.Module):
         return hidden
 
 
-class ModernBertLayers(Layers):
+class ModernBertLayers(RotaryLayers):
     """Layers that attend in both directions, to all tokens or within a window, as configured."""
-
-    def __init__(self, model: Any, span: range) -> None:
-        super().__init__((model.model.layers[i] for i in span), span, model.config)
-        # A copy, because the parts are placed on different devices.
-        self.rotary_emb = copy.deepcopy(model.model.rotary_emb)
 
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
@@ -95,7 +89,7 @@ MODERNBERT = Layout(
     tasks=("classification",),
     layers=attrgetter("model.layers"),
     embedding=ModernBertEmbedding,
-    span=ModernBertLayers,
+    stack=ModernBertLayers,
     output=PooledStates,
     bounded=False,
     new=("classifier.", "head."),

@@ -31,9 +31,9 @@ class MpnetEmbedding(EncoderEmbedding):
 class MpnetLayers(EncoderLayers):
     """Layers that get the biases of all pairs of tokens."""
 
-    def __init__(self, model: Any, span: range) -> None:
+    def __init__(self, model: Any, layers: nn.ModuleList, span: range) -> None:
         tables = without_layers(model.mpnet.encoder, model.config) if span else None
-        super().__init__(model, span, tables=tables)
+        super().__init__(model, layers, span, tables=tables)
 
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
@@ -57,7 +57,7 @@ MPNET = replace(
     ELECTRA,
     types=("mpnet",),
     embedding=MpnetEmbedding,
-    span=MpnetLayers,
+    stack=MpnetLayers,
     lora_targets=("q", "v"),
     max_length=max_length,
 )

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
 
-from flwr_splitmix.segments.language.layers import Layers
+from flwr_splitmix.segments.language.layers import RotaryLayers
 from flwr_splitmix.segments.language.layouts.encoders import BERT, EncoderLayers, PooledToken
 
 
-class NomicLayers(EncoderLayers):
+class NomicLayers(RotaryLayers, EncoderLayers):
     """Layers that attend in both directions."""
-
-    def __init__(self, model: Any, span: range) -> None:
-        body = model.nomic_bert
-        Layers.__init__(self, (body.layers[i] for i in span), span, model.config)
-        # A copy, because the parts are placed on different devices.
-        self.rotary_emb = copy.deepcopy(body.rotary_emb)
 
     def inputs(  # noqa: D102
         self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cache: Any
@@ -47,7 +40,7 @@ NOMIC_BERT = replace(
     BERT,
     types=("nomic_bert",),
     layers=attrgetter("nomic_bert.layers"),
-    span=NomicLayers,
+    stack=NomicLayers,
     output=nomic_output,
     bounded=False,
     new=("classifier.", "nomic_bert.pooler."),

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.segments.language.layers import Layers
 from flwr_splitmix.segments.language.layouts.gpt2 import GPT_NEO, Gpt2Layers
 from flwr_splitmix.segments.language.layouts.outputs import decoder_output
 
@@ -34,9 +33,6 @@ class OptEmbedding(nn.Module):
 class OptLayers(Gpt2Layers):
     """Layers with full causal attention, some of which training may leave out."""
 
-    def __init__(self, model: Any, span: range) -> None:
-        Layers.__init__(self, (model.model.decoder.layers[i] for i in span), span, model.config)
-
     def run(  # noqa: D102
         self, layer: nn.Module, index: int, hidden: Tensor, shared: dict[str, Any]
     ) -> Tensor:
@@ -57,6 +53,6 @@ OPT = replace(
     types=("opt",),
     layers=attrgetter("model.decoder.layers"),
     embedding=OptEmbedding,
-    span=OptLayers,
+    stack=OptLayers,
     output=opt_output,
 )
