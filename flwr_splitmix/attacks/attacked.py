@@ -37,8 +37,6 @@ class Attacked:
     ----------
     knowledge
         Of all adversaries together: all trained lower segments and the upper one.
-    averaged
-        Whether the server averages the lower segments and thus has them.
     trace
         What was recorded in training.
     vault
@@ -50,7 +48,6 @@ class Attacked:
     """
 
     knowledge: Knowledge
-    averaged: bool
     trace: Trace
     vault: Vault
     summary: Mapping[str, Any]
@@ -70,7 +67,7 @@ class Attacked:
         """
         known = self.knowledge
         lowers: Lowers | None = None
-        averaged = self.averaged and adversary not in ("upper only", "sum only")
+        averaged = known.averaged and adversary not in ("upper only", "sum only")
         if averaged or "lower" in assume:
             lowers = known.lowers
         elif adversary == "member of the group":

@@ -298,7 +298,7 @@ def _attacked(
     parts = dict(enumerate(setting.parts))
     long = {key: order.to(torch.int64) for key, order in orders.items()}
     vault = Vault(parts, setting.sets.test, victim.batch_size, victim.seed, long)
-    return Attacked(known, strategy.averages, trace, vault, summary, setting.spare)
+    return Attacked(known, trace, vault, summary, setting.spare)
 
 
 def _save(directory: Path, made: Attacked, victim: Victim) -> None:

@@ -202,9 +202,8 @@ def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
 def _composed(cells: Tensor, origin: Origin, release: Release, row: int) -> Tensor:
     """Return the patches of a row in their places, (N, pixels), before any shuffle."""
     if len(cells) == 1:
-        return cells[0] * (release.lam if release.mask is not None and bool(
-            release.mask.all()
-        ) and release.lam else 1.0)  # fmt: skip
+        whole = release.mask is not None and bool(release.mask.all())
+        return cells[0] * (release.lam or 1.0) if whole else cells[0]
     if origin.owners is None:
         return cells.mean(0)
     owners = origin.owners[row]

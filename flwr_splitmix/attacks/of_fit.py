@@ -112,7 +112,7 @@ def attacked_fit(
     rows = strategy.rows
     measured = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     summary = {"accuracy": measured[-1] if measured else None, "rounds": len(rows)}
-    return Attacked(knowledge, averages, recorder.trace, vault, summary)
+    return Attacked(knowledge, recorder.trace, vault, summary)
 
 
 def _geometry(client: SplitClient) -> Geometry:

@@ -87,7 +87,7 @@ def attacked_run(run: Run) -> Attacked:
         "rounds": checkpoint.round,
         "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
     }
-    return Attacked(known, config.averages, trace, vault, summary)
+    return Attacked(known, trace, vault, summary)
 
 
 def _lowers(
