@@ -181,7 +181,7 @@ def draw_numbers(axes: Axes, comparison: Comparison, number: Number) -> None:
                 if (value := number(row)) is not None and math.isfinite(value):
                     values.setdefault(row["round"], []).append(value)
         x = tuple(sorted(values))  # runs may lack rounds
-        y = tuple(mean_and_deviation(values[number])[0] for number in x)
+        y = tuple(mean_and_deviation(values[at])[0] for at in x)
         curves.append(Curve(group.name, x, y, None, ""))
     _draw_lines(axes, curves)
     axes.set_xlabel(OVER["rounds"])

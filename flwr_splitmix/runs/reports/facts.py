@@ -26,7 +26,8 @@ def facts_of(run: Run) -> Row:
     if summary is None and asked["clients"] is None:
         asked["clients"] = _took_part(run)
     measured = {name: value for name, value in (summary or {}).items() if value is not None}
-    return {**asked, **so_far(run.rows, (summary or asked).get("strategy")), **measured}
+    known = {**asked, **measured}
+    return {**so_far(run.rows, known["strategy"]), **known}
 
 
 def _took_part(run: Run) -> int | None:

@@ -16,10 +16,8 @@ FACTS: dict[str, Any] = {
     "averaged": True, "epsilon": None, "epsilon_covers": None,
 }  # fmt: skip
 
-every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 
-
-@every_method
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_a_card_has_no_markdown_of_the_docs_and_denies_no_noise(method: Method) -> None:
     """It said "have an docs/epsilon of flwr-splitmix", and of MixGuard that no noise was added."""
     card = model_card({**FACTS, "strategy": method.name})
