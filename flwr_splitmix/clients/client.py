@@ -172,7 +172,7 @@ class Client(ABC):
         ClientError
             If the policy does not allow this client.
         """
-        if policy.allow_training is False:
+        if not policy.trains:
             raise ClientError(
                 "this node's policy says allow-training = false, and "
                 f"{with_article(type(self).__name__)} trains what it keeps"

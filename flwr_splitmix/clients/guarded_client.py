@@ -70,7 +70,7 @@ class GuardedClient(Client):
                 "this node sends nothing without noise, and this client's noise is drawn from the "
                 "run's seed, which the server knows: make it without repeatable_secrets"
             )
-        if policy.allow_training is False:
+        if not policy.trains:
             self.segment.requires_grad_(False)
         if self.privacy is not None or policy != NodePolicy():
             self.privacy = PrivacyBudget.on_node(self.privacy, policy)

@@ -91,6 +91,11 @@ class NodePolicy:
         """Whether the run's benchmark data may be sent without noise."""
         return self.plain if self.allow_benchmark is None else self.allow_benchmark
 
+    @property
+    def trains(self) -> bool:
+        """Whether gradients from the server may change the lower segment."""
+        return self.allow_training is not False
+
     @classmethod
     def of_node(cls, node: Mapping[str, Any]) -> NodePolicy:
         """Read the policy from a node's configuration, whose keys override those of the file.

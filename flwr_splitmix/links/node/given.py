@@ -1,8 +1,9 @@
-"""What a server has given a node for a round, as digests by which a mixer compares its nodes.
+"""What a node says of its lower segment, by which a mixer compares its nodes.
 
-A server that chooses a node's lower segment knows what that node uploads, so that a mixture with
-one other node is the other's upload. A mixer sees no weights, and mixes only nodes that name the
-same digests (`flwr_splitmix.server.mixing.alike`).
+A server that chooses a node's lower segment, or trains it, knows what that node uploads, so that a
+mixture with one other node is the other's upload. A mixer sees no weights. It mixes only nodes that
+name the same digests of what the server gave them for the round, and allow the same
+(`flwr_splitmix.server.mixing.alike`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.storage import digest
 
 WEIGHTS, ORDERS = "given-weights", "given-orders"
-"""Keys of a node's description: the lower segment that it began from, and all else it was told.
+"""Keys of a node's description: the lower segment that it began from, and all else it was told."""
 
-The former is also a key of a kept state's values.
+TRAINING = "allow-training"
+"""Key of a node's description: whether gradients may change that lower segment, or may have.
+
+It and `WEIGHTS` are also keys of a kept state's values.
 """
 
 _OWN = ("client", "attempt", "token")
@@ -27,7 +31,7 @@ _OWN = ("client", "attempt", "token")
 
 
 class OriginStore:
-    """A store of client states that remembers from which weights of the server each began.
+    """A store of client states that remembers the weights of the server from which each began.
 
     Parameters
     ----------
@@ -37,26 +41,37 @@ class OriginStore:
         The lower segment in the round's message, if any.
     ticket
         The round's ticket.
+    trains
+        Whether the node allows gradients to change the lower segment.
 
     Attributes
     ----------
     origin
         Digest of the server's weights from which the client's own began: those of this message, or
         of an earlier one if the client goes on from a kept state.
+    trains
+        Whether gradients may change them, or may have since: an operator can change the policy.
     """
 
     def __init__(
-        self, store: StateStore, arrays: Mapping[str, Tensor] | None, ticket: Ticket
+        self,
+        store: StateStore,
+        arrays: Mapping[str, Tensor] | None,
+        ticket: Ticket,
+        *,
+        trains: bool,
     ) -> None:
         self._store = store
         self._replaced = bool(arrays) and ticket.arrays == "always"
         self.origin = digest(arrays or {}, {})
+        self.trains = trains
 
     def save(
         self, index: int, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
     ) -> None:
         """Save a state with its origin; raise OSError if it cannot be saved."""
-        self._store.save(index, round, tensors, {**meta, WEIGHTS: self.origin})
+        about = {WEIGHTS: self.origin, TRAINING: self.trains}
+        self._store.save(index, round, tensors, {**meta, **about})
 
     def load(
         self, index: int, at_most: int | None = None
@@ -65,10 +80,11 @@ class OriginStore:
         if (kept := self._store.load(index, at_most)) is None:
             return None
         state_round, tensors, meta = kept
-        # Earlier versions kept no origin; a run's first weights come with each of its messages.
-        origin = meta.pop(WEIGHTS, self.origin)
+        # Earlier versions kept neither; a run's first weights come with each of its messages.
+        origin, trained = meta.pop(WEIGHTS, self.origin), meta.pop(TRAINING, True)
         if not self._replaced:
             self.origin = str(origin)
+            self.trains |= bool(trained)
         return state_round, tensors, meta
 
     def drop_after(self, index: int, round: int) -> None:

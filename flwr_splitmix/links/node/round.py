@@ -17,7 +17,7 @@ from flwr_splitmix.links.errors import public_sentence
 from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import SUPERLINK
-from flwr_splitmix.links.node.given import ORDERS, WEIGHTS, OriginStore, orders_of
+from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS, OriginStore, orders_of
 from flwr_splitmix.links.node.guards import NodeGuards
 from flwr_splitmix.links.node.pinned import pinned
 from flwr_splitmix.links.node.state import open_store
@@ -44,11 +44,12 @@ def serve_round(
         orders = orders_of(message.content.config_records[RECORD], context.run_config)
         ticket = pinned(ticket, context.node_config)
         arrays = arrays_of(message.content)
-        store = OriginStore(open_store(ticket.run, context), arrays, ticket)
+        kept = open_store(ticket.run, context)
+        store = OriginStore(kept, arrays, ticket, trains=guards.policy.trains)
         host = ClientHost(store, public_sentence)
         make = partial(guards.build, partial(build, client_fn, context, public_sentence))
         description = host.attach(ticket, make, arrays)
-        description |= {WEIGHTS: store.origin, ORDERS: orders}
+        description |= {WEIGHTS: store.origin, ORDERS: orders, TRAINING: store.trains}
         guards.audit.write("attach", description)
         if message.metadata.message_type != "train":
             with _keeping(host, ticket):

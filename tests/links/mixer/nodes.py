@@ -11,7 +11,7 @@ import torch
 
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.mixer.channel import MixerChannel
-from flwr_splitmix.links.node.given import ORDERS, WEIGHTS
+from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS
 from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixers import PatchCutMix
@@ -38,7 +38,7 @@ OPENING: dict[str, Any] = {
 
 DESCRIPTION = {
     "num-examples": 8, "batch-size": 2, "patches": 6, "width": 3, "prefix": 0, "state-round": 0,
-    WEIGHTS: "those of the run", ORDERS: "those of the round",
+    WEIGHTS: "those of the run", ORDERS: "those of the round", TRAINING: True,
 }  # fmt: skip
 
 FIRST: dict[str, Any] = {"number": 0, "progress": 0.0, "gradients": {}}

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from flwr_splitmix import SplitClient, SplitClientApp, adamw
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
-from flwr_splitmix.links.node.given import ORDERS, WEIGHTS, OriginStore
+from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS, OriginStore
 from flwr_splitmix.links.ticket import RECORD, Ticket, to_arrays
 from flwr_splitmix.mixers import Mixup
 from flwr_splitmix.mixers.elsewhere import describe
@@ -66,6 +66,7 @@ class Server:
         self.mixer = mixer
         self.folder = folder
         self.node_config = node_config
+        self.trains: dict[int, bool] = {}  # what nodes have as allow-training
         self.replies: dict[int, RecordDict] = {}
 
     def round(
@@ -120,6 +121,8 @@ class Server:
         index = ticket.client
         own: dict[str, Any] = {"partition-id": index, "state-dir": str(self.folder)}
         own["link-via"] = ticket.address
+        if index in self.trains:
+            own["allow-training"] = self.trains[index]
         context = Context(1, 100 + index, {**own, **self.node_config}, RecordDict(), {})
         content = RecordDict({"arrays": to_arrays(arrays), RECORD: ticket.to_record()})
         (message,) = messages_to([100 + index], content, "train", in_run=False)
@@ -250,24 +253,64 @@ def test_nodes_that_do_not_train_cannot_be_brought_apart_by_training(
     assert (error_of_inversion(mixture) < 1e-6) == allowed
 
 
+def test_a_node_that_does_not_train_is_not_mixed_with_one_that_does(server: Server) -> None:
+    """A server made zeros of the other node's lower segment, and read this one's upload."""
+    server.trains = {0: False}
+    config: dict[str, Any] = {"run_config": '{"lr": 1.0, "weight-decay": 1.0}'}
+    server.round(1, same((1, 2)), gradient=1e-30, **config)
+    with pytest.raises(LinkError, match="client 1 has another allow-training than the others"):
+        server.round(2, same((0, 1)), **config)
+    assert not server.sent(0)
+
+
+def test_nodes_that_do_not_train_go_on_without_the_others(server: Server) -> None:
+    server.trains = {0: False, 2: False}
+    failures, mixture = server.round(1, same((0, 1, 2)))
+    assert failures.keys() == {"1"}
+    assert "allow-training" in str(server.replies[1].config_records[RECORD]["error"])
+    assert mixture["labels"].sum(0)[1] == 0
+
+
+def test_a_node_that_has_trained_is_not_taken_for_one_that_never_did(server: Server) -> None:
+    server.trains = {0: False}
+    config: dict[str, Any] = {"run_config": '{"lr": 1.0, "weight-decay": 1.0}'}
+    server.round(1, same((1, 2)), gradient=1e-30, **config)
+    server.trains[1] = False
+    with pytest.raises(LinkError, match=r"client 1 has another .*, or had earlier in this run"):
+        server.round(2, same((0, 1)), **config)
+    # Weights that replace its own were changed by no gradient.
+    always: dict[str, Any] = {"arrays": "always"}
+    server.node_config["allow-averaging"] = True
+    failures, mixture = server.round(3, same((0, 1)), **always, **config)
+    assert failures == {}
+    assert error_of_inversion(mixture) > 1e-3
+
+
 def test_one_that_lies_or_says_nothing_costs_its_own_contribution() -> None:
     said: dict[int, dict[str, Any]] = {
-        client: {WEIGHTS: "w", ORDERS: "o", "width": 3} for client in range(4)
+        client: {WEIGHTS: "w", ORDERS: "o", TRAINING: False, "width": 3} for client in range(4)
     }
     assert unlike(said) == {}
-    apart = unlike({**said, 0: {WEIGHTS: "x", ORDERS: "y"}, 2: {WEIGHTS: "w"}})
+    older = {WEIGHTS: "w", ORDERS: "o"}
+    apart = unlike({**said, 0: {WEIGHTS: "x", ORDERS: "y", TRAINING: True}, 2: older})
     assert apart.keys() == {0, 2}
     assert "another lower segment and another configuration or ticket than the others" in apart[0]
+    assert "; it has another allow-training than the others" in apart[0]
     assert "install the same flwr-splitmix" in apart[2]
     assert unlike({}) == {}
     assert unlike({0: {}, 1: {}}).keys() == {0, 1}
-    assert unlike({0: said[0], 1: {WEIGHTS: "x", ORDERS: "o"}}).keys() == {1}
+    assert unlike({0: said[0], 1: {**said[1], WEIGHTS: "x"}}).keys() == {1}
+    (why,) = unlike({0: said[0], 1: {**said[1], TRAINING: True}, 2: said[2]}).values()
+    assert why.startswith("has another allow-training than the others")
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Callable[..., OriginStore]:
-    def make(given: Mapping[str, Tensor] | None, when: Any = "initial") -> OriginStore:
-        return OriginStore(ClientStore(tmp_path), given, Ticket(0, 7, 1, 9, arrays=when))
+    def make(
+        given: Mapping[str, Tensor] | None, when: Any = "initial", trains: bool = False
+    ) -> OriginStore:
+        ticket = Ticket(0, 7, 1, 9, arrays=when)
+        return OriginStore(ClientStore(tmp_path), given, ticket, trains=trains)
 
     return make
 
@@ -290,5 +333,6 @@ def test_the_origin_of_a_state_is_kept_with_it(
     later = store(WEIGHTS_OF_RUN)
     assert later.load(0) == (2, {}, {"drawn": 4})
     assert later.origin == first.origin
+    assert later.trains  # perhaps
     same_bytes = {"weight": WEIGHTS_OF_RUN["weight"].view(torch.int32)}
     assert store(same_bytes).origin != first.origin
