@@ -54,7 +54,7 @@ def check_apart(hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBat
     Parameters
     ----------
     texts
-        A few of the client's, on its device.
+        As many of the client's as are in a training batch, on its device.
 
     Returns
     -------

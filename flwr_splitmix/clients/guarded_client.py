@@ -132,8 +132,15 @@ class GuardedClient(Client):
         """The layers by which examples change each other's smashed data; "" if there are none."""
         return needs_whole_batch(self.segment) or self._mixes
 
-    def _find_mixing_layers(self, inputs: Tensor) -> bool:
-        """Look whether examples change each other's smashed data; `inputs` are some of them.
+    def _find_mixing_layers(self, inputs: Tensor, *, again: bool) -> bool:
+        """Look whether examples of a batch change each other's smashed data.
+
+        Parameters
+        ----------
+        inputs
+            As many as in a training batch (b, ...), on the client's device.
+        again
+            Whether a trial with these was complete before; this one has only the current weights.
 
         Returns
         -------
@@ -141,7 +148,7 @@ class GuardedClient(Client):
         """
         if self._whole_batch:
             return True
-        mixes = mixes_examples(self.segment, inputs)
+        mixes = mixes_examples(self.segment, inputs, renewed=not again)
         if mixes:
             self._mixes = MIXING_LAYERS
             if self.guard is not None:

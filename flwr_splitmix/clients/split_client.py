@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -44,7 +43,7 @@ from flwr_splitmix.schedule import (
     Schedule,
     ScheduledOptimizer,
 )
-from flwr_splitmix.segments.across_batch import FEW, enough_values
+from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.storage import under
 from flwr_splitmix.values import check_truth
 
@@ -157,7 +156,8 @@ class SplitClient(PartedExchanges):
         smashed = describe_segment(self.segment, self._first_inputs(2 if self._whole_batch else 1))
         # A budget must hold for any weights that a server sends later.
         if not self._looked or self.guard is not None:
-            self._looked = self._find_mixing_layers(self._first_inputs(FEW).to(self.device))
+            batch = self._first_inputs(self.batches.size).to(self.device)
+            self._looked = self._find_mixing_layers(batch, again=self._looked)
         self._described = (smashed["prefix"] + smashed["patches"], smashed["width"])
         return {
             "num-examples": self.batches.examples,
@@ -244,8 +244,7 @@ class SplitClient(PartedExchanges):
         return smashed
 
     def _first_inputs(self, number: int) -> Tensor:
-        few = min(number, self.batches.examples)
-        return fetch(self.batches.data, np.arange(few))[0]
+        return fetch(self.batches.data, self.batches.first(number))[0]
 
     def batch(self, number: int) -> Example:
         """Return the batch of one step of the round, drawing it on the first call."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -35,7 +34,6 @@ from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores
-from flwr_splitmix.segments.across_batch import FEW
 from flwr_splitmix.values import check_choice, check_kind, check_truth
 
 Learns = Literal["all", "tail"]
@@ -198,7 +196,8 @@ class UShapeClient(GraphlessExchanges):
             self.ends.load(arrays)
         width = self.ends.width(self._first_texts(1))
         if self.hiding.accounts and not self._looked:
-            self._looked = check_apart(self.hiding, self.head, self.tail, self._first_texts(FEW))
+            batch = self._first_texts(self.batches.size)
+            self._looked = check_apart(self.hiding, self.head, self.tail, batch)
         self.hiding.attach(
             ClientSide(
                 head=self.head,
@@ -225,8 +224,7 @@ class UShapeClient(GraphlessExchanges):
         }
 
     def _first_texts(self, number: int) -> TextBatch:
-        few = min(number, self.batches.examples)
-        return TextBatch.of(fetch(self.batches.data, np.arange(few)), self.device)
+        return TextBatch.of(fetch(self.batches.data, self.batches.first(number)), self.device)
 
     @property
     def epsilon(self) -> float | None:

@@ -63,6 +63,10 @@ class Batches:
         self.indices = np.empty(0, dtype=np.int64)
         """Indices in the data of the last batch's examples, int64 (size,)."""
 
+    def first(self, number: int) -> np.ndarray:
+        """Return the indices of the first examples, int64 (number,), again if there are fewer."""
+        return np.arange(number) % self.examples
+
     def next_batch(self, seed: int, client: int) -> Example:
         """Draw the next batch: (inputs (size, ...), labels int64 (size,))."""
         indices = batch_indices(self.examples, self.size, seed, client, self.drawn)

@@ -19,7 +19,7 @@ MIXING_LAYERS = "a layer across the batch"
 """What is said of a segment whose outputs show it, while the names of its layers do not."""
 
 FEW = 4
-"""Examples in a trial; each is changed in turn."""
+"""Fewest examples in a trial; those of a smaller batch are repeated."""
 
 
 def needs_whole_batch(segment: nn.Module) -> str:
@@ -63,22 +63,30 @@ def enough_values(segment: str) -> Iterator[None]:
         ) from error
 
 
-def mixes_examples(segment: nn.Module, inputs: Tensor, *others: Tensor) -> bool | None:
+def mixes_examples(
+    segment: nn.Module, inputs: Tensor, *others: Tensor, renewed: bool = True
+) -> bool | None:
     """Return whether an example's output in training changes with the others of its batch.
 
     Finds what `needs_whole_batch` cannot see, such as attention over the batch
     (`nn.TransformerEncoderLayer` without `batch_first`), a GRU over it or `F.batch_norm`. A copy of
-    the segment is run on `FEW` examples, of which one is replaced at a time; no other's output may
-    change. That is done twice: with the segment's weights, and with random weights and inputs. So
-    a layer is hidden neither by a closed gate, nor by weights that somebody chose, nor by examples
-    that are all alike. Torch's random generators are left as they were.
+    the segment is run on two batches and on mixtures of them, one for each bit of an example's
+    index: where the bit is set, the example is that of the second batch. Any two indices differ in
+    a bit, so each example is seen beside both forms of every other one; its output must always be
+    that in its own batch. This is done twice: with the segment's weights on the inputs, rolled in
+    the second batch, and with random weights on random inputs. So a layer is hidden neither by a
+    closed gate, nor by weights that somebody chose, nor by examples that are all alike. Torch's
+    random generators are left as they were.
 
     Parameters
     ----------
     inputs
-        Some examples (b, ...), on the segment's device.
+        A batch (b, ...), on the segment's device. Layers may look at its size: let it have as many
+        examples as in training.
     others
         Further arguments with one row for each example (b, ...); they are not changed.
+    renewed
+        Whether to try random weights, too; with the same inputs, once is enough.
 
     Returns
     -------
@@ -86,8 +94,8 @@ def mixes_examples(segment: nn.Module, inputs: Tensor, *others: Tensor) -> bool 
     the segment cannot be copied or fails with random weights, or if its outputs differ from call to
     call although the generators are seeded.
     """
-    rows = torch.arange(FEW, device=inputs.device) % len(inputs)
-    few, others = inputs[rows], tuple(each[rows] for each in others)
+    rows = torch.arange(max(len(inputs), FEW), device=inputs.device) % len(inputs)
+    batch, others = inputs[rows], tuple(each[rows] for each in others)
     why = ""
     # Halves hide small differences; a segment may be unable to compute in float32.
     for widened in (True, False) if _has_halves(segment) else (False,):
@@ -95,8 +103,8 @@ def mixes_examples(segment: nn.Module, inputs: Tensor, *others: Tensor) -> bool 
             copied = copy.deepcopy(segment).train()
             if widened:
                 copied = copied.float()
-            examples = few.float() if widened and few.is_floating_point() else few
-            answer, why = _tried(copied, examples, others)
+            examples = batch.float() if widened and batch.is_floating_point() else batch
+            answer, why = _tried(copied, examples, others, renewed)
         except Exception as error:  # what cannot be copied, or has weights that cannot be replaced
             why = str(error)
             continue
@@ -118,14 +126,19 @@ def _has_halves(segment: nn.Module) -> bool:
     )
 
 
-def _tried(segment: nn.Module, inputs: Tensor, others: Sequence[Tensor]) -> tuple[bool | None, str]:
+def _tried(
+    segment: nn.Module, inputs: Tensor, others: Sequence[Tensor], renewed: bool
+) -> tuple[bool | None, str]:
     """Try a segment, whose weights are then lost; return the answer, or None and the reason."""
-    exchanged = inputs, inputs.roll(1, 0)
-    alike = bool((exchanged[0] == exchanged[1]).reshape(FEW, -1).all(1).any())
+    # Rolled the other way, half of the examples would be in every mixture, though elsewhere.
+    exchanged = inputs, inputs.roll(-1, 0)
+    alike = bool((exchanged[0] == exchanged[1]).reshape(len(inputs), -1).all(1).any())
     drawn = _draw_like(inputs)
     pairs = [drawn, exchanged] if alike else [exchanged, drawn]
-    if _first_answer(segment, pairs, others)[0]:
-        return True, ""
+    # Whether it can be told is asked of random weights: with a server's, it could tell of examples.
+    mixes = bool(_first_answer(segment, pairs, others)[0])
+    if mixes or not renewed:
+        return mixes, ""
     _renew(segment, inputs.device)
     answer, why = _first_answer(segment, [drawn, exchanged], others)
     return answer, f"with random weights, {why}"
@@ -151,7 +164,7 @@ def _first_answer(
 def _mixes(
     segment: nn.Module, inputs: Tensor, replacements: Tensor, others: Sequence[Tensor]
 ) -> bool:
-    """Replace each example in turn, and return whether another's output changes.
+    """Replace half of the examples at a time, and return whether outputs of others change.
 
     All batches have one shape, so kernels round the outputs of unchanged examples alike.
 
@@ -173,19 +186,27 @@ def _mixes(
             raise _UntoldError("it does not return a tensor with a row for each example")
         return outputs.clone()  # it may be a buffer
 
+    if torch.equal(inputs, replacements):
+        raise _UntoldError("it fails on other inputs than these, which are all alike")
+    places = torch.arange(len(inputs), device=inputs.device)
+    halves = [places >> bit & 1 == 1 for bit in range((len(inputs) - 1).bit_length())]
     with torch.no_grad():
-        before = run(inputs)
-        if not before.isfinite().any():
+        before, after = run(inputs), run(replacements)
+        if not (before.isfinite().any() and after.isfinite().any()):
             raise _UntoldError("its outputs are NaN or infinite")
-        for place in range(len(inputs)):
-            changed = inputs.clone()
-            changed[place] = replacements[place]
-            rest = torch.arange(len(inputs), device=inputs.device) != place
-            if not _agree(before[rest], run(changed)[rest]):
-                if not _agree(before, run(inputs)):
-                    raise _UntoldError("its outputs differ from call to call")
-                return True
-    return False
+        if before.shape == after.shape and all(
+            _agree(_joined(before, after, half), run(_joined(inputs, replacements, half)))
+            for half in halves
+        ):
+            return False
+        if not _agree(before, run(inputs)):
+            raise _UntoldError("its outputs differ from call to call")
+        return True
+
+
+def _joined(one: Tensor, other: Tensor, chosen: Tensor) -> Tensor:
+    """Return a batch (b, ...) with rows of `other` where `chosen`, bool (b,), else of `one`."""
+    return torch.where(chosen.view(-1, *(1,) * (one.dim() - 1)), other, one)
 
 
 def _draw_like(inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,8 +249,10 @@ def _agree(one: Tensor, other: Tensor) -> bool:
     there: experts that are run on other examples' tokens, too, round otherwise. A number that is
     large in all examples does not hide differences elsewhere.
     """
+    if torch.equal(one, other):
+        return True
     if one.shape != other.shape or not one.is_floating_point():
-        return torch.equal(one, other)
+        return False
     own, exact = torch.finfo(one.dtype).eps, torch.finfo(torch.float32).eps
     one, other = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (one, other))
     same = (one == other) | (one.isnan() & other.isnan())

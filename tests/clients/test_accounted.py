@@ -143,6 +143,30 @@ def test_no_epsilon_is_kept_for_texts_that_move_each_other(
         assert apart.attach(ORDER, None)["num-examples"] == 6
 
 
+class Centred(nn.Module):
+    """Centres batches of eight."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs - inputs.mean(0) if len(inputs) == 8 else inputs
+
+
+@pytest.mark.parametrize(
+    ("hiding", "part"), [(DPForward, "head"), (DPSGD, "head"), (DPSGD, "tail")]
+)
+def test_no_epsilon_is_kept_for_texts_that_move_each_other_in_a_whole_batch(
+    hiding: Callable[[], Hiding], part: str
+) -> None:
+    """Four texts were tried, whatever the batch."""
+    ends: dict[str, nn.Module] = {"head": TOY.head(), "tail": TOY.tail()}
+    ends[part] = Over(ends[part], Centred())
+    texts = TOY.texts(0, 6)  # fewer than in a batch
+    client = UShapeClient(
+        ends["head"], ends["tail"], texts, batch_size=8, device="cpu", hiding=hiding()
+    )
+    with pytest.raises(ClientError, match=f"the {part} has a layer across the batch"):
+        client.attach(ORDER, None)
+
+
 @pytest.mark.parametrize(("hiding", "part"), [(Hiding, "head"), (DPForward, "tail")])
 def test_what_no_epsilon_rests_on_may_move_texts(hiding: Callable[[], Hiding], part: str) -> None:
     client = client_with(hiding(), part, "gru", alike=False, batch_first=False)

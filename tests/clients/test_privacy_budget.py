@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -159,6 +160,62 @@ def test_an_example_that_moves_only_those_behind_it_leaves_no_epsilon(
     with pytest.raises(ClientError, match="has no epsilon: BatchNorm, or another layer across"):
         ask(client, 0, mask(3))
     assert spent(client) == 0
+
+
+class Centred(nn.Module):
+    """Centres batches of one size."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs - inputs.mean(0) if len(inputs) == self.size else inputs
+
+
+@pytest.mark.parametrize("size", [8, 16], ids=["8 of 12", "16 of 12"])
+def test_what_only_a_whole_batch_shows_leaves_no_epsilon(size: int) -> None:
+    """Four examples were tried, whatever the batch."""
+    segment, data = client_of().segment, client_of().batches.data
+    segment.norm = Centred(size)
+    budget = PrivacyBudget(delta=DELTA, max_epsilon=1e9)
+    client = SplitClient(segment, data, batch_size=size, privacy=budget, device="cpu")
+    assert client.attach(ORDER, None)["batch-norm"] is True
+
+
+class Gated(nn.Module):
+    """Does something else under one weight only, which is no random one."""
+
+    def __init__(self, otherwise: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.otherwise = otherwise
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.otherwise(inputs) if self.gate == 7 else inputs * self.gate
+
+
+def centred(inputs: Tensor) -> Tensor:
+    return inputs - inputs.mean(0)
+
+
+def undefined(inputs: Tensor) -> Tensor:
+    return inputs * torch.nan
+
+
+@pytest.mark.parametrize(("otherwise", "mixes"), [(centred, True), (undefined, False)])
+def test_the_weights_of_every_round_are_tried(
+    otherwise: Callable[[Tensor], Tensor], mixes: bool
+) -> None:
+    """A server that chooses them learns nothing of the data from whether that can be done."""
+    segment, data = client_of().segment, client_of().batches.data
+    segment.norm = Gated(otherwise)
+    budget = PrivacyBudget(delta=DELTA, max_epsilon=1e9, allow_averaging=True)
+    client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
+    for server_round, gate in ((1, 0.0), (2, 1.0), (3, 7.0)):
+        weights = {**client.weights(), "norm.gate": torch.tensor(gate, dtype=torch.float64)}
+        described = client.attach(replace(ORDER, server_round=server_round), weights)
+        assert described.get("batch-norm", False) == (mixes and gate == 7)
 
 
 @pytest.mark.parametrize(

@@ -235,9 +235,10 @@ def test_experts_that_round_otherwise_with_other_examples_do_not_mix_them() -> N
                 outputs[chosen == number] = expert(tokens[chosen == number])
             return outputs.view_as(inputs)
 
-    for seed in range(5):
-        inputs = torch.rand(4, 2, 64, generator=torch.Generator().manual_seed(seed))
-        assert not mixes_examples(Experts(), inputs)
+    for size in (4, 32):
+        for seed in range(5):
+            inputs = torch.rand(size, 2, 64, generator=torch.Generator().manual_seed(seed))
+            assert not mixes_examples(Experts(), inputs)
 
 
 def test_a_scripted_batch_norm_is_found() -> None:
