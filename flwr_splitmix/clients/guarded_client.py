@@ -145,10 +145,17 @@ class GuardedClient(Client):
         Returns
         -------
         Whether the trial was complete; else other weights may show more.
+
+        Raises
+        ------
+        ClientError
+            If it was not, and nothing may leave without an epsilon.
         """
         if self._whole_batch:
             return True
         mixes = mixes_examples(self.segment, inputs, renewed=not again)
+        if mixes is None and self.guard is not None:
+            self.guard.admit_untold()
         if mixes:
             self._mixes = MIXING_LAYERS
             if self.guard is not None:

@@ -150,6 +150,23 @@ class PrivacyGuard:
         if arrays is not None:
             self._first_weights.admit(arrays, self._allowance)
 
+    def admit_untold(self) -> None:
+        """Refuse a lower segment that may mix a batch's examples, as no trial could tell.
+
+        Raises
+        ------
+        ClientError
+            If there is a `max_epsilon`, or `allow_plain` is false.
+        """
+        if self._bounds:
+            raise ClientError(
+                f"this client has {self._allowance}, and it cannot be told whether its lower "
+                "segment mixes the examples of a batch, which would leave no epsilon (the client's "
+                "log says why): take one that can be copied (copy.deepcopy), returns finite "
+                "numbers with random weights, and draws random numbers from the generators of "
+                "torch, NumPy or Python"
+            )
+
     def admit_kinds(self, shares: Sequence[Share | None]) -> None:
         """Refuse shares that have no epsilon whatever the data, before any data are touched.
 
@@ -160,7 +177,7 @@ class PrivacyGuard:
         ClientError
             As `admit`.
         """
-        if self.budget.max_epsilon is not None or not self.budget.allow_plain:
+        if self._bounds:
             asked = [share for share in shares if share is not None]
             self._check_bounded([release_of(share, 1, 1) for share in asked if not covered(share)])
 
@@ -200,7 +217,7 @@ class PrivacyGuard:
             # The file holds what an attempt has sent, unless it is younger than the attempt.
             self._held_before = 0 if self._file is None else self._file.begun[begun_at]
         events = self._events(shares, shape, order)
-        if self.budget.max_epsilon is not None or not self.budget.allow_plain:
+        if self._bounds:
             self._check_bounded(events)
         with self._held():  # between look and charge no other run may charge
             return self._pays(events, records, order)
@@ -261,6 +278,11 @@ class PrivacyGuard:
         return f"; what has left before has none: {'; '.join(because)}" if because else ""
 
     @property
+    def _bounds(self) -> bool:
+        """Whether nothing may leave without an epsilon."""
+        return self.budget.max_epsilon is not None or not self.budget.allow_plain
+
+    @property
     def _allowance(self) -> str:
         """The option because of which something is refused."""
         if self.budget.max_epsilon is not None:
@@ -281,7 +303,7 @@ class PrivacyGuard:
         """
         if self.budget.public_evaluation:
             return
-        if self.budget.max_epsilon is not None or not self.budget.allow_plain:
+        if self._bounds:
             raise ClientError(
                 "evaluation would send this client's own test data without noise, which no "
                 "epsilon covers; measure on public data (benchmark or central evaluation)"

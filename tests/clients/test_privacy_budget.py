@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -216,6 +217,46 @@ def test_the_weights_of_every_round_are_tried(
         weights = {**client.weights(), "norm.gate": torch.tensor(gate, dtype=torch.float64)}
         described = client.attach(replace(ORDER, server_round=server_round), weights)
         assert described.get("batch-norm", False) == (mixes and gate == 7)
+
+
+class Uncopied(nn.Identity):
+    def __deepcopy__(self, memo: Any) -> Uncopied:
+        raise RuntimeError("it has no copies")
+
+
+class Unseeded(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + int.from_bytes(os.urandom(4), "big") / 2**32
+
+
+@pytest.mark.parametrize("layer", [Uncopied(), Unseeded()], ids=["no copies", "unseeded"])
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ({"max_epsilon": 8.0}, "max_epsilon = 8"),
+        ({"allow_plain": False}, "allow_plain = false"),
+        ({}, ""),
+    ],
+    ids=["max_epsilon", "allow_plain", "none"],
+)
+def test_a_budget_wants_to_know_whether_a_segment_mixes_its_batch(
+    layer: nn.Module, limit: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only a warning said that it could not be told, and an epsilon was kept."""
+    segment, data = client_of().segment, client_of().batches.data
+    segment.norm = layer
+    budget = PrivacyBudget(delta=DELTA, **limit)
+    client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
+    if said:
+        sentence = (
+            f"^this client has {said}, and it cannot be told whether its lower segment mixes the "
+            r"examples of a batch, .* \(the client's log says why\): take one that can be copied"
+        )
+        with pytest.raises(ClientError, match=sentence):
+            client.attach(ORDER, None)
+    else:
+        assert client.attach(ORDER, None)["num-examples"] == TOY.examples
+    assert "is incomplete, and may miss that it does" in caplog.text
 
 
 @pytest.mark.parametrize(
