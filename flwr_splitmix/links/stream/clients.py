@@ -156,7 +156,7 @@ class StreamClients(Clients):
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield each call's outcome as soon as it is known.
 
-        Without patience all calls are awaited, and `phase` tells nothing: it is that of late ones.
+        Without patience no call is late, and `phase`, which is recorded of late ones, is not used.
         """
         began = time.monotonic()
         deadline = began + self.step_timeout
