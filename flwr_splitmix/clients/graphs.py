@@ -66,6 +66,9 @@ def backward(
 ) -> bool:
     """Accumulate gradients of the lower segment and return whether there were any.
 
+    A gradient of zeros is one: momentum and weight decay move weights without it. Only an upload
+    without numbers, of a share that keeps no patch, has none.
+
     Parameters
     ----------
     anchors, gradients
@@ -90,7 +93,7 @@ def backward(
         for anchor, gradient in zip(anchors, gradients, strict=True)
         if anchor is not None and gradient is not None and anchor.requires_grad
     ]
-    if not any(_says_something(gradient) for _, gradient in pairs):
+    if not any(gradient.numel() for _, gradient in pairs):
         return False
     check_received("the server's gradient of pass", [g for _, g in pairs], bounded=bounded)
     for anchor, gradient in pairs:
@@ -104,13 +107,3 @@ def backward(
         optimizer.zero_grad()
     torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
     return True
-
-
-def _says_something(gradient: Tensor) -> bool:
-    """Return whether a gradient is not all zero; on an accelerator, whether it is non-empty.
-
-    Reading the values there would force a synchronisation in every step.
-    """
-    if gradient.device.type != "cpu":
-        return gradient.numel() > 0
-    return bool(gradient.count_nonzero())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import cast, get_args
 
 import numpy as np
@@ -146,8 +147,15 @@ def merged(
     return mixed
 
 
-def gradients_of(mixer: Mixer, gradient: Tensor, mixed: Mixed, plan: Plan) -> Gradients:
+def gradients_of(
+    mixer: Mixer, gradient: Tensor, mixed: Mixed, plan: Plan, lost: Collection[int] = ()
+) -> Gradients:
     """Let a mixer split the gradient of its mixture; see `Mixer.split`.
+
+    Parameters
+    ----------
+    lost
+        Groups of the mixture that have no gradient: their members get none.
 
     Raises
     ------
@@ -155,6 +163,21 @@ def gradients_of(mixer: Mixer, gradient: Tensor, mixed: Mixed, plan: Plan) -> Gr
         If what it returns is no dictionary, by client index, of a list with a tensor or None for
         each pass.
     """
+    if lost:
+        groups = len(mixed.sources)
+        left = [group for group in range(groups) if group not in lost]
+        if not left:
+            return {}
+        gradient, smashed, targets = (
+            torch.cat([tensor.chunk(groups)[group] for group in left])
+            for tensor in (gradient, mixed.smashed, mixed.targets)
+        )
+        mixed = replace(
+            mixed,
+            smashed=smashed,
+            targets=targets,
+            sources=tuple(mixed.sources[group] for group in left),
+        )
     gradients: object = mixer.split(gradient, mixed, plan)
     passes = len(plan.passes)
     needed = (

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import MaskShare
+from flwr_splitmix.schedule import OptimizerFactory, adamw, constant
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.strategies import PSL, CutMixSL
-from flwr_splitmix.testing.laws import Toy, check_split_equals_whole
+from flwr_splitmix.testing.laws import Toy, check_same_tensors, check_split_equals_whole, sgd
 from tests.laws.makers import NAMES, maker, toy_for
 
 UPDATES: list[ServerUpdate] = ["sum", "mean", "sequential"]
@@ -56,6 +59,45 @@ def test_every_form_of_cutmix(
 def test_inputs_mixed_across_clients(name: str, clients: int, server_update: ServerUpdate) -> None:
     make = partial(maker(name), across="clients")
     check_split_equals_whole(make, Toy(clients=clients), server_update=server_update)
+
+
+@pytest.mark.parametrize("options", [{}, {"server_update": "sum", "micro_batches": 2}], ids=str)
+@pytest.mark.parametrize("optimizer", [sgd(0.1, momentum=0.9), adamw(0.01)], ids=["sgd", "adamw"])
+def test_a_stateful_optimizer_also_steps_on_gradients_of_zeros(
+    optimizer: OptimizerFactory, options: dict[str, Any]
+) -> None:
+    """Classes 0 and 1 have the weight 0: batches of them alone have no loss."""
+    toy, seed, steps = Toy(clients=1, batch=2, dropout=0.0, batch_norm=False), 1, 12
+    loss = nn.CrossEntropyLoss(torch.tensor([0.0, 0.0, 1.0]).double(), reduction="none")
+    strategy = PSL(
+        toy.upper(),
+        loss=loss,
+        optimizer=optimizer,
+        schedule=constant,
+        steps_per_round=steps,
+        device="cpu",
+        seed=seed,
+        **options,
+    )
+    (client,) = toy.make_clients(optimizer)
+    strategy.fit([client], 1)
+
+    lower, upper = toy.lower(), toy.upper()
+    optimizers = [optimizer(list(segment.parameters())) for segment in (lower, upper)]
+    batches, losses = Batches(toy.data(0), toy.batch), []
+    for _ in range(steps):
+        inputs, labels = batches.next_batch(seed, 0)
+        losses.append(loss(upper(lower(inputs)), labels).mean())
+        for own in optimizers:
+            own.zero_grad()
+        losses[-1].backward()
+        for own in optimizers:
+            own.step()
+    without = [not bool(value) for value in losses]
+    assert any(without[2:])
+    assert not all(without)
+    for whole, split in ((lower, client.segment), (upper, strategy.upper.module)):
+        check_same_tensors("law 1", whole.state_dict(), split.state_dict(), 1e-12)
 
 
 def test_the_law_notices_a_wrong_factor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,6 @@ def test_no_step_waits_for_an_accelerator(waits: bool, monkeypatch: pytest.Monke
     strategy.upper.waits = waits
     if not waits:
         strategy._uploads.finite = Elsewhere()
-        monkeypatch.setattr(client_module, "_says_something", lambda gradient: True)
         monkeypatch.setattr(client_module, "check_received", lambda *_, **__: None)
         monkeypatch.setattr(split_client, "check_finite", lambda *_: None)
     watch = Waits()

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from flwr_splitmix import adamw
 from flwr_splitmix.labels import TargetLoss
-from flwr_splitmix.mixers import Mixed, Source
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.mixers import Mixed, NoMixing, SmashedShape, Source
+from flwr_splitmix.mixers.hooks import gradients_of
+from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
+from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.strategies import PSL, CutMixSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
 
@@ -116,19 +118,58 @@ def test_what_can_be_no_loss_is_refused_at_once(loss: Any, said: str) -> None:
         PSL(TOY.upper(), loss=loss, device="cpu")
 
 
-def test_a_loss_that_is_nan_is_told_once_a_round(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({}, 12),
+        ({"server_update": "sum"}, 3),
+        ({"server_update": "sum", "micro_batches": 2}, 3),
+        ({"pace": Pace(group_order="arrival")}, 12),
+    ],
+    ids=str,
+)
+def test_steps_of_a_nan_loss_are_left_out_on_both_sides_and_told_once_a_round(
+    options: dict[str, Any], steps: int, caplog: pytest.LogCaptureFixture
+) -> None:
     def nan(logits: Tensor, targets: Tensor) -> Tensor:
         return by_hand(logits, targets) * float("nan")
 
-    strategy = PSL(TOY.upper(), loss=nan, device="cpu", steps_per_round=3)
-    before = [weight.detach().clone() for weight in strategy.upper.module.parameters()]
+    strategy = PSL(TOY.upper(), loss=nan, device="cpu", steps_per_round=3, **options)
+    clients = TOY.make_clients(adamw(0.02))
+    segments = [strategy.upper.module, *(client.segment for client in clients)]
+    before = [weight.detach().clone() for own in segments for weight in own.parameters()]
     with caplog.at_level("WARNING"):
-        strategy.fit(TOY.make_clients(adamw(0.02)), 2)
+        strategy.fit(clients, 2)
     told = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
     assert [words.partition(":")[0] for words in told] == ["round 1", "round 2"]
-    assert "left out 12 steps, as gradients in it were NaN or too large" in told[0]
-    after = strategy.upper.module.parameters()
+    assert f"left out {steps} steps, as gradients in it were NaN or too large" in told[0]
+    after = [weight for own in segments for weight in own.parameters()]
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("server_update", ["sequential", "sum", "mean"])
+@pytest.mark.parametrize("other", [0.0, 1.0])
+def test_only_the_group_whose_gradient_is_nan_gets_none(
+    other: float, server_update: ServerUpdate
+) -> None:
+    """A gradient of zeros is one, and is delivered."""
+    shape = SmashedShape(4, TOY.patches, TOY.width, classes=TOY.classes)
+    plan = NoMixing().plan([0, 1], shape, np.random.default_rng(0))
+    sources = tuple(Source(0, group.members, 1.0) for group in plan.passes[0])
+    targets = torch.eye(TOY.classes, dtype=torch.float64)[[0] * 4 + [1] * 4]
+    smashed = torch.randn(8, TOY.patches, TOY.width, dtype=torch.float64)
+    mixed = Mixed(smashed, targets, sources)
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return by_hand(logits, targets) * torch.where(targets[:, 1] == 1, float("nan"), other)
+
+    segment = ServerSegment(TOY.upper(), loss=loss, server_update=server_update, device="cpu")
+    result = segment.learn(mixed, 0.0, 1, 0, np.random.default_rng(0))
+    gradients = gradients_of(NoMixing(), result.gradient, mixed, plan, result.lost)
+    assert gradients.keys() == {0}
+    (own,) = gradients[0]
+    assert own is not None
+    assert bool(own.any()) == bool(other)
 
 
 def test_a_loss_that_detaches_the_logits_is_named() -> None:

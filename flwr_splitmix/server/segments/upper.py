@@ -17,6 +17,7 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
 from flwr_splitmix.values import check_choice, check_truth, whole_number
@@ -119,7 +120,7 @@ class ServerSegment(TrainedSegment):
                 self.optimizer.zero_grad()
                 loss, gradient = self._backward(mixed.smashed, mixed.targets, groups)
                 self._take_joint_step(groups, progress, num_rounds)
-                return StepResult(loss / groups, gradient)
+                return self._result(loss, gradient, groups)
             gradient = torch.empty_like(mixed.smashed)
             total = torch.zeros((), dtype=_exact(gradient.dtype), device=self.device)
             for group in rng.permutation(groups):
@@ -129,7 +130,7 @@ class ServerSegment(TrainedSegment):
                 self._keep_finite()
                 self.optimizer.step(progress, num_rounds)
                 total += loss
-            return StepResult(total / groups, gradient)
+            return self._result(total, gradient, groups)
 
     def learn_part(self, mixed: Mixed, batch: int, seed: int, *, first: bool) -> StepResult:
         """Accumulate the gradients of one part of the batch, for one joint step.
@@ -154,7 +155,7 @@ class ServerSegment(TrainedSegment):
             self.optimizer.zero_grad()
         with torch_seed(self.device, seed):
             loss, gradient = self._backward(mixed.smashed, mixed.targets, groups * share)
-        return StepResult(loss / groups, gradient)
+        return self._result(loss, gradient, groups)
 
     def finish_parts(self, groups: float, progress: float, num_rounds: int) -> None:
         """Take the joint step on the gradients of all parts.
@@ -194,7 +195,20 @@ class ServerSegment(TrainedSegment):
                 "the upper segment's logits have no gradient with respect to its smashed data; it "
                 "must not detach them, or clients learn nothing"
             )
-        return loss.detach(), inputs.grad.nan_to_num_(0.0, 0.0, 0.0)
+        return loss.detach(), inputs.grad
+
+    def _result(self, loss: Tensor, gradient: Tensor, groups: int) -> StepResult:
+        """Return the result of a step, given the groups' summed loss and their gradient."""
+        cleaned = gradient.nan_to_num(0.0, 0.0, 0.0)
+        lost: tuple[int, ...] = ()
+        if self.waits and not all_finite([gradient]):
+            pairs = zip(gradient.chunk(groups), cleaned.chunk(groups), strict=True)
+            lost = tuple(
+                group
+                for group, (own, kept) in enumerate(pairs)
+                if not bool(kept.any()) and not all_finite([own])
+            )
+        return StepResult(loss / groups, cleaned, lost)
 
     def _logits(self, smashed: Tensor) -> Tensor:
         with (

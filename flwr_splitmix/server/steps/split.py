@@ -137,7 +137,7 @@ class WholeBatchSteps(Steps):
         result = own.upper.learn(
             mixed, place.progress, own.num_rounds, own.upper_seed(place), order
         )
-        gradients = gradients_of(own.mixer, result.gradient, mixed, plan)
+        gradients = gradients_of(own.mixer, result.gradient, mixed, plan, result.lost)
         self._batches.owed = gradients
         return StepDone(
             place.server_round,
