@@ -25,6 +25,7 @@ from flwr_splitmix.clients.hooks import (
 )
 from flwr_splitmix.clients.requests import check_numbers, check_received
 from flwr_splitmix.clients.text_evaluation import SentTexts, TextEvaluation
+from flwr_splitmix.clients.text_labels import check_labelled
 from flwr_splitmix.clients.text_lengths import check_lengths
 from flwr_splitmix.clients.vocabulary import check_vocabulary
 from flwr_splitmix.data.batches import Batches, Example, fetch
@@ -33,7 +34,7 @@ from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.scoring.texts import Scores, TextScores
+from flwr_splitmix.scoring.texts import Scores, TextScores, scored
 from flwr_splitmix.values import check_choice, check_kind, check_truth
 
 Learns = Literal["all", "tail"]
@@ -81,7 +82,8 @@ class UShapeClient(GraphlessExchanges):
     Raises
     ------
     ClientError
-        If there is no training text, or if `learns` is "tail" and the tail has nothing to train.
+        If there is no training text, none with a label to predict, or if `learns` is "tail" and
+        the tail has nothing to train.
     ValueError
         If `learns` is neither "all" nor "tail", or texts have tokens beyond the head's vocabulary,
         or more of them than the hiding takes.
@@ -118,6 +120,7 @@ class UShapeClient(GraphlessExchanges):
             public=self.hiding.public,
         )
         check_lengths(self.hiding, data=data, public=self.hiding.public)
+        check_labelled(data)
         self.head, self.tail = head.to(self.device), tail.to(self.device)
         self.learns = learns
         if learns == "tail":
@@ -361,7 +364,8 @@ class UShapeClient(GraphlessExchanges):
             gradients = checked_returned(self.hiding.returned(gradients, sent), gradients)
             if sent.local is not None:
                 self._local = [(sent.local, gradient)]
-        self._losses.append(loss.item())
+        if len(scored(sent.batch.labels)):  # otherwise there was nothing to predict
+            self._losses.append(loss.item())
         self._decoded = True
         if public is not None:
             self._receive_public(public, None)
@@ -370,7 +374,10 @@ class UShapeClient(GraphlessExchanges):
     # What links call.
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
-        """End the round: drop the graph and return head, tail and metrics."""
+        """End the round: drop the graph and return head, tail and metrics.
+
+        "train-loss" is the mean over batches with a label to predict; without any it is 0.
+        """
         metrics: dict[str, int | float] = {
             "num-examples": self.batches.examples,
             "num-steps": self.steps,

@@ -14,6 +14,18 @@ from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
 from flwr_splitmix.extras import needed_for
 
 
+def scored(labels: Tensor) -> Tensor:
+    """Return the labels that are predicted, int64 (n,).
+
+    Parameters
+    ----------
+    labels
+        int64 (b,), classes; or (b, T), tokens, of which a text's first is never predicted.
+    """
+    own = labels[:, 1:] if labels.dim() == 2 else labels
+    return own[own != IGNORED]
+
+
 def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Return the cross-entropy of texts.
 
@@ -39,15 +51,15 @@ def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor
             f"the tail returns {tuple(logits.shape)}, but labels are {tuple(labels.shape)}: a "
             "class for each text goes with (texts, classes), tokens with (texts, tokens, words)"
         )
+    own = scored(labels)
     if labels.dim() == 2:
         logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
     classes = logits.shape[-1]
-    scored = labels[labels != IGNORED]
-    if len(scored) and not 0 <= int(scored.min()) <= int(scored.max()) < classes:
+    if len(own) and not 0 <= int(own.min()) <= int(own.max()) < classes:
         raise ValueError(
-            f"labels are {int(scored.min())}..{int(scored.max())}, the tail has 0..{classes - 1}"
+            f"labels are {int(own.min())}..{int(own.max())}, the tail has 0..{classes - 1}"
         )
-    if reduction == "mean" and not len(scored):  # the mean over no tokens would be NaN
+    if reduction == "mean" and not len(own):  # the mean over no tokens would be NaN
         return logits.float().sum() * 0.0
     return F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction=reduction)
 

@@ -17,7 +17,7 @@ from flwr_splitmix.hiding import Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.strategies import USplitSL
-from flwr_splitmix.testing.laws import TextToy
+from flwr_splitmix.testing.laws import TextToy, sgd
 from tests.clients.ushape import ORDER, attached, decode, encode
 
 
@@ -187,6 +187,35 @@ def test_a_client_without_texts_is_refused() -> None:
     toy = TextToy(clients=1)
     with pytest.raises(ClientError, match="no training data"):
         UShapeClient(toy.head(), toy.tail(), TextSet([], []), device="cpu")
+
+
+UNLABELLED = [-100] * 4
+
+
+@pytest.mark.parametrize("labels", [[UNLABELLED] * 2, [[5, -100, -100, -100]] * 2])
+def test_a_client_without_a_label_to_predict_is_refused(labels: list[list[int]]) -> None:
+    toy = TextToy(clients=1)
+    with pytest.raises(ClientError, match="none of 2 training texts has a label to predict"):
+        UShapeClient(toy.head(), toy.tail(), TextSet([[1, 2, 3, 4]] * 2, labels), device="cpu")
+
+
+def test_batches_without_a_label_do_not_count_in_the_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    toy = TextToy(clients=1, dropout=0.0)
+    text = [1, 2, 3, 4]
+    losses = []
+    for labels in ([text, UNLABELLED], [text, text]):
+        texts = TextSet([text] * 2, labels)
+        options: dict[str, Any] = {"optimizer": sgd(0.0), "device": "cpu"}
+        client = UShapeClient(toy.head(), toy.tail(), texts, batch_size=1, **options)
+        strategy = USplitSL(toy.server(), **options)
+        strategy.fit([client], 1)
+        losses.append(strategy.rows[0]["loss"])
+    assert losses[0] == pytest.approx(losses[1])
+    told = [r.getMessage() for r in caplog.records if "no label" in r.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("1 of 2 training texts has no label to predict (-100 marks")
 
 
 def test_one_batch_has_one_answer() -> None:
