@@ -11,12 +11,11 @@ from flwr_splitmix.mixers import Member, NoisyShare, Share, SmashedShape, Weight
 
 
 def mask_of(share: Share, shape: SmashedShape) -> Tensor:
-    """Return which patches a share sends: bool (b, N)."""
+    """Return of which patches a share sends something: bool (b, N)."""
     inner = unwrapped(share)
-    size = (shape.batch, shape.prefix + shape.patches, 1)
-    whole = torch.zeros(size)
-    inner.place(whole, torch.ones(inner.upload_shape(size)))
-    return whole[:, shape.prefix :, 0] != 0
+    whole = torch.zeros(shape.size)
+    inner.place(whole, torch.ones(inner.upload_shape(shape.size)))
+    return (whole[:, shape.prefix :] != 0).any(-1)
 
 
 def unwrapped(share: Share) -> Share:
@@ -54,10 +53,13 @@ def placed_gradient(share: Share, gradient: Tensor | None, shape: SmashedShape) 
 
 
 def owners_of(members: Sequence[Member], shape: SmashedShape) -> Tensor | None:
-    """Return each patch's client, int64 (b, N); None if patches are sums."""
+    """Return each patch's client, int64 (b, N); None if a patch is of several."""
     if len(members) > 1 and any(isinstance(unwrapped(m.share), WeightedShare) for m in members):
         return None
     owners = torch.full((shape.batch, shape.patches), -1)
     for member in members:
-        owners[mask_of(member.share, shape)] = member.client
+        mask = mask_of(member.share, shape)
+        if bool((owners[mask] >= 0).any()):
+            return None
+        owners[mask] = member.client
     return owners

@@ -231,18 +231,22 @@ def _gradient_shapes(client: int, step: StepDone) -> list[tuple[int, ...] | None
 
 
 def _check_patches(plan: Plan, mixer: Mixer, where: str) -> None:
-    """Check the number of patches that a group's members send, as announced by their shares."""
-    n = plan.shape.patches
+    """Check the number of patches that a group's members send, as announced by their shares.
+
+    A share of part of the width sends part of each patch.
+    """
+    n, width = plan.shape.patches, plan.shape.width
     for group in (group for groups in plan.passes for group in groups):
         shares = [member.share for member in group.members]
         if not all(share.deterministic for share in shares):
             continue
-        sent = sum(s.upload_shape(plan.shape.size)[1] - plan.shape.prefix for s in shares)
+        shapes = [share.upload_shape(plan.shape.size) for share in shares]
+        numbers = sum((tokens - plan.shape.prefix) * kept for _, tokens, kept in shapes)
         most = n * len(shares) if mixer.cover == "weighted" else n
-        if sent > most or (sent < most and mixer.cover != "partial"):
+        if numbers > most * width or (numbers < most * width and mixer.cover != "partial"):
             raise AssertionError(
-                f"{where}: a group of {len(shares)} sends {sent} patches a sample, its mixer "
-                f"needs {most}"
+                f"{where}: a group of {len(shares)} sends {numbers / width:g} patches a sample, "
+                f"its mixer needs {most}"
             )
 
 

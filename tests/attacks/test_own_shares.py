@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.bench import group_size
 from flwr_splitmix.attacks.own_shares import taken_as_sent
+from flwr_splitmix.attacks.placing import owners_of
 from flwr_splitmix.attacks.reader import StepReader
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.trace import DiskTrace
@@ -33,6 +34,7 @@ from flwr_splitmix.mixers import (
 )
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.segments import Geometry
+from tests.attacks.own_channels import ChannelMix
 from tests.attacks.own_signs import KnownSignShare, SignMix, SignShare
 
 B, N, D = 2, 4, 3
@@ -101,6 +103,19 @@ def test_a_mask_is_taken_back_with_its_patches() -> None:
     assert release.undone_mask[0].tolist() == [True, False, False, True]
     kept = release.undone_mask[..., None]
     assert torch.equal(release.undone, smashed * kept)
+
+
+def test_a_patch_whose_channels_are_of_several_clients_has_no_owner() -> None:
+    step, smashed = sent(ChannelMix())
+    first, second = StepReader(ChannelMix(), 2, "server").releases(step)
+    for release in (first, second):
+        assert release.mask is not None
+        assert bool(release.mask.all())
+        assert release.owners is None
+    assert torch.equal(first.smashed + second.smashed, smashed)
+    plan = step.plan.passes[0][0]
+    assert owners_of(plan.members, SHAPE) is None
+    assert owners_of(plan.members[:1], SHAPE) is not None
 
 
 def test_shares_that_are_not_taken_back_are_named() -> None:

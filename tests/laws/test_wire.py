@@ -28,7 +28,8 @@ from flwr_splitmix.mixers import (
 from flwr_splitmix.mixers.noisy import Noisy
 from flwr_splitmix.observers import Metrics
 from flwr_splitmix.strategies import PSL, CutMixSL, SplitStrategy
-from flwr_splitmix.testing.laws import Toy, check_wire
+from flwr_splitmix.testing.laws import Toy, check_split_equals_whole, check_wire
+from tests.attacks.own_channels import ChannelMix
 from tests.laws.makers import NAMES, maker, toy_for
 
 
@@ -53,6 +54,12 @@ def test_every_mixer(name: str, prefix: int) -> None:
 )
 def test_every_form_of_cutmix(options: dict[str, Any]) -> None:
     assert check_wire(partial(CutMixSL, **options)) == []
+
+
+def test_parts_of_the_width_add_up_to_patches() -> None:
+    make = partial(SplitStrategy, mixer=ChannelMix())
+    assert check_wire(make, Toy(clients=3)) == []
+    check_split_equals_whole(make, Toy(clients=3))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("Input")])
