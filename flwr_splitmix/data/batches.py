@@ -106,13 +106,14 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     Raises
     ------
     TypeError
-        If the data set does not return (input, label) pairs; ExamplesError if inputs are no
-        tensors, or labels are no integers (smaller integers and bool are converted).
+        If the data set does not return (input, label) pairs, or its `batch` takes no indices;
+        ExamplesError if inputs are no tensors, or labels are no integers (smaller integers and
+        bool are converted).
     """
     pair: Any
     if _is_batched(data):
         with seeded_as_torch():
-            pair = _pair(data.batch(indices), "batches of ")
+            pair = _pair(_own_batch(data, indices), "batches of ")
     elif type(data) is TensorDataset:  # a subclass may make its examples otherwise
         pair = _pair(data[torch.as_tensor(indices)], "tensors for ")
     else:
@@ -183,6 +184,17 @@ def _is_batched(data: object) -> TypeGuard[Batched]:
     # Hugging Face's data sets and torch's data pipes have a `batch`, too, which makes another one.
     named = isinstance(data, Batched) and callable(data.batch)  # not a mere number of that name
     return named and type(data).__module__.partition(".")[0] not in ("datasets", "torch")
+
+
+def _own_batch(data: Batched, indices: np.ndarray) -> Any:
+    try:
+        return data.batch(indices)
+    except TypeError as error:
+        raise TypeError(
+            f"`batch` of the data set {type(data).__name__} cannot be called with an array of "
+            f"indices ({error}); it must return their examples as one batch (inputs, labels); if "
+            "it is for something else, give it another name"
+        ) from error
 
 
 def _is_map_style(data: object) -> bool:

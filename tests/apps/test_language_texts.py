@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import GPT2Config, GPT2LMHeadModel
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from flwr_splitmix.apps.language.texts import client_rows, tokenizer_of
+from flwr_splitmix.apps.language.texts import client_rows, public_set, tokenizer_of
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.tokens import train_tokenizer
@@ -185,6 +188,20 @@ def gpt2(folder: Path, vocab_size: int) -> Any:
     )  # fmt: skip
     GPT2LMHeadModel(small).save_pretrained(folder)
     return train_tokenizer(generated_public("generation"), 300)
+
+
+def test_a_public_text_without_a_token_is_told_with_its_key(tmp_path: Path) -> None:
+    words = Tokenizer(WordLevel({"<pad>": 0, "Anna": 1}))
+    words.pre_tokenizer = Split(Regex(r"[ \d]+"), "removed")
+    made = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=words, pad_token="<pad>"
+    )
+    made.save_pretrained(tmp_path)
+    paragraphs = "Anna " * 20 + "\n\n" + "12 " * 20
+    (tmp_path / "public.txt").write_text(paragraphs, encoding="utf-8")
+    public = str(tmp_path / "public.txt")
+    with pytest.raises(DataError, match=r"run-config: public is '.*public.txt', but text \d of \d"):
+        public_set(read(**TINY, model=str(tmp_path), public=public, public_unit="paragraph"))
 
 
 def test_a_tokenizer_without_padding_token_is_refused(tmp_path: Path) -> None:

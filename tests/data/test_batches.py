@@ -232,6 +232,15 @@ class AugmentedBatches(Augmented):
         return torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
 
 
+def test_a_method_batch_that_is_for_something_else_is_named() -> None:
+    class Cut(Augmented):
+        def batch(self, size: int) -> list[range]:
+            return [range(size)]
+
+    with pytest.raises(TypeError, match=r"`batch` of the data set Cut .* give it another name"):
+        fetch(Cut(), np.arange(4))
+
+
 @pytest.mark.parametrize("kind", [Augmented, AugmentedBatches])
 def test_augmentations_repeat_with_the_seed_and_leave_the_callers_generators_alone(
     kind: type[Augmented],

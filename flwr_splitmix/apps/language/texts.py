@@ -163,9 +163,11 @@ def public_texts(config: LanguageConfig) -> tuple[str, ...]:
 @lru_cache(maxsize=2)
 def public_set(config: LanguageConfig) -> TextSet:
     """Return the public texts as tokens; long texts are truncated."""
-    return token_sets.public_token_set(
-        public_texts(config), tokenizer_of(config), max_length=config.text_length
-    )
+    texts, tokenizer = public_texts(config), tokenizer_of(config)
+    try:
+        return token_sets.public_token_set(texts, tokenizer, max_length=config.text_length)
+    except DataError as error:
+        raise DataError(f"run-config: public is {config.public!r}, but {error}") from None
 
 
 @lru_cache(maxsize=2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, described
 
 
 class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -163,6 +163,13 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _check_arrays(images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+    for name, given in (("images", images), ("labels", labels)):
+        said: object = given
+        if not isinstance(said, np.ndarray):
+            raise ValueError(
+                f"{name} are {described(said)}; needed is a NumPy array, which of a tensor is "
+                f"{name}.numpy()"
+            )
     if images.dtype != np.uint8 or images.ndim != 4:
         raise ValueError(
             f"images are {images.dtype} of shape {images.shape}; "

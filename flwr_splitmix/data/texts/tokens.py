@@ -318,7 +318,11 @@ def _fitting(
 ) -> tuple[list[Tensor], list[int]]:
     for number, text in enumerate(ids):
         if not len(text):
-            raise DataError(f"text {number} has no token")
+            raise DataError(
+                f"text {number} of {len(ids)}, counted from 0, has no token: the tokenizer makes "
+                "none of its characters, such as invisible ones; leave it out of the data, or take "
+                "another tokenizer"
+            )
         if len(text) > max_length and long_texts == "refuse":
             raise DataError(
                 f"text {number} has {len(text)} tokens, but at most {max_length} {are(max_length)} "

@@ -11,6 +11,9 @@ from torch import Tensor
 _OF_SHAPES = re.compile(r"shape|size|dimension|channels")
 """What torch's messages about shapes have in common."""
 
+_OF_VIEWS = re.compile(r"view size is not compatible")
+"""How torch says that numbers do not lie in memory as `view` needs them."""
+
 _OF_MEMORY = re.compile(r"out of memory|allocate memory|not enough memory", re.IGNORECASE)
 """What its messages about memory have in common."""
 
@@ -45,6 +48,12 @@ def fitting(segment: str, what: str, inputs: Tensor, remedy: str) -> Iterator[No
         said = " ".join(str(error).split())
         if not _OF_SHAPES.search(said) or _OF_DEVICES.search(said) or out_of_memory(error):
             raise
+        if _OF_VIEWS.search(said):
+            raise ValueError(
+                f"the {segment} calls .view on a tensor that does not lie in memory in its order, "
+                "as none does that is made of one by .mT: call .reshape instead, or .contiguous() "
+                f"on what .mT makes ({said})"
+            ) from error
         raise ValueError(
             f"the {segment} does not take {what} of shape {tuple(inputs.shape)}, which the clients "
             f"send: {remedy} ({said})"

