@@ -60,7 +60,7 @@ def check_app(
             f"pyproject.toml has dependencies ({', '.join(project.dependencies):.100}), which "
             "Flower would install for each run on this machine, in an environment of their own "
             "that comes before this one; install here what the app needs, next to flwr-splitmix, "
-            "and write dependencies = []"
+            "and remove these dependencies; flwr may stay"
         )
     if project.kind != "own" and values.get("resume"):
         try:

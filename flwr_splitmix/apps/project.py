@@ -27,6 +27,9 @@ NO_PATHS = {"fashion-mnist-small", "fashion-mnist-multi", "generated", "small"}
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 """A pair key=value, as Flower parses `--run-config`."""
 
+_FLWR = re.compile(r"\s*flwr(?![\w.-])", re.IGNORECASE)
+"""A requirement of Flower itself, which Flower never installs."""
+
 _NAME = re.compile(r"[^\W\d_](?:[^\W_]|-){0,31}")
 """An app's name, as Flower takes it: letters of any alphabet."""
 
@@ -50,7 +53,7 @@ class Project:
     components
         Locations of "serverapp" and "clientapp", as "module:attribute".
     dependencies
-        Packages that Flower installs for each run of the app.
+        Packages that Flower installs for each run of the app: all that it names but Flower itself.
     """
 
     folder: Path
@@ -100,7 +103,8 @@ def open_project(folder: Path) -> Project:
     _check_for_flower(file, project, _table(described, "tool.flwr.app", file), flat)
     places = {kind: str(components[kind]) for kind in ("serverapp", "clientapp")}
     needed = project.get("dependencies")
-    dependencies = [str(each) for each in needed] if isinstance(needed, list) else []
+    named = [str(each) for each in needed] if isinstance(needed, list) else []
+    dependencies = [each for each in named if not _FLWR.match(each)]
     return Project(folder, str(project["name"]), _kind(folder, places), flat, places, dependencies)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from flwr_splitmix.apps.config_error import ConfigError, unknown_key
 from flwr_splitmix.apps.language.config import LanguageConfig
-from flwr_splitmix.apps.project import NO_PATHS, PATHS, absolute, read_overrides
+from flwr_splitmix.apps.project import NO_PATHS, PATHS, absolute, open_project, read_overrides
 from flwr_splitmix.apps.vision.config import VisionConfig
+from tests.apps.app_config import APPS
 
 
 @pytest.mark.parametrize("key", sorted(PATHS))
@@ -84,3 +87,23 @@ def test_a_key_in_two_options_is_refused(texts: list[str], where: str, tmp_path:
     with pytest.raises(ConfigError) as refused:
         read_overrides(texts, tmp_path)
     assert str(refused.value) == f"--run-config has lr twice{where}; write it once"
+
+
+@pytest.mark.parametrize(
+    ("named", "installed"),
+    [
+        (["flwr[simulation]>=1.32", "torch==2.8.0"], ["torch==2.8.0"]),
+        (["flwr", "Flwr >=1.32", "flwr;python_version>'3'"], []),
+        (["flwr-splitmix", "flwr_datasets>=0.6", "flwrs"], None),
+    ],
+)
+def test_flower_itself_is_no_dependency_that_it_installs(
+    named: list[str], installed: list[str] | None, tmp_path: Path
+) -> None:
+    """An app of fab-format-version 1 must name flwr, and Flower leaves it out."""
+    own = shutil.copytree(APPS.parent / "examples/other_project", tmp_path / "own")
+    file = own / "pyproject.toml"
+    described = file.read_text(encoding="utf-8")
+    listed = f'version = "0.1.0", dependencies = {json.dumps(named)}'
+    file.write_text(described.replace('version = "0.1.0"', listed), encoding="utf-8")
+    assert open_project(own).dependencies == (named if installed is None else installed)
