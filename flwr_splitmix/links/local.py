@@ -119,6 +119,19 @@ class LocalLink(Link):
                     log.warning("%s", warning)
                 clients.replies.append(Message(content, reply_to=message))
 
+    def restore_unasked(self, finished: int) -> None:
+        """Restore the clients that no round of this link has asked, as after round `finished`.
+
+        A warning names those that their states do not fit.
+        """
+        for index, client in enumerate(self.clients):
+            if index in self.host.clients:
+                continue
+            try:
+                self.host.restore(index, client, finished)
+            except Exception as error:  # the same failure rule as in a round
+                log.warning("client %d is not as the run left it: %s", index, sentence(error))
+
 
 def _check_own_weights(clients: Sequence[Client]) -> None:
     owners: dict[int, int] = {}

@@ -202,7 +202,8 @@ class RoundLoop(RoundMessages):
             lets each start from its own. None uses the first client's that fits most of them; if
             they are the clients of the last `fit`, they go on with what they have learned, by other
             random draws of the server, with the schedule from its beginning. With a `run` its
-            newest checkpoint decides, and `num_rounds` includes the rounds before.
+            newest checkpoint decides, and `num_rounds` includes the rounds before; clients that no
+            round asks again are restored at the end.
             A ledger of noise counts every `fit`, as other clients may have the same data.
 
         Returns
@@ -226,18 +227,21 @@ class RoundLoop(RoundMessages):
         self.prepare(clients)
         last, self._last_fit = self._last_fit, None
         if last is not None and initial_arrays is None and last.has(clients):
-            self.link, arrays, self.draws = last.link, last.arrays, last.next_draws
+            link, arrays, self.draws = last.link, last.arrays, last.next_draws
         else:
             run = None if self.states_in_checkpoint else self.recorder.run
-            self.link = LocalLink(clients, None if run is None else run.clients_dir)
+            link = LocalLink(clients, None if run is None else run.clients_dir)
             self.draws = self.seed
             arrays = first_arrays(initial_arrays, clients, averages=self.aggregator.averages)
+        self.link = link
         job = Job(None, arrays, evaluate_fn)
         try:
-            return self._run(job, num_rounds)
+            result = self._run(job, num_rounds)
         finally:  # also after an interruption: the clients have learned until then
             if self.recorder.run is None:
-                self._last_fit = LastFit(self.link, job.result.arrays or arrays, self.draws)
+                self._last_fit = LastFit(link, job.result.arrays or arrays, self.draws)
+        link.restore_unasked(self._finished)
+        return result
 
     def _run(self, job: Job, num_rounds: int) -> flower.Result:
         with self.recorder.held():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import PSL, SFL, CutMixSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
 
@@ -126,3 +128,48 @@ def test_clients_may_start_from_their_own_lower_segments(
     assert "client 0's" not in caplog.text
     assert began() == [True] + [False] * 4
     assert "all clients start from client 0's weights, which replace theirs" in caplog.text
+
+
+def resumed(
+    kind: type[SplitStrategy], home: Path, rounds: int, toy: Toy, *, new: bool = False
+) -> tuple[SplitStrategy, Sequence[SplitClient]]:
+    """Fit new clients on a new run, or on the one that is there."""
+    run = Run.create({}, name="run", home=home) if new else Run.open("latest", home=home)
+    clients = toy.make_clients(sgd(0.1))
+    strategy = kind(
+        toy.upper(), device="cpu", steps_per_round=1, fraction_train=0.4, optimizer=sgd(0.1),
+        run=run,
+    )  # fmt: skip
+    strategy.fit(clients, rounds)
+    return strategy, clients
+
+
+def same_weights(one: SplitClient, other: SplitClient) -> bool:
+    others = other.weights()
+    return all(torch.equal(tensor, others[name]) for name, tensor in one.weights().items())
+
+
+@pytest.mark.parametrize("kind", [PSL, SFL])
+def test_a_fit_that_resumes_leaves_all_clients_trained(
+    kind: type[SplitStrategy], tmp_path: Path
+) -> None:
+    """Clients that no round asked again kept their initial weights, without a word."""
+    toy = Toy()
+    _, trained = resumed(kind, tmp_path, 4, toy, new=True)
+    assert not all(map(same_weights, trained, toy.make_clients()))
+    _, again = resumed(kind, tmp_path, 4, toy)
+    assert all(map(same_weights, again, trained))
+    strategy, longer = resumed(kind, tmp_path, 5, toy)
+    unasked = [index for index, last in strategy.trained.items() if last < 5]
+    assert unasked
+    assert all(same_weights(longer[index], trained[index]) for index in unasked)
+
+
+def test_a_client_that_its_state_does_not_fit_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    resumed(PSL, tmp_path, 4, Toy(), new=True)
+    clients = Toy(width=4).make_clients(sgd(0.1))
+    run = Run.open("latest", home=tmp_path)
+    PSL(Toy().upper(), device="cpu", optimizer=sgd(0.1), run=run).fit(clients, 4)
+    assert "client 1 is not as the run left it: " in caplog.text
