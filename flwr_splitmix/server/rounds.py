@@ -23,7 +23,12 @@ from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer
 from flwr_splitmix.runs import Run
-from flwr_splitmix.server.aggregation import LowerAggregator
+from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
+from flwr_splitmix.server.aggregation.answers import (
+    aggregated,
+    messages_of,
+    training_messages_of,
+)
 from flwr_splitmix.server.aggregation.choice import (
     check_draws_no_nodes,
     check_works_without_grid,
@@ -300,7 +305,8 @@ class RoundLoop(RoundMessages):
     def _round(self, job: Job, server_round: int) -> None:
         result = job.result
         began = time.perf_counter()
-        messages = self.configure_train(server_round, result.arrays, job.train_config, job.grid)
+        made = self.configure_train(server_round, result.arrays, job.train_config, job.grid)
+        messages = training_messages_of(made, self, server_round)
         with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
             self._begin_round(clients, result.arrays)
             attached = time.perf_counter()
@@ -367,7 +373,13 @@ class RoundLoop(RoundMessages):
         """
         norms = self._intake.check(clients, result.arrays) if self.aggregator.averages else {}
         self.require(clients)
-        arrays, metrics = self.aggregate_train(clients.server_round, clients.replies)
+        made = self.aggregate_train(clients.server_round, clients.replies)
+        arrays, metrics = aggregated(made, self)
+        if self.aggregator.averages and not arrays:
+            raise AggregatorError(
+                f"aggregate_train of {type(self).__name__} returns no arrays, so that no client's "
+                "lower segment would learn; return those of super().aggregate_train"
+            )
         result.arrays = arrays or result.arrays
         means = self._intake.means(clients.replies)
         names = [name for name in means if name.startswith(EPSILON)]
@@ -380,7 +392,10 @@ class RoundLoop(RoundMessages):
 
         def over_link() -> EvaluationResult | None:
             arrays, config = job.result.arrays, job.evaluate_config
-            messages = self.configure_evaluate(server_round, arrays, config, job.grid)
+            made = self.configure_evaluate(server_round, arrays, config, job.grid)
+            messages = messages_of(made, self, "configure_evaluate")
+            if not messages:
+                return None
             with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
                 asked = list(clients.nodes)
                 required = self.keeps_ledger

@@ -19,6 +19,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
+from flwr_splitmix.server.aggregation.answers import (
+    aggregated,
+    asked_no_node,
+    training_messages_of,
+)
 from flwr_splitmix.server.aggregation.choice import (
     check_aggregator,
     check_enough_nodes,
@@ -40,7 +45,7 @@ from flwr_splitmix.server.aggregation.nodes import (
 from flwr_splitmix.server.aggregation.state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.storage import under
-from flwr_splitmix.words import counted, described
+from flwr_splitmix.words import counted
 
 PREFIX = "aggregator"
 
@@ -119,13 +124,10 @@ class LowerAggregator:
             return messages_to(nodes, content, MessageType.TRAIN, in_run=grid is not None)
         check_enough_nodes(self.strategy, len(nodes))
         view = cast(Grid, SampledNodes(grid, nodes, type(self.strategy).__name__))
-        messages = list(self.strategy.configure_train(server_round, arrays, config, view))
+        made = self.strategy.configure_train(server_round, arrays, config, view)
+        messages = training_messages_of(made, self.strategy, server_round)
         for message in messages:
             message.content = RecordDict(dict(message.content.items()))
-        if not messages:
-            raise AggregatorError(
-                f"{type(self.strategy).__name__} asked no node to train in round {server_round}"
-            )
         return messages
 
     def _tell(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
@@ -141,9 +143,7 @@ class LowerAggregator:
             self.strategy.configure_train(server_round, arrays, config, cast(Grid, NoNodes()))
         except NodesWanted:
             return
-        raise AggregatorError(
-            f"{type(self.strategy).__name__} asked no node to train in round {server_round}"
-        )
+        raise asked_no_node(self.strategy, server_round)
 
     def aggregate(
         self, server_round: int, replies: Sequence[Message]
@@ -162,40 +162,19 @@ class LowerAggregator:
         optimizes = isinstance(self.strategy, _SERVER_OPTIMIZERS)
         means = means_of_measured(replies, whole) if optimizes else {}
         self._warn_of_wrapped_optimizer(replies[0])
-        arrays, metrics = self._answer(server_round, replies)
+        made = self.strategy.aggregate_train(server_round, replies)
+        arrays, metrics = aggregated(made, self.strategy)
         if arrays is None:
             raise AggregatorError(
                 f"{type(self.strategy).__name__} made nothing of the weights of "
                 f"{counted(len(replies), 'client')}, so that none of them would learn; it "
                 "may need more clients, or fewer that it takes for malicious"
             )
-        made = {
+        tensors = {
             name: without_negative_variances(name, means.get(name, array))
             for name, array in arrays.items()
         }
-        return with_whole_numbers(made, whole), metrics
-
-    def _answer(
-        self, server_round: int, replies: Sequence[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return what the strategy makes of replies; raise AggregatorError if it is no pair."""
-        assert self.strategy is not None
-        made: object = self.strategy.aggregate_train(server_round, replies)
-        if made is None:  # a method that ends without a return
-            return None, None
-        if not isinstance(made, (tuple, list)) or len(made) != 2:
-            raise AggregatorError(
-                f"aggregate_train of {type(self.strategy).__name__} returns {described(made)}; "
-                "needed is a pair of an ArrayRecord and a MetricRecord"
-            )
-        for part, kind in zip(made, (ArrayRecord, MetricRecord), strict=True):
-            if part is not None and not isinstance(part, kind):
-                raise AggregatorError(
-                    f"aggregate_train of {type(self.strategy).__name__} returns {described(part)} "
-                    f"in its pair where {kind.__name__} is needed"
-                )
-        arrays, metrics = made
-        return arrays, metrics
+        return with_whole_numbers(tensors, whole), metrics
 
     def _warn_of_wrapped_optimizer(self, reply: Message) -> None:
         """Say once if a server optimizer within another strategy steps on statistics, too.

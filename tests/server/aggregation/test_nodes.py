@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator, nodes
+from flwr_splitmix.server.messages import messages_to
 
 
 class FakeGrid:
@@ -62,7 +62,7 @@ class Waiting(flower.FedAvg):
             self.questions -= 1
             grid.get_node_ids()
             time.sleep(0.01)
-        return [cast(Message, SimpleNamespace(content={}))]
+        return messages_to([1], RecordDict(), MessageType.TRAIN, in_run=False)
 
 
 def test_an_aggregator_that_waits_in_its_own_way_is_stopped_by_time(

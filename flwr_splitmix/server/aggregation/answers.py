@@ -1,0 +1,77 @@
+"""Checks of what the methods of a Flower strategy return, an aggregator's or an overridden one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.serverapp import strategy as flower
+
+from flwr_splitmix.server.aggregation.nodes import AggregatorError
+from flwr_splitmix.words import described
+
+
+def messages_of(made: object, strategy: flower.Strategy, method: str) -> list[Message]:
+    """Return the messages that a method made, which may be a generator.
+
+    Raises
+    ------
+    AggregatorError
+        If it returned something else.
+    """
+    messages = list(made) if isinstance(made, Iterable) else []
+    if not isinstance(made, Iterable) or not all(isinstance(one, Message) for one in messages):
+        raise AggregatorError(
+            f"{method} of {type(strategy).__name__} returns {described(made)}; needed are messages"
+        )
+    return messages
+
+
+def training_messages_of(
+    made: object, strategy: flower.Strategy, server_round: int
+) -> list[Message]:
+    """Return the messages that `configure_train` made.
+
+    Raises
+    ------
+    AggregatorError
+        If it returned something else, or none.
+    """
+    messages = messages_of(made, strategy, "configure_train")
+    if not messages:
+        raise asked_no_node(strategy, server_round)
+    return messages
+
+
+def asked_no_node(strategy: flower.Strategy, server_round: int) -> AggregatorError:
+    """Return the error of a strategy whose `configure_train` made no messages."""
+    return AggregatorError(
+        f"{type(strategy).__name__} asked no node to train in round {server_round}"
+    )
+
+
+def aggregated(
+    made: object, strategy: flower.Strategy
+) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """Return what `aggregate_train` made: arrays and metrics, or None where it made none.
+
+    Raises
+    ------
+    AggregatorError
+        If it returned anything but such a pair, or None.
+    """
+    if made is None:  # a method that ends without a return
+        return None, None
+    if not isinstance(made, (tuple, list)) or len(made) != 2:
+        raise AggregatorError(
+            f"aggregate_train of {type(strategy).__name__} returns {described(made)}; "
+            "needed is a pair of an ArrayRecord and a MetricRecord"
+        )
+    for part, kind in zip(made, (ArrayRecord, MetricRecord), strict=True):
+        if part is not None and not isinstance(part, kind):
+            raise AggregatorError(
+                f"aggregate_train of {type(strategy).__name__} returns {described(part)} "
+                f"in its pair where {kind.__name__} is needed"
+            )
+    arrays, metrics = made
+    return arrays, metrics

@@ -1,0 +1,71 @@
+"""Methods of Flower's strategies that a user's subclass of ours overrides: what they may return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord
+
+from flwr_splitmix.server.aggregation import AggregatorError
+from flwr_splitmix.strategies import PSL, SFL, SplitStrategy
+from flwr_splitmix.testing.toy import Toy, sgd
+
+Method = Callable[..., Any]
+
+
+def own(kind: type[SplitStrategy], name: str, made: Callable[[Any], Any]) -> type[SplitStrategy]:
+    """Return a subclass whose method returns something made of what the overridden one returns."""
+
+    def method(self: SplitStrategy, *arguments: Any) -> Any:
+        return made(getattr(kind, name)(self, *arguments))
+
+    return type("Own", (kind,), {name: method})
+
+
+def rows(kind: type[SplitStrategy], **options: Any) -> list[tuple[Any, Any]]:
+    toy = Toy(tests=4)
+    strategy = kind(toy.upper(), device="cpu", steps_per_round=1, optimizer=sgd(0.1), **options)
+    strategy.fit(toy.make_clients(sgd(0.1)), 2)
+    return [(row["loss"], row["accuracy"]) for row in strategy.rows]
+
+
+def each(made: Any) -> Any:
+    yield from made
+
+
+def test_messages_may_come_from_a_generator() -> None:
+    """Flower's type is an iterable; only the first loop over the messages had some."""
+    expected = rows(SFL, evaluation="federated")
+    for name in ("configure_train", "configure_evaluate"):
+        assert rows(own(SFL, name, each), evaluation="federated") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "sentence"),
+    [
+        ("configure_train", lambda _: None, "configure_train of Own returns None; needed are mess"),
+        ("configure_train", lambda _: "all", "configure_train of Own returns a str; needed are"),
+        ("configure_train", lambda _: [], "Own asked no node to train in round 1"),
+        ("configure_evaluate", lambda _: None, "configure_evaluate of Own returns None; needed"),
+        ("aggregate_train", lambda _: None, "aggregate_train of Own returns no arrays, so that"),
+        ("aggregate_train", lambda pair: (None, pair[1]), "of Own returns no arrays, so that"),
+        ("aggregate_train", lambda pair: pair[0], "of Own returns an ArrayRecord; needed is a"),
+        ("aggregate_train", lambda pair: (pair[0], {}), "a dict in its pair where MetricRecord"),
+    ],
+)
+def test_what_an_override_returns_is_named(name: str, made: Method, sentence: str) -> None:
+    """Each was an error about something else, and without arrays nothing learned, silently."""
+    with pytest.raises(AggregatorError, match=sentence):
+        rows(own(SFL, name, made), evaluation="federated")
+
+
+def test_without_averaging_nothing_need_be_returned() -> None:
+    for made in (lambda _: None, lambda _: (ArrayRecord(), None)):
+        assert rows(own(PSL, "aggregate_train", made)) == rows(PSL)
+
+
+def test_no_messages_are_no_evaluation() -> None:
+    kind = own(SFL, "configure_evaluate", lambda _: [])
+    assert [accuracy for _, accuracy in rows(kind, evaluation="federated")] == [None, None]
