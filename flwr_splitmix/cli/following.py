@@ -137,6 +137,11 @@ class Followed:
     looked: float = 0.0
     removed: bool = False
 
+    @property
+    def finished(self) -> bool:
+        """Whether the run has trained all its rounds, and not only before it was resumed."""
+        return bool(self.words) and self.run is not None and self.run.status == "finished"
+
     def new_lines(self) -> list[str]:
         """Return the complete lines added to the log since the last call.
 

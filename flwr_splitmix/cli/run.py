@@ -125,7 +125,12 @@ def _checked(
         project = open_project(app)
         values = run_values(project, run_config, folder)
         changed = read_overrides(run_config, folder)
-        if run_dir is not None and "run-dir" in project.config:
+        if run_dir is not None:
+            if "run-dir" not in project.config:
+                raise ConfigError(
+                    f"--run-dir sets the app's key run-dir, which {project.name} does not have; "
+                    "leave the option out, or have the app read such a key"
+                )
             chosen = absolute("run-dir", str(run_dir), folder)
             # As a pair, the option may change what a file of keys has, but not another pair.
             pairs = read_overrides([text for text in run_config if "=" in text], folder)
@@ -270,16 +275,18 @@ def _finish(
             f"{followed.run.path} was removed while the run was in progress; the run "
             f"{ended.get(status, 'was stopped')}, and nothing of it is kept"
         )
-    if status == "finished:completed":
+    stopped = status != "finished:completed" and (interrupted or status == "finished:stopped")
+    if stopped and followed.run is not None:
+        _await_release(followed.run)
+    # A run may come to its end while it is being stopped.
+    if status == "finished:completed" or (stopped and followed.finished):
         if followed.run is not None:
             from flwr_splitmix.cli.show import show
 
             show(followed.run.id, run_dir=followed.home)
         typer.echo(f"\nFlower's log: {followed.log}")
         return
-    if interrupted or status == "finished:stopped":
-        if followed.run is not None:
-            _await_release(followed.run)
+    if stopped:
         resume = f"; resume it with {resuming}" if resuming else ""
         _fail(f"the run was stopped{resume} (Flower's log: {followed.log})", INTERRUPTED)
     reason = _reason(details) or followed.raised or f"Flower says {status!r}"

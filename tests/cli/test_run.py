@@ -150,6 +150,39 @@ def test_a_run_with_rounds_left_is_resumed(left: str, finished: Run, home: Path)
     assert the_error(result) == "Flower was started"
 
 
+def test_a_run_directory_that_an_app_does_not_take_is_refused(tmp_path: Path) -> None:
+    """It was ignored: runs and log went elsewhere."""
+    made = own_app(tmp_path, "")
+    said = CliRunner().invoke(app, ["run", str(made), "--run-dir", str(tmp_path / "home")])
+    assert the_error(said) == (
+        "--run-dir sets the app's key run-dir, which mine does not have; leave the option out, or "
+        "have the app read such a key"
+    )
+
+
+@pytest.mark.parametrize("begun", ["here", "before"])
+def test_a_run_that_ends_while_it_is_stopped_has_finished(
+    begun: str, monkeypatch: pytest.MonkeyPatch, finished: Run, home: Path
+) -> None:
+    """It was called stopped, and to be resumed, which is then refused."""
+    words = b"round 28/28 | loss 0.1" if begun == "here" else b"nothing yet"
+
+    def follow(self: Flwr, run_id: int, log: BinaryIO) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["echo", words], stdout=log)
+
+    note_flower_run(finished, 7)
+    monkeypatch.setattr(Flwr, "start", lambda self, *arguments: 7)
+    monkeypatch.setattr(Flwr, "follow", follow)
+    monkeypatch.setattr(Flwr, "status", lambda self, run_id: ("finished:stopped", ""))
+    result = run("--run-dir", str(home))
+    if begun == "here":
+        assert result.exit_code == 0, result.stderr
+        assert "28 of 28" in result.stdout
+    else:  # a resumed run that has not trained yet
+        assert result.exit_code == 130
+        assert "the run was stopped; resume it with" in result.stderr
+
+
 def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
