@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.mixers.share import UnknownShareError
 from flwr_splitmix.privacy.policy import NodePolicy
@@ -148,6 +149,12 @@ class Client(ABC):
         ):
             reply: dict[str, Any] = function(self, **arguments)
         return reply
+
+    def _first_examples(self, batches: Batches, number: int) -> Example:
+        """Return the first examples, for a look before a round; what they draw is seeded, too."""
+        order = self.order
+        with torch_seed(self.device, derive_seed(order.seed, "first-examples", order.client)):
+            return fetch(batches.data, batches.first(number))
 
     @property
     def epsilon(self) -> float | None:

@@ -34,7 +34,7 @@ from flwr_splitmix.clients.requests import (
     check_range,
     check_sizes,
 )
-from flwr_splitmix.data.batches import Batches, Example, fetch
+from flwr_splitmix.data.batches import Batches, Example
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import InputShare, NoisyShare, Share, known_shares, share_from_wire
 from flwr_splitmix.schedule import (
@@ -244,7 +244,7 @@ class SplitClient(PartedExchanges):
         return smashed
 
     def _first_inputs(self, number: int) -> Tensor:
-        return fetch(self.batches.data, self.batches.first(number))[0]
+        return self._first_examples(self.batches, number)[0]
 
     def batch(self, number: int) -> Example:
         """Return the batch of one step of the round, drawing it on the first call."""

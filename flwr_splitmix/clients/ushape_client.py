@@ -28,7 +28,7 @@ from flwr_splitmix.clients.text_evaluation import SentTexts, TextEvaluation
 from flwr_splitmix.clients.text_labels import check_labelled
 from flwr_splitmix.clients.text_lengths import check_lengths
 from flwr_splitmix.clients.vocabulary import check_vocabulary
-from flwr_splitmix.data.batches import Batches, Example, fetch
+from flwr_splitmix.data.batches import Batches, Example
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
@@ -227,7 +227,7 @@ class UShapeClient(GraphlessExchanges):
         }
 
     def _first_texts(self, number: int) -> TextBatch:
-        return TextBatch.of(fetch(self.batches.data, self.batches.first(number)), self.device)
+        return TextBatch.of(self._first_examples(self.batches, number), self.device)
 
     @property
     def epsilon(self) -> float | None:

@@ -201,7 +201,8 @@ class RoundLoop(RoundMessages):
         Parameters
         ----------
         clients
-            Live clients; their position is their index.
+            Live clients; their position is their index. Those of an earlier `fit`, of whatever
+            strategy, keep their optimizers' moments and their place in the data.
         initial_arrays
             The lower segment that all clients start from; without an aggregator an empty record
             lets each start from its own. None uses the first client's that fits most of them; if
