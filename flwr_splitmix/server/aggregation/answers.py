@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import strategy as flower
@@ -19,8 +20,8 @@ def messages_of(made: object, strategy: flower.Strategy, method: str) -> list[Me
     AggregatorError
         If it returned something else.
     """
-    messages = list(made) if isinstance(made, Iterable) else []
-    if not isinstance(made, Iterable) or not all(isinstance(one, Message) for one in messages):
+    messages: list[Any] = list(made) if isinstance(made, Iterable) else [None]
+    if not all(isinstance(message, Message) for message in messages):
         raise AggregatorError(
             f"{method} of {type(strategy).__name__} returns {described(made)}; needed are messages"
         )
