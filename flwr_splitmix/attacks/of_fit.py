@@ -74,7 +74,7 @@ def attacked_fit(
             raise TypeError(
                 f"client {index} has {type(client.batches.data).__name__} for its data; attacks on "
                 "images need an ImageDataset, such as client_split returns, or of your own images: "
-                "ImageDataset(uint8 (n, C, H, W), labels, num_classes=...)"
+                "ImageDataset(NumPy uint8 (n, C, H, W), NumPy labels, num_classes=...)"
             )
         parts[index] = client.batches.data
     if next(iter(recorder.trace.steps(1)), None) is None:
