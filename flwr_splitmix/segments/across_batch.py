@@ -73,10 +73,11 @@ def mixes_examples(
     the segment is run on two batches and on mixtures of them, one for each bit of an example's
     index: where the bit is set, the example is that of the second batch. Any two indices differ in
     a bit, so each example is seen beside both forms of every other one; its output must always be
-    that in its own batch. This is done twice: with the segment's weights on the inputs, rolled in
-    the second batch, and with random weights on random inputs. So a layer is hidden neither by a
-    closed gate, nor by weights that somebody chose, nor by examples that are all alike. Torch's
-    random generators are left as they were.
+    that in its own batch. Two mixtures have the first and the last bit the other way round, so that
+    each example is missing from one. This is done twice: with the segment's weights on the inputs,
+    rolled in the second batch, and with random weights on random inputs. So a layer is hidden
+    neither by a closed gate, nor by weights that somebody chose, nor by examples that are all
+    alike. Torch's random generators are left as they were.
 
     Parameters
     ----------
@@ -190,6 +191,8 @@ def _mixes(
         raise _UntoldError("it fails on other inputs than these, which are all alike")
     places = torch.arange(len(inputs), device=inputs.device)
     halves = [places >> bit & 1 == 1 for bit in range((len(inputs) - 1).bit_length())]
+    # Without these, the first example would be in every mixture, and hide a largest number of its.
+    halves += [~halves[0], ~halves[-1]]
     with torch.no_grad():
         before, after = run(inputs), run(replacements)
         if not (before.isfinite().any() and after.isfinite().any()):

@@ -84,12 +84,19 @@ def test_what_shows_in_larger_batches_is_found(layer: nn.Module) -> None:
     assert mixes_examples(layer, torch.rand(8, 3, 2))
 
 
-def test_a_text_that_makes_the_outputs_of_others_longer_is_found() -> None:
-    ids = torch.tensor([[5, 0, 0, 0], [3, 1, 4, 2], [4, 2, 0, 0], [5, 3, 0, 0]])
-    assert mixes_examples(Trimmed(), ids)
+@pytest.mark.parametrize("size", [4, 5, 8])
+def test_the_one_example_on_which_the_others_depend_is_found_wherever_it_is(size: int) -> None:
+    for place in range(size):
+        ids = torch.tensor([[5, 3, 0, 0]]).repeat(size, 1)
+        ids[:, 1] = torch.arange(size)
+        ids[place] = torch.tensor([3, 1, 4, 2])
+        assert mixes_examples(Trimmed(), ids, renewed=False), place
+        numbers = torch.rand(size, 3, 2)
+        numbers[place] += 5
+        assert mixes_examples(Scaled(), numbers, renewed=False), place
 
 
-@pytest.mark.parametrize(("size", "passes"), [(1, 4), (32, 7), (33, 8), (64, 8)])
+@pytest.mark.parametrize(("size", "passes"), [(1, 6), (32, 9), (33, 10), (64, 10)])
 def test_the_number_of_passes_grows_as_the_logarithm_of_the_batch(size: int, passes: int) -> None:
     """Once with the segment's weights, once with random ones."""
     Counted.sizes.clear()
