@@ -141,14 +141,10 @@ class StepResult:
     gradient
         Gradient of each group's loss with respect to the mixed smashed data, same shape; 0 in place
         of numbers that are not finite.
-    lost
-        The groups of whose gradient nothing is left that way; their clients get none. Empty where
-        finding out would mean waiting for an accelerator.
     """
 
     loss: Tensor
     gradient: Tensor
-    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

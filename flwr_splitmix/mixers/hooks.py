@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import cast, get_args
 
 import numpy as np
@@ -155,7 +154,8 @@ def gradients_of(
     Parameters
     ----------
     lost
-        Groups of the mixture that have no gradient: their members get none.
+        Groups of the mixture that have no gradient: their members get none. In `gradient` their
+        rows are 0.
 
     Raises
     ------
@@ -163,21 +163,6 @@ def gradients_of(
         If what it returns is no dictionary, by client index, of a list with a tensor or None for
         each pass.
     """
-    if lost:
-        groups = len(mixed.sources)
-        left = [group for group in range(groups) if group not in lost]
-        if not left:
-            return {}
-        gradient, smashed, targets = (
-            torch.cat([tensor.chunk(groups)[group] for group in left])
-            for tensor in (gradient, mixed.smashed, mixed.targets)
-        )
-        mixed = replace(
-            mixed,
-            smashed=smashed,
-            targets=targets,
-            sources=tuple(mixed.sources[group] for group in left),
-        )
     gradients: object = mixer.split(gradient, mixed, plan)
     passes = len(plan.passes)
     needed = (
@@ -192,7 +177,13 @@ def gradients_of(
             raise TypeError(
                 f"{mixer}: `split` returns {described(own)} for client {client}; {needed}"
             )
-    return dict(gradients)
+    result = {client: list(own) for client, own in gradients.items()}
+    for source in (mixed.sources[group] for group in lost):
+        for client in result.keys() & {member.client for member in source.members}:
+            result[client][source.index] = None
+            if all(part is None for part in result[client]):
+                del result[client]
+    return result
 
 
 def _fits(tensor: Tensor, shape: Sequence[int | None]) -> bool:

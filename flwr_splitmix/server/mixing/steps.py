@@ -14,6 +14,7 @@ from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, Upload
+from flwr_splitmix.mixers.hooks import gradients_of
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import UploadError, check_size, check_tensor
 from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
@@ -201,10 +202,8 @@ class MixedSteps:
         plan, mixed, groups = last
         if not gradients.keys() <= {str(group) for group in groups}:
             raise RefusedError("there is no mixture that these gradients are of")
-        learned = [row for row, group in enumerate(groups) if str(group) in gradients]
-        parts = [gradients[str(groups[row])] for row in learned]
         like = mixed.smashed
-        for part in parts:
+        for part in gradients.values():
             if not isinstance(part, Tensor) or (part.shape, part.dtype) != (
                 plan.shape.size,
                 like.dtype,
@@ -219,9 +218,10 @@ class MixedSteps:
                     f"a gradient has NaN or infinite numbers, or some beyond {LARGEST:g}"
                 ) from None
         self._last = None
-        if parts:
-            whole = replace(mixed, sources=tuple(mixed.sources[row] for row in learned))
-            self._batches.owed = self._mixer.split(torch.cat(parts), whole, plan)
+        nothing = torch.zeros(plan.shape.size, dtype=like.dtype)
+        whole = torch.cat([gradients.get(str(group), nothing) for group in groups])
+        lost = [row for row, group in enumerate(groups) if str(group) not in gradients]
+        self._batches.owed = gradients_of(self._mixer, whole, mixed, plan, lost)
 
 
 def _whoever_is_left(clients: Clients) -> None:

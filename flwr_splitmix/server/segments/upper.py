@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import ClassVar, Literal, cast, get_args
 
 import numpy as np
@@ -26,6 +27,20 @@ from flwr_splitmix.words import with_article
 log = logging.getLogger("flwr.splitmix")
 
 ServerUpdate = Literal["sequential", "sum", "mean"]
+
+
+@dataclass(frozen=True)
+class Learned(StepResult):
+    """A step's result, and the groups that have no gradient.
+
+    Parameters
+    ----------
+    lost
+        The groups of whose gradient nothing is left without numbers that are not finite; their
+        clients get none. Empty where finding out would mean waiting for an accelerator.
+    """
+
+    lost: tuple[int, ...] = ()
 
 
 class ServerSegment(TrainedSegment):
@@ -100,7 +115,7 @@ class ServerSegment(TrainedSegment):
 
     def learn(
         self, mixed: Mixed, progress: float, num_rounds: int, seed: int, rng: np.random.Generator
-    ) -> StepResult:
+    ) -> Learned:
         """Update the segment on one step's mixture.
 
         Parameters
@@ -132,7 +147,7 @@ class ServerSegment(TrainedSegment):
                 total += loss
             return self._result(total, gradient, groups)
 
-    def learn_part(self, mixed: Mixed, batch: int, seed: int, *, first: bool) -> StepResult:
+    def learn_part(self, mixed: Mixed, batch: int, seed: int, *, first: bool) -> Learned:
         """Accumulate the gradients of one part of the batch, for one joint step.
 
         Gradients and losses summed over all parts equal those of `learn`.
@@ -197,7 +212,7 @@ class ServerSegment(TrainedSegment):
             )
         return loss.detach(), inputs.grad
 
-    def _result(self, loss: Tensor, gradient: Tensor, groups: int) -> StepResult:
+    def _result(self, loss: Tensor, gradient: Tensor, groups: int) -> Learned:
         """Return the result of a step, given the groups' summed loss and their gradient."""
         cleaned = gradient.nan_to_num(0.0, 0.0, 0.0)
         lost: tuple[int, ...] = ()
@@ -208,7 +223,7 @@ class ServerSegment(TrainedSegment):
                 for group, (own, kept) in enumerate(pairs)
                 if not bool(kept.any()) and not all_finite([own])
             )
-        return StepResult(loss / groups, cleaned, lost)
+        return Learned(loss / groups, cleaned, lost)
 
     def _logits(self, smashed: Tensor) -> Tensor:
         with (
