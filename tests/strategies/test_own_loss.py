@@ -12,12 +12,21 @@ from torch import Tensor, nn
 
 from flwr_splitmix import adamw
 from flwr_splitmix.labels import TargetLoss
-from flwr_splitmix.mixers import Mixed, NoMixing, SmashedShape, Source
+from flwr_splitmix.mixers import (
+    Mixed,
+    Mixer,
+    NoMixing,
+    Plan,
+    Shuffled,
+    SmashedShape,
+    Source,
+    Upload,
+)
 from flwr_splitmix.mixers.hooks import gradients_of
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps.pace import Pace
-from flwr_splitmix.strategies import PSL, CutMixSL, SplitStrategy
-from flwr_splitmix.testing.toy import Toy
+from flwr_splitmix.strategies import PSL, CutMixSL, ShuffledCutMixSL, ShuffledPSL, SplitStrategy
+from flwr_splitmix.testing.toy import Examples, Toy
 
 TOY = Toy(clients=4, dropout=0.0, batch_norm=False)
 WEIGHTS = torch.tensor([5.0, 1.0, 0.2])
@@ -147,29 +156,88 @@ def test_steps_of_a_nan_loss_are_left_out_on_both_sides_and_told_once_a_round(
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
+class FirstIsAlone(Toy):
+    """A toy whose first client alone has class 0; the others have class 1."""
+
+    def data(self, client: int) -> Examples:
+        own = super().data(client)
+        return Examples(own.inputs, torch.full_like(own.labels, min(client, 1)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"server_update": "mean"},
+        {"server_update": "sum", "micro_batches": 2},
+        {"pace": Pace(group_order="arrival")},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("kind", "grouping"),
+    [(PSL, {}), (ShuffledPSL, {}), (CutMixSL, {"k": 2}), (ShuffledCutMixSL, {"k": 2})],
+)
+def test_all_clients_but_those_of_the_group_whose_loss_is_nan_learn(
+    kind: type[SplitStrategy], grouping: dict[str, Any], options: dict[str, Any]
+) -> None:
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return by_hand(logits, targets) * torch.where(targets[:, 0] > 0, float("nan"), 1.0)
+
+    toy = FirstIsAlone(clients=4, dropout=0.0, batch_norm=False)
+    strategy = kind(toy.upper(), loss=loss, device="cpu", steps_per_round=1, **grouping, **options)
+    clients = toy.make_clients(adamw(0.02))
+    strategy.fit(clients, 1)
+    before = next(toy.lower().parameters())
+    still = [torch.equal(next(client.segment.parameters()), before) for client in clients]
+    assert still[0]
+    assert sum(still) == grouping.get("k", 1)
+
+
+@pytest.mark.parametrize("mixer", [NoMixing(), Shuffled(NoMixing())], ids=str)
 @pytest.mark.parametrize("server_update", ["sequential", "sum", "mean"])
 @pytest.mark.parametrize("other", [0.0, 1.0])
 def test_only_the_group_whose_gradient_is_nan_gets_none(
-    other: float, server_update: ServerUpdate
+    other: float, server_update: ServerUpdate, mixer: Mixer
 ) -> None:
     """A gradient of zeros is one, and is delivered."""
     shape = SmashedShape(4, TOY.patches, TOY.width, classes=TOY.classes)
-    plan = NoMixing().plan([0, 1], shape, np.random.default_rng(0))
-    sources = tuple(Source(0, group.members, 1.0) for group in plan.passes[0])
-    targets = torch.eye(TOY.classes, dtype=torch.float64)[[0] * 4 + [1] * 4]
-    smashed = torch.randn(8, TOY.patches, TOY.width, dtype=torch.float64)
-    mixed = Mixed(smashed, targets, sources)
+    plan = mixer.plan([0, 1], shape, np.random.default_rng(0))
+    uploads = {
+        client: Upload([torch.randn(shape.size, dtype=torch.float64)], torch.full((4,), client))
+        for client in (0, 1)
+    }
+    mixed = mixer.merge(uploads, plan, num_classes=TOY.classes)
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         return by_hand(logits, targets) * torch.where(targets[:, 1] == 1, float("nan"), other)
 
     segment = ServerSegment(TOY.upper(), loss=loss, server_update=server_update, device="cpu")
     result = segment.learn(mixed, 0.0, 1, 0, np.random.default_rng(0))
-    gradients = gradients_of(NoMixing(), result.gradient, mixed, plan, result.lost)
+    gradients = gradients_of(mixer, result.gradient, mixed, plan, result.lost)
     assert gradients.keys() == {0}
     (own,) = gradients[0]
     assert own is not None
     assert bool(own.any()) == bool(other)
+
+
+def test_a_client_of_several_groups_lacks_only_the_gradients_of_those_that_are_lost() -> None:
+    shape = SmashedShape(4, TOY.patches, TOY.width)
+    alone = NoMixing().plan([0, 1], shape, np.random.default_rng(0))
+    plan = Plan(shape, alone.passes * 2)
+    sources = tuple(
+        Source(index, group.members, 1.0)
+        for index, groups in enumerate(plan.passes)
+        for group in groups
+    )
+    smashed = torch.randn(16, TOY.patches, TOY.width)
+    mixed = Mixed(smashed, torch.zeros(16, TOY.classes), sources)
+    gradients = gradients_of(NoMixing(), smashed, mixed, plan, lost=[0, 1, 3])
+    assert gradients.keys() == {0}
+    first, second = gradients[0]
+    assert first is None
+    assert second is not None
+    torch.testing.assert_close(second, smashed[8:12])
 
 
 def test_a_loss_that_detaches_the_logits_is_named() -> None:
