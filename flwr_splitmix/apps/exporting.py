@@ -15,7 +15,7 @@ from flwr_splitmix.apps.run_config import AppConfig, ConfigError
 from flwr_splitmix.files import finite
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
-from flwr_splitmix.runs.epsilon import epsilon_facts
+from flwr_splitmix.runs.epsilon import counts_mixtures, epsilon_facts
 from flwr_splitmix.runs.export.folder import ExportError, check_target
 from flwr_splitmix.server.segments.fitting import out_of_memory
 from flwr_splitmix.storage import StorageError, under
@@ -188,9 +188,12 @@ def facts_of(
             "kind": measured[-1]["accuracy_kind"],
             "round": measured[-1]["round"],
         },
-        **finite(epsilon_facts(rows[-1] if rows else {}, values["strategy"])),
+        **finite(
+            epsilon_facts(
+                rows[-1] if rows else {}, values["strategy"], mixtures=counts_mixtures(values)
+            )
+        ),
         "delta": values.get("delta"),
-        "trusted_mixer": values.get("trusted-mixer", False) or bool(values.get("link-via")),
         "versions": {"flwr-splitmix": version("flwr-splitmix"), "torch": torch.__version__},
     }
 

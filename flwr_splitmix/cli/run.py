@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -134,7 +135,7 @@ def _checked(
             chosen = absolute("run-dir", str(run_dir), folder)
             # As a pair, the option may change what a file of keys has, but not another pair.
             pairs = read_overrides([text for text in run_config if "=" in text], folder)
-            if pairs.get("run-dir", chosen) != chosen:
+            if "run-dir" in pairs and _real(pairs["run-dir"]) != _real(chosen):
                 raise ConfigError(
                     f"--run-dir is {chosen!r}, but --run-config has run-dir={pairs['run-dir']!r}; "
                     "write one of them"
@@ -198,6 +199,11 @@ def _federation(
 
 def _home(values: dict[str, Any]) -> Path:
     return home_folder(str(values.get("run-dir") or "")).expanduser()
+
+
+def _real(run_dir: Any) -> str:
+    """Return the folder of a value of run-dir, however it is written."""
+    return os.path.realpath(os.path.expanduser(home_folder(str(run_dir))))
 
 
 def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:

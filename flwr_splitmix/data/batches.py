@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from operator import index
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -19,6 +20,9 @@ Example = tuple[Tensor, Tensor]
 
 TEST_BATCH = 250
 """Test examples that go through a model at once."""
+
+_ONE_NUMBER = "arrays can be converted to"
+"""Part of NumPy's messages on an array where one number is needed, as an index or a size."""
 
 
 @runtime_checkable
@@ -106,7 +110,8 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     Raises
     ------
     TypeError
-        If the data set does not return (input, label) pairs, or its `batch` takes no indices;
+        If the data set does not return (input, label) pairs, or its `batch` takes no array of
+        indices;
         ExamplesError if inputs are no tensors, or labels are no integers (smaller integers and
         bool are converted).
     """
@@ -190,11 +195,26 @@ def _own_batch(data: Batched, indices: np.ndarray) -> Any:
     try:
         return data.batch(indices)
     except TypeError as error:
+        if _takes(data.batch, indices) and _ONE_NUMBER not in str(error):
+            raise  # a mistake inside it
         raise TypeError(
             f"`batch` of the data set {type(data).__name__} cannot be called with an array of "
             f"indices ({error}); it must return their examples as one batch (inputs, labels); if "
             "it is for something else, give it another name"
         ) from error
+
+
+def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Return whether a function can be called with these arguments, as far as can be known."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C, for example
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_map_style(data: object) -> bool:

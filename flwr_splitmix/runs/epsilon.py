@@ -7,10 +7,16 @@ from typing import Any
 
 from flwr_splitmix.methods import BY_NAME
 
-_UPLOADS = (
-    "a client's uploads about one record; not gradients sent to clients, lower segments that are "
-    "averaged or exported, or what a record did to the lower segment (docs/privacy.md of "
-    "flwr-splitmix)"
+_NOT_UPLOADED = (
+    "gradients sent to clients, lower segments that are averaged or exported, or what a record did "
+    "to the lower segment (docs/privacy.md of flwr-splitmix)"
+)
+
+_UPLOADS = f"a client's uploads about one record; not {_NOT_UPLOADED}"
+
+_MIXTURES = (
+    "mixtures of clients' uploads, about one record of a client, if another party than the server "
+    f"mixes; not single uploads, {_NOT_UPLOADED}"
 )
 
 _OWN = "what the clients' own method counts"
@@ -27,13 +33,20 @@ def epsilon_of(row: Mapping[str, Any]) -> float | None:
     return own if ledger is None else ledger
 
 
-def epsilon_facts(row: Mapping[str, Any], strategy: Any) -> dict[str, Any]:
+def counts_mixtures(config: Mapping[str, Any]) -> bool:
+    """Return whether a run of this configuration has a ledger of mixtures, if it has one."""
+    return bool(config.get("trusted-mixer") or config.get("link-via"))
+
+
+def epsilon_facts(row: Mapping[str, Any], strategy: Any, *, mixtures: bool) -> dict[str, Any]:
     """Return the epsilon after a round as entries of a summary.
 
     Parameters
     ----------
     strategy
         Name of the run's strategy, as a configuration has it; None if it has none.
+    mixtures
+        Whether the run's ledger counts mixtures, not each upload.
 
     Returns
     -------
@@ -44,6 +57,6 @@ def epsilon_facts(row: Mapping[str, Any], strategy: Any) -> dict[str, Any]:
     if epsilon is None:
         return {"epsilon": None, "epsilon_covers": None}
     if row.get("epsilon") is not None:
-        return {"epsilon": epsilon, "epsilon_covers": _UPLOADS}
+        return {"epsilon": epsilon, "epsilon_covers": _MIXTURES if mixtures else _UPLOADS}
     method = BY_NAME.get(str(strategy))
     return {"epsilon": epsilon, "epsilon_covers": (method and method.epsilon) or _OWN}

@@ -62,6 +62,8 @@ class RunRecorder:
         self.unfinished = UnfinishedRounds()
         self._unsaved: Checkpoint | None = None
         self.clock = RunClock()
+        self.mixtures = False
+        """Whether the run's ledger counts mixtures, not each upload; strategies with one set it."""
         self.resumed_config = ""
         """JSON of the configuration that a resumed run was started with; "" for a new run."""
 
@@ -294,7 +296,13 @@ class RunRecorder:
     def summary(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Summarise the rows: totals, the last evaluation, and further facts of the run."""
         model = None if self.run is None else self.run.config.get("model")
-        return summarise(self.metrics.rows, facts, model=model, seconds=self.clock.seconds)
+        return summarise(
+            self.metrics.rows,
+            facts,
+            mixtures=self.mixtures,
+            model=model,
+            seconds=self.clock.seconds,
+        )
 
 
 def _has_epsilon(run: Run) -> bool:

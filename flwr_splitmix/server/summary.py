@@ -14,7 +14,12 @@ from flwr_splitmix.runs.epsilon import epsilon_facts
 
 
 def summarise(
-    rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], *, model: Any, seconds: float
+    rows: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    *,
+    mixtures: bool,
+    model: Any,
+    seconds: float,
 ) -> dict[str, Any]:
     """Return a run's summary.
 
@@ -24,6 +29,8 @@ def summarise(
         The metrics of its rounds.
     facts
         Further entries, such as the strategy's name.
+    mixtures
+        Whether the run's ledger counts mixtures, not each upload.
     model
         The model's name in the configuration; None if there is none.
     seconds
@@ -39,7 +46,7 @@ def summarise(
         "evaluated_round": last.get("round"),
         **{key: value for key, value in last.items() if key.startswith("eval_")},
         "loss": rows[-1]["loss"] if rows else None,
-        **finite(epsilon_facts(rows[-1] if rows else {}, facts.get("strategy"))),
+        **finite(epsilon_facts(rows[-1] if rows else {}, facts.get("strategy"), mixtures=mixtures)),
         "versions": {
             "python": platform.python_version(),
             "flwr": version("flwr"),

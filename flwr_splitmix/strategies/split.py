@@ -209,6 +209,9 @@ class SplitStrategy(RoundLoop):
             device=device,
             precision=precision,
         )
+        self.recorder.mixtures = self.ledger_elsewhere is not None or (
+            self.ledger is not None and self.ledger.trusted_mixer
+        )
         self.recorder.metrics.labels = self.upper.num_classes if multi_label else 1
         self.pace = pace or Pace()
         if isinstance(self.link, MixerLink):

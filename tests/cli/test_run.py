@@ -93,6 +93,21 @@ def test_two_run_directories_are_refused(tmp_path: Path) -> None:
         assert the_error(run("-c", config, "--run-dir", str(one))) == "Flower was started"
 
 
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [("new", "new"), ("{0}/new/", "{0}/new/"), ("{0}/new", "~/new"), ("~/new", "{0}/new")],
+)
+def test_one_run_directory_written_in_two_ways_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, key: str
+) -> None:
+    """Such as "~/new", which the shell expands in an option and not in a pair."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    option, key = option.format(tmp_path), key.format(tmp_path)
+    done = run("-c", f"run-dir='{key}'", "--run-dir", option)
+    assert the_error(done) == "Flower was started"
+
+
 def test_a_folder_of_others_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(**options: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

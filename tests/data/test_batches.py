@@ -241,6 +241,24 @@ def test_a_method_batch_that_is_for_something_else_is_named() -> None:
         fetch(Cut(), np.arange(4))
 
 
+def test_a_method_batch_of_other_arguments_is_named() -> None:
+    class Cut(Augmented):
+        def batch(self, start: int, stop: int) -> range:
+            return range(start, stop)
+
+    with pytest.raises(TypeError, match=r"of the data set Cut cannot .* 'stop'\); .* another name"):
+        fetch(Cut(), np.arange(4))
+
+
+def test_a_mistake_inside_a_batch_method_is_not_blamed_on_its_arguments() -> None:
+    class Mistaken(Augmented):
+        def batch(self, indices: np.ndarray) -> Example:
+            return torch.ones(len(indices)) + None, torch.zeros(4)  # type: ignore[operator]
+
+    with pytest.raises(TypeError, match=r"^unsupported operand type"):
+        fetch(Mistaken(), np.arange(4))
+
+
 @pytest.mark.parametrize("kind", [Augmented, AugmentedBatches])
 def test_augmentations_repeat_with_the_seed_and_leave_the_callers_generators_alone(
     kind: type[Augmented],

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flwr_splitmix.runs.epsilon import epsilon_facts, epsilon_of
+from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.epsilon import counts_mixtures, epsilon_facts, epsilon_of
+from flwr_splitmix.runs.reports.facts import facts_of
+from flwr_splitmix.strategies import DPMixSL
+from flwr_splitmix.testing.toy import Toy
 
 NONE = {"epsilon": None, "epsilon_covers": None}
 
@@ -29,11 +35,48 @@ def test_a_rows_epsilon_is_the_ledgers_or_the_clients_own(
     row: dict[str, Any], strategy: Any, epsilon: float, covers: str
 ) -> None:
     assert epsilon_of(row) == epsilon
-    facts = epsilon_facts(row, strategy)
+    facts = epsilon_facts(row, strategy, mixtures=False)
     assert facts["epsilon"] == epsilon
     assert facts["epsilon_covers"].startswith(covers)
 
 
 @pytest.mark.parametrize("row", [{}, {"epsilon": None}, {"train_epsilon": None, "loss": 1.0}])
 def test_without_accounting_there_is_none(row: dict[str, Any]) -> None:
-    assert epsilon_facts(row, "SnDSL") == NONE
+    assert epsilon_facts(row, "SnDSL", mixtures=True) == NONE
+
+
+@pytest.mark.parametrize(
+    ("config", "mixtures"),
+    [
+        ({}, False),
+        ({"trusted-mixer": False, "link-via": ""}, False),
+        ({"trusted-mixer": True}, True),
+        ({"link-via": "mixer.example:9444"}, True),
+    ],
+)
+def test_a_ledger_of_mixtures_covers_no_single_uploads(
+    config: dict[str, Any], mixtures: bool
+) -> None:
+    """Mixtures alone were counted, and the epsilon was said to cover each upload."""
+    assert counts_mixtures(config) is mixtures
+    covers = epsilon_facts({"epsilon": 2.0}, "DPMixSL", mixtures=mixtures)["epsilon_covers"]
+    said = "mixtures of clients' uploads, about one record of a client, if another party than the"
+    assert covers.startswith(said) is mixtures
+    assert ("; not single uploads, gradients sent" in covers) is mixtures
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("configured", [False, True])
+def test_what_is_covered_is_chosen_by_the_ledger_or_without_a_summary_by_the_configuration(
+    trusted: bool, configured: bool, tmp_path: Path
+) -> None:
+    run = Run.create({"trusted-mixer": configured}, name="r", home=tmp_path)
+    toy = Toy(tests=0)
+    noise = GaussianNoise(sigma_s=5.0, sigma_y=5.0)
+    strategy = DPMixSL(toy.upper(), noise=noise, k=2, device="cpu", run=run, trusted_mixer=trusted)
+    strategy.fit(toy.make_clients(), 1)
+    summary = run.summary or {}
+    assert summary["epsilon_covers"].startswith("mixtures of") is trusted
+    assert facts_of(run)["epsilon_covers"] == summary["epsilon_covers"]
+    (run.path / "summary.json").unlink()
+    assert facts_of(Run(run.path))["epsilon_covers"].startswith("mixtures of") is configured

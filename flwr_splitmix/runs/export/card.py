@@ -151,11 +151,6 @@ def _epsilon(facts: Mapping[str, Any]) -> str:
         )
     if not math.isfinite(float(epsilon)):
         return "no bound; the run's log says why"
-    mixer = (
-        " It holds if another party than the server mixes, which the run took for granted."
-        if facts["trusted_mixer"]
-        else ""
-    )
     averaged = (
         " The lower segment was averaged over the clients, which no epsilon covers."
         if facts["averaged"] and facts["kind"] != "language"
@@ -163,5 +158,5 @@ def _epsilon(facts: Mapping[str, Any]) -> str:
     )
     return (
         f"{float(epsilon):.4g} at delta {facts['delta']:g}, of the client that spent most. It "
-        f"covers {facts['epsilon_covers']}.{mixer}{averaged}"
+        f"covers {facts['epsilon_covers']}.{averaged}"
     )

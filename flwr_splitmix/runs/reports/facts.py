@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flwr_splitmix.runs.epsilon import epsilon_facts, epsilon_of
+from flwr_splitmix.runs.epsilon import counts_mixtures, epsilon_facts, epsilon_of
 from flwr_splitmix.runs.metrics_file import Row
 from flwr_splitmix.runs.run import Run
 
@@ -27,7 +27,7 @@ def facts_of(run: Run) -> Row:
         asked["clients"] = _took_part(run)
     measured = {name: value for name, value in (summary or {}).items() if value is not None}
     known = {**asked, **measured}
-    return {**so_far(run.rows, known["strategy"]), **known}
+    return {**so_far(run.rows, known["strategy"], mixtures=counts_mixtures(run.config)), **known}
 
 
 def _took_part(run: Run) -> int | None:
@@ -37,8 +37,14 @@ def _took_part(run: Run) -> int | None:
     return len({client for begun in trained for client in begun.clients}) or None
 
 
-def so_far(rows: Sequence[Row], strategy: Any) -> Row:
-    """Return what a summary would contain for the finished rounds of a run of this strategy."""
+def so_far(rows: Sequence[Row], strategy: Any, *, mixtures: bool) -> Row:
+    """Return what a summary would contain for the finished rounds of a run of this strategy.
+
+    Parameters
+    ----------
+    mixtures
+        As in `epsilon_facts`.
+    """
     facts: Row = {}
     for name in TOTALS:
         _put(facts, name, [row[name] for row in rows], total=True)
@@ -47,7 +53,7 @@ def so_far(rows: Sequence[Row], strategy: Any) -> Row:
     _put(facts, "evaluation", [row["accuracy_kind"] for row in rows])
     _put(facts, "loss", [row["loss"] for row in rows])
     if spent := [row for row in rows if epsilon_of(row) is not None]:
-        facts |= epsilon_facts(spent[-1], strategy)
+        facts |= epsilon_facts(spent[-1], strategy, mixtures=mixtures)
     if evaluated := [row for row in rows if row["accuracy"] is not None]:
         last = evaluated[-1]
         facts["evaluated_round"] = last["round"]

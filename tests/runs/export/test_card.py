@@ -12,7 +12,7 @@ from flwr_splitmix.runs.export.card import model_card
 FACTS: dict[str, Any] = {
     "kind": "language", "model": "small", "client": None, "run": "r", "round": 1, "rounds": 1,
     "task": "generation", "prompt": "", "accuracy": None, "dataset": "d", "partition": "iid",
-    "clients": 2, "seed": 0, "versions": {}, "delta": 1e-5, "trusted_mixer": False,
+    "clients": 2, "seed": 0, "versions": {}, "delta": 1e-5,
     "averaged": True, "epsilon": None, "epsilon_covers": None,
 }  # fmt: skip
 
