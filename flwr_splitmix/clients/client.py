@@ -227,3 +227,11 @@ class Client(ABC):
     @abstractmethod
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
+
+    def restore_trained(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Restore `state` but for a privacy ledger, for a client that is not asked to go on.
+
+        A ledger of the last finished round lacks what a later, unfinished one has sent, which is
+        charged when the client is asked again. Without one it is as `restore`.
+        """
+        self.restore(tensors, meta)

@@ -325,9 +325,13 @@ class SplitClient(PartedExchanges):
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same segment, optimizer and data."""
-        load_segment(self.segment, under("segment", tensors))
-        self.batches.drawn = int(meta["drawn"])
+        self.restore_trained(tensors, meta)
         if "privacy" in meta:
             self._own_guard().restore(meta["privacy"])
         self._recall_uncovered(meta)
+
+    def restore_trained(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Restore `state` without the privacy ledger."""
+        load_segment(self.segment, under("segment", tensors))
+        self.batches.drawn = int(meta["drawn"])
         self.optimizer.restore(tensors, meta)

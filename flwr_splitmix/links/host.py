@@ -101,11 +101,7 @@ class ClientHost:
         if self.store is None:
             return 0
         self.store.drop_after(ticket.client, ticket.state_round)
-        return self.restore(ticket.client, client, ticket.state_round)
-
-    def restore(self, index: int, client: Client, at_most: int) -> int:
-        """Restore a client's newest state of a round <= `at_most`; return its round (0: none)."""
-        kept = None if self.store is None else self.store.load(index, at_most=at_most)
+        kept = self.store.load(ticket.client, at_most=ticket.state_round)
         if kept is None:
             return 0
         state_round, tensors, meta = kept

@@ -122,13 +122,18 @@ class LocalLink(Link):
     def restore_unasked(self, finished: int) -> None:
         """Restore the clients that no round of this link has asked, as after round `finished`.
 
-        A warning names those that their states do not fit.
+        Their privacy ledgers stay as they are. A warning names clients that their states do not
+        fit.
         """
+        if self.host.store is None:
+            return
         for index, client in enumerate(self.clients):
             if index in self.host.clients:
                 continue
             try:
-                self.host.restore(index, client, finished)
+                kept = self.host.store.load(index, at_most=finished)
+                if kept is not None:
+                    client.restore_trained(*kept[1:])
             except Exception as error:  # the same failure rule as in a round
                 log.warning("client %d is not as the run left it: %s", index, sentence(error))
 

@@ -209,7 +209,7 @@ class RoundLoop(RoundMessages):
             they are the clients of the last `fit`, they go on with what they have learned, by other
             random draws of the server, with the schedule from its beginning. With a `run` its
             newest checkpoint decides, and `num_rounds` includes the rounds before; clients that no
-            round asks again are restored at the end.
+            round asks again are restored at the end, but for a privacy ledger.
             A ledger of noise counts every `fit`, as other clients may have the same data.
 
         Returns
