@@ -270,6 +270,8 @@ def test_the_server_receives_one_number_and_words_about_nobody(
                 assert mixture.keys() == {"smashed", "labels"}
     assert all("epsilon_by_client" not in row for row in run.rows)
     assert "client 0" not in elsewhere(mixed).report()
+    assert run.summary is not None
+    assert run.summary["epsilon_covers"].startswith("mixtures of clients' uploads")
     kept = run.checkpoints.load().meta["observers"][0]
     assert kept["kind"] == "LedgerElsewhere"
     assert not set(scalars(kept)) & (of_clients - {max(of_clients)})

@@ -67,6 +67,18 @@ def test_timm_loads_the_whole_model(make: Make, splitmix: Splitmix, tmp_path: Pa
     assert sorted(file.name for file in (tmp_path / "model").iterdir()) == facts["files"]
 
 
+@pytest.mark.parametrize(("trusted", "covered"), [(False, "a client's"), (True, "mixtures of")])
+def test_a_card_says_once_what_the_epsilon_covers(
+    make: Make, splitmix: Splitmix, trusted: bool, covered: str, tmp_path: Path
+) -> None:
+    exported = make("DPCutMixSFL", sigma_s=5.0, sigma_y=2.0, trusted_mixer=trusted)
+    done = splitmix("export", exported.run.id, tmp_path / "model")
+    assert done.exit_code == 0, done.output
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert f"It covers {covered}" in card
+    assert card.count("another party than the server mixes") == int(trusted)
+
+
 def test_pictures_are_classified_as_the_run_would(
     make: Make, splitmix: Splitmix, pictures: list[Path], tmp_path: Path
 ) -> None:
