@@ -219,6 +219,7 @@ class Attack(FittedAttack[View, Pictures]):
             if reached > best:
                 best, chosen = reached, setting
             if budget.stop.is_set():
+                budget.cut.set()
                 break
         attack = cls(**chosen)
         attack.fit(view, public, budget.again(budget.left), seed=seed)

@@ -61,6 +61,8 @@ class Budget:
         Called with the name of a loop, the steps done, and their total.
     stop
         When set, every loop ends after the current step, and the attack returns what it has.
+    cut
+        Set once the attack has been told to end early; shared with budgets made from this one.
     """
 
     scale: Scale = "cpu"
@@ -69,6 +71,7 @@ class Budget:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     progress: Callable[[str, int, int], None] = _silent
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
+    cut: threading.Event = field(default_factory=threading.Event, compare=False)
     _began: float = field(default_factory=time.thread_time, init=False, repr=False, compare=False)
 
     def steps(self, number: int, what: str = "") -> Iterator[int]:
@@ -85,16 +88,29 @@ class Budget:
 
     @property
     def over(self) -> bool:
-        """Whether the attack must end."""
-        late = self.seconds is not None and time.thread_time() - self._began > self.seconds
-        return late or self.stop.is_set()
+        """Whether the attack must end; asked before each further part of it."""
+        late = self.seconds is not None and self.spent > self.seconds
+        over = late or self.stop.is_set()
+        if over:
+            self.cut.set()
+        return over
+
+    @property
+    def spent(self) -> float:
+        """Seconds of this thread's processor time since the budget began."""
+        return time.thread_time() - self._began
+
+    @property
+    def stopped_after(self) -> float | None:
+        """Seconds spent if the attack was cut short; None if it made its full effort."""
+        return self.spent if self.cut.is_set() else None
 
     @property
     def left(self) -> float | None:
         """Seconds that are left, at least 0; None for no limit."""
         if self.seconds is None:
             return None
-        return max(0.0, self.seconds - (time.thread_time() - self._began))
+        return max(0.0, self.seconds - self.spent)
 
     def again(self, seconds: float | None = None) -> Budget:
         """Return the same budget with its time restarted."""

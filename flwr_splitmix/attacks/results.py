@@ -48,6 +48,9 @@ class Kept:
         Segments that the adversary was given besides its own.
     seed
         Seed of the attack's draws; None in files from before it was kept.
+    stopped_after
+        Seconds after which the attack was stopped, by its time limit or by hand; None if it made
+        its full effort, and in files from before it was kept.
     """
 
     method: str
@@ -58,6 +61,7 @@ class Kept:
     pictures: Reconstructions | None
     assumed: Sequence[str] = ()
     seed: int | None = None
+    stopped_after: float | None = None
 
 
 class _Scores(BaseModel):
@@ -69,6 +73,7 @@ class _Scores(BaseModel):
     scale: str = ""
     assumed: list[str] = Field(default_factory=list)
     seed: int | None = None
+    stopped_after: float | None = None
     measures: list[Measure]
 
 
@@ -88,10 +93,35 @@ def score_and_keep(
 
     A result replaces the last one of the same attack, adversary and assumptions.
 
+    For parameters and errors see `score`.
+    """
+    scored, kept = score(
+        attack, guess, case, public, classifier, scale=scale, assumed=assumed, seed=seed
+    )
+    keep(folder, kept, scored.rows)
+    return scored
+
+
+def score(
+    attack: Attack,
+    guess: Guess,
+    case: Case,
+    public: Pictures,
+    classifier: Classifier | None,
+    *,
+    scale: str,
+    assumed: Sequence[str] = (),
+    seed: int = 0,
+    stopped_after: float | None = None,
+) -> tuple[Scored, Kept]:
+    """Score a guess, and return the scores and the result that `keep` writes.
+
     Parameters
     ----------
     assumed
         Segments that the adversary was given besides its own.
+    stopped_after
+        Seconds after which the attack was stopped; None if it made its full effort.
 
     Raises
     ------
@@ -101,15 +131,42 @@ def score_and_keep(
     floors = Floors.of(attack, case.view, public)
     scored = score_guess(attack.goal, guess, case.truth, floors, classifier=classifier, seed=seed)
     method, adversary = case.view.knowledge.method, case.view.adversary
-    kept = Kept(method, attack.name, adversary, scale, scored.measures, None, sorted(assumed), seed)
-    own = keep(folder, kept, scored.rows)
+    pictures = None
     if attack.goal == "images":
-        Reconstructions.of(attack.name, case.view, guess, case.truth).save(own / PICTURES)
-    return scored
+        pictures = Reconstructions.of(attack.name, case.view, guess, case.truth)
+    return scored, Kept(
+        method,
+        attack.name,
+        adversary,
+        scale,
+        scored.measures,
+        pictures,
+        sorted(assumed),
+        seed,
+        stopped_after,
+    )
 
 
-def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> Path:
-    """Write scores and samples (Parquet) to a result's own folder below `folder`, and return it.
+def folder_of(folder: Path, result: Kept) -> Path:
+    """Return a result's own folder below `folder`."""
+    given = "".join(f"-given-{name}" for name in result.assumed)
+    return folder / re.sub(r"[^a-z-]+", "-", f"{result.attack}-{result.adversary}{given}")
+
+
+def complete_result(folder: Path, result: Kept) -> bool:
+    """Whether a result of full effort by the same attack and adversary is below a folder.
+
+    Raises
+    ------
+    RunError
+        If its scores cannot be read.
+    """
+    file = folder_of(folder, result) / "scores.json"
+    return file.exists() and _read(file).stopped_after is None
+
+
+def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> None:
+    """Write scores, samples (Parquet) and reconstructions to a result's own folder.
 
     They replace the last ones of the same attack, adversary and assumptions.
 
@@ -118,8 +175,7 @@ def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> Path:
     rows
         What was measured of each sample.
     """
-    given = "".join(f"-given-{name}" for name in result.assumed)
-    own = folder / re.sub(r"[^a-z-]+", "-", f"{result.attack}-{result.adversary}{given}")
+    own = folder_of(folder, result)
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_rows(own / "samples.parquet", rows)
     write_json(
@@ -131,11 +187,13 @@ def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> Path:
             "scale": result.scale,
             "assumed": list(result.assumed),
             "seed": result.seed,
+            "stopped_after": result.stopped_after,
             "measures": [measure.to_json() for measure in result.measures],
         },
         private=True,
     )
-    return own
+    if result.pictures is not None:
+        result.pictures.save(own / PICTURES)
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -159,12 +217,7 @@ def kept_results(folder: Path) -> list[Kept]:
     """
     made = []
     for file in sorted(folder.glob("*/scores.json")):
-        try:
-            said = _Scores.model_validate(read_object(file))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise unreadable(file, f"{where}: {first['msg']}") from error
+        said = _read(file)
         pictures = file.with_name(PICTURES)
         made.append(
             Kept(
@@ -176,9 +229,29 @@ def kept_results(folder: Path) -> list[Kept]:
                 Reconstructions.load(pictures) if pictures.exists() else None,
                 said.assumed,
                 said.seed,
+                said.stopped_after,
             )
         )
     return made
+
+
+def _read(file: Path) -> _Scores:
+    try:
+        return _Scores.model_validate(read_object(file))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise unreadable(file, f"{where}: {first['msg']}") from error
+
+
+def stopped_note(result: Kept) -> str:
+    """Return a note on an attack that was cut short; "" if it made its full effort."""
+    if result.stopped_after is None:
+        return ""
+    return (
+        f"{result.attack} was stopped after {result.stopped_after:.1f} s, before its full effort: "
+        "that it does not beat a floor says nothing"
+    )
 
 
 def paper_note(result: Kept) -> str:

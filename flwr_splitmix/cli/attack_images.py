@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from flwr_splitmix.attacks.attacked import Attacked
     from flwr_splitmix.attacks.case import Case
     from flwr_splitmix.attacks.fitted import Budget
-    from flwr_splitmix.attacks.intervals import Measure
     from flwr_splitmix.attacks.pictures import Pictures
+    from flwr_splitmix.attacks.results import Kept
 
 VICTIMS = 128
 """Training images, and held-out ones, that are attacked if no number is given."""
@@ -33,8 +33,8 @@ def attack_images(
     repeats: int,
     budget: Callable[[], Budget],
     seed: int,
-) -> list[Measure]:
-    """Attack recorded images of a run, keep the scores, and return them.
+) -> tuple[Kept, list[dict[str, Any]]]:
+    """Attack recorded images of a run, and return the result and what was measured of each sample.
 
     Raises
     ------
@@ -48,8 +48,7 @@ def attack_images(
     from flwr_splitmix.attacks.catalogue import attack_named
     from flwr_splitmix.attacks.fitted import NotApplicable
     from flwr_splitmix.attacks.own_shares import taken_as_sent
-    from flwr_splitmix.attacks.results import score_and_keep
-    from flwr_splitmix.runs.recording import attacks_dir
+    from flwr_splitmix.attacks.results import score
 
     kind = attack_named(name)
     attacked = attacked_run(opened)
@@ -73,9 +72,7 @@ def attack_images(
         fitted, guess = attempt(kind, case, images, spent, seed=seed)
     except NotApplicable as error:
         raise RunError(f"{error}{_remedy(error.assumable)}") from error
-    folder = attacks_dir(opened) / "results"
-    return score_and_keep(
-        folder,
+    scored, kept = score(
         fitted,
         guess,
         case,
@@ -84,7 +81,9 @@ def attack_images(
         scale=spent.scale,
         assumed=assume,
         seed=seed,
-    ).measures
+        stopped_after=spent.stopped_after,
+    )
+    return kept, scored.rows
 
 
 def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,11 +16,13 @@ import typer
 from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, RunName, console, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.recording import attacks_dir
 from flwr_splitmix.runs.reports.words import number
 from flwr_splitmix.runs.selection import select_one
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.intervals import Measure
+    from flwr_splitmix.attacks.results import Kept
 
 
 class Adversaries(StrEnum):
@@ -145,6 +148,7 @@ def run(
     """
     from flwr_splitmix.attacks.fitted import Budget, NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
+    from flwr_splitmix.attacks.results import complete_result, keep, stopped_note
     from flwr_splitmix.attacks.vault import VaultError
     from flwr_splitmix.cli.attack_images import attack_images
     from flwr_splitmix.cli.attack_texts import attack_texts
@@ -169,15 +173,27 @@ def run(
             given = [a.value for a in assume or ()]
             if _learns_from_texts(opened):
                 _check_of_texts(view, given, repeats)
-                measures = attack_texts(opened, attack, public, victims, client, budget, seed)
+                result, rows = attack_texts(opened, attack, public, victims, client, budget, seed)
             else:
                 if client is not None:
                     raise RunError("--client is for runs on texts; images of all are attacked")
-                measures = attack_images(
+                result, rows = attack_images(
                     opened, attack, view.value, public, given, victims, repeats, budget, seed
                 )
     except (NotApplicable, PicturesError, VaultError, DataError, ValueError) as error:
         raise RunError(str(error)) from error
+    measures = result.measures
+    if note := stopped_note(result):
+        typer.echo(f"note: {note}", err=True)
+    folder = results_dir(opened)
+    if note and complete_result(folder, result):
+        typer.echo(
+            f"note: this result is not kept: run {opened.id} has a complete one of the same attack "
+            "and adversary, see `splitmix attack show`",
+            err=True,
+        )
+    else:
+        keep(folder, result, rows)
     method = str(opened.config.get("strategy"))
     if scale is Scales.smoke and not any(m.beats_floor for m in measures if m.main):
         typer.echo(
@@ -186,9 +202,10 @@ def run(
             err=True,
         )
     if format is ScoreFormat.json:
-        typer.echo(strict_json([_plain(m, method, attack, view.value) for m in measures], indent=2))
+        typer.echo(strict_json([_plain(m, result) for m in measures], indent=2))
         return
-    console().print(measures_table(f"{attack} by {view.value} on {method} ({opened.id})", measures))
+    title = f"{attack} by {view.value} on {method} ({opened.id}{stopped(result)})"
+    console().print(measures_table(title, measures))
 
 
 def _learns_from_texts(opened: Run) -> bool:
@@ -264,6 +281,16 @@ def measures_table(title: str, measures: list[Measure]) -> Any:
     return listing
 
 
-def _plain(measure: Measure, method: str, attack: str, adversary: str) -> dict[str, Any]:
-    named = {"method": method, "attack": attack, "adversary": adversary}
-    return {**named, **measure.to_json()}
+def results_dir(opened: Run) -> Path:
+    """Return the directory of the results of a run's attacks."""
+    return attacks_dir(opened) / "results"
+
+
+def stopped(result: Kept) -> str:
+    """Return the words for a title of an attack that was cut short; "" of a complete one."""
+    return "" if result.stopped_after is None else f", stopped after {result.stopped_after:.1f} s"
+
+
+def _plain(measure: Measure, result: Kept) -> dict[str, Any]:
+    named = {"method": result.method, "attack": result.attack, "adversary": result.adversary}
+    return {**named, "stopped_after": result.stopped_after, **measure.to_json()}

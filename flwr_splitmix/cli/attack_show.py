@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flwr_splitmix.cli.attack_run import measures_table
+from flwr_splitmix.cli.attack_run import measures_table, results_dir, stopped
 from flwr_splitmix.cli.picture import draw_reconstructions
 from flwr_splitmix.cli.terminal import RUNS_HELP, RunDirectory, console, megabytes
-from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.selection import select, select_one
 from flwr_splitmix.words import counted
 
@@ -33,11 +33,11 @@ def show(
     run_dir: RunDirectory = None,
 ) -> None:  # fmt: skip
     """Show the results of attacks on recorded runs, with the papers' numbers."""
-    from flwr_splitmix.attacks.results import kept_results, paper_note
+    from flwr_splitmix.attacks.results import kept_results, paper_note, stopped_note
 
     out, shown = console(), []
     for opened in select(runs or ["latest"], run_dir):
-        results = kept_results(_results(opened))
+        results = kept_results(results_dir(opened))
         if not results:
             raise RunError(
                 f"no attack on run {opened.id} has been scored yet: splitmix attack run "
@@ -50,10 +50,10 @@ def show(
             given = f", given {' and '.join(result.assumed)}," if result.assumed else ""
             title = (
                 f"\n{result.attack} by {result.adversary}{given} on {result.method} "
-                f"({opened.id}{effort})"
+                f"({opened.id}{effort}{stopped(result)})"
             )
             out.print(measures_table(title, result.measures))
-            if note := paper_note(result):
+            for note in filter(None, (stopped_note(result), paper_note(result))):
                 out.print(note)
             if result.pictures is not None:
                 pictures.append(result.pictures)
@@ -80,9 +80,3 @@ def forget(
         f"removed {counted(there.steps, 'recorded step')} and all results of attacks on run "
         f"{opened.id}: {megabytes(there.nbytes)}"
     )
-
-
-def _results(opened: Run) -> Path:
-    from flwr_splitmix.runs.recording import attacks_dir
-
-    return attacks_dir(opened) / "results"

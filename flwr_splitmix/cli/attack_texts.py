@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from flwr_splitmix.apps.language.attacked import AttackedTexts
     from flwr_splitmix.attacks.fitted import Budget
-    from flwr_splitmix.attacks.intervals import Measure
+    from flwr_splitmix.attacks.results import Kept
 
 VICTIMS = 4
 """Texts of each kind that are attacked if no number is given: reading one can take minutes."""
@@ -34,8 +34,8 @@ def attack_texts(
     client: int | None,
     budget: Callable[[], Budget],
     seed: int,
-) -> list[Measure]:
-    """Attack texts of a client of a run, keep the scores, and return them.
+) -> tuple[Kept, list[dict[str, Any]]]:
+    """Attack texts of a client of a run, and return the result and what was measured of each.
 
     Raises
     ------
@@ -49,9 +49,8 @@ def attack_texts(
     from flwr_splitmix.apps.language.attacked import attacked_texts
     from flwr_splitmix.apps.language.texts import tokenizer_of
     from flwr_splitmix.attacks.catalogue import text_attack_named
-    from flwr_splitmix.attacks.results import Kept, keep
+    from flwr_splitmix.attacks.results import Kept
     from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
-    from flwr_splitmix.runs.recording import attacks_dir
 
     kind = text_attack_named(name)
     attacked = attacked_texts(opened, client)
@@ -69,15 +68,15 @@ def attack_texts(
     scored = score_texts(guesses, case.origins, floors, decode, seed=seed)
     samples = [{**row, "trained": case.trained[row["text"]]} for row in scored.rows]
     method = attacked.config.strategy
-    kept = Kept(method, name, "server", spent.scale, scored.measures, None, (), seed)
-    keep(attacks_dir(opened) / "results", kept, samples)
+    stopped = spent.stopped_after
+    kept = Kept(method, name, "server", spent.scale, scored.measures, None, (), seed, stopped)
     if len(scored.rows) < len(case.origins):
         typer.echo(
             f"note: within its time the attack guessed at {len(scored.rows)} of "
             f"{counted(len(case.origins), 'text')}",
             err=True,
         )
-    return scored.measures
+    return kept, samples
 
 
 def _public(attacked: AttackedTexts, source: str | None, most: int, seed: int) -> list[Tensor]:
