@@ -16,7 +16,7 @@ import typer
 from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, RunName, console, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.recording import attacks_dir
+from flwr_splitmix.runs.recording import attacks_dir, has_facts
 from flwr_splitmix.runs.reports.words import number
 from flwr_splitmix.runs.selection import select_one
 
@@ -148,7 +148,7 @@ def run(
     """
     from flwr_splitmix.attacks.fitted import Budget, NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
-    from flwr_splitmix.attacks.results import complete_result, keep, stopped_note
+    from flwr_splitmix.attacks.results import stopped_note
     from flwr_splitmix.attacks.vault import VaultError
     from flwr_splitmix.cli.attack_images import attack_images
     from flwr_splitmix.cli.attack_texts import attack_texts
@@ -158,6 +158,7 @@ def run(
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
         raise typer.BadParameter("nan is no time", param_hint="--seconds")
     opened = select_one(run, run_dir)
+    of_texts = _learns_from_texts(opened)
     try:
         with ExitStack() as shown:
 
@@ -171,7 +172,7 @@ def run(
                 )
 
             given = [a.value for a in assume or ()]
-            if _learns_from_texts(opened):
+            if of_texts:
                 _check_of_texts(view, given, repeats)
                 result, rows = attack_texts(opened, attack, public, victims, client, budget, seed)
             else:
@@ -185,15 +186,6 @@ def run(
     measures = result.measures
     if note := stopped_note(result):
         typer.echo(f"note: {note}", err=True)
-    folder = results_dir(opened)
-    if note and complete_result(folder, result):
-        typer.echo(
-            f"note: this result is not kept: run {opened.id} has a complete one of the same attack "
-            "and adversary, see `splitmix attack show`",
-            err=True,
-        )
-    else:
-        keep(folder, result, rows)
     method = str(opened.config.get("strategy"))
     if scale is Scales.smoke and not any(m.beats_floor for m in measures if m.main):
         typer.echo(
@@ -203,9 +195,48 @@ def run(
         )
     if format is ScoreFormat.json:
         typer.echo(strict_json([_plain(m, result) for m in measures], indent=2))
+    else:
+        title = f"{attack} by {view.value} on {method} ({opened.id}{stopped(result)})"
+        console().print(measures_table(title, measures))
+    _keep(opened, result, rows, recorded=not of_texts)
+
+
+def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded: bool) -> None:
+    """Keep a result, unless it was cut short and a complete one is kept.
+
+    Parameters
+    ----------
+    recorded
+        Whether the attack was on a recording, which may have been removed meanwhile.
+
+    Raises
+    ------
+    RunError
+        If the recording is no longer there, or the result cannot be written.
+    """
+    from flwr_splitmix.attacks.results import complete_result, keep
+
+    folder = results_dir(opened)
+    if recorded and not has_facts(opened):
+        raise RunError(
+            f"the recording of run {opened.id} was removed during the attack, so its result is not "
+            "kept"
+        )
+    if result.stopped_after is not None and complete_result(folder, result):
+        typer.echo(
+            f"note: this result is not kept: run {opened.id} has a complete one of the same attack "
+            "and adversary, see `splitmix attack show`",
+            err=True,
+        )
         return
-    title = f"{attack} by {view.value} on {method} ({opened.id}{stopped(result)})"
-    console().print(measures_table(title, measures))
+    try:
+        keep(folder, result, rows)
+    except OSError as error:
+        where = error.filename or folder
+        raise RunError(
+            f"the result could not be kept: {where}: {error.strerror or error}; make room or give "
+            "yourself the right to write there, and run the attack again"
+        ) from error
 
 
 def _learns_from_texts(opened: Run) -> bool:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
+from flwr_splitmix.attacks import results
+from flwr_splitmix.attacks.results import score
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.recording import attacks_dir, write_facts
+from flwr_splitmix.runs.recording import attacks_dir, forget, write_facts
 from tests.apps import vision_fit
 
 Splitmix = Callable[..., Result]
 
+LINEAR = ("--attack", "linear", "--victims", "8")
 DECODER = ("--attack", "decoder", "--assume", "lower", "--victims", "8")
 
 
@@ -55,3 +59,37 @@ def test_a_result_that_was_cut_short_does_not_replace_a_complete_one(
     assert cut.exit_code == 0, cut.output
     assert "this result is not kept" in cut.stderr
     assert scores.read_text(encoding="utf-8") == complete
+
+
+def test_a_recording_that_is_removed_during_an_attack_does_not_come_back(
+    splitmix: Splitmix, recorded: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack wrote private images into a folder that `attack forget` had removed."""
+
+    def forgetting(*arguments: Any, **options: Any) -> Any:
+        forget(recorded)
+        return score(*arguments, **options)
+
+    monkeypatch.setattr(results, "score", forgetting)
+    done = splitmix("attack", "run", recorded.id, *LINEAR)
+    assert done.exit_code == 1
+    assert done.stderr.endswith(
+        f"the recording of run {recorded.id} was removed during the attack, so its result is not "
+        "kept\n"
+    )
+    assert "MSE" in done.stdout
+    assert not attacks_dir(recorded).exists()
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_result_that_cannot_be_written_is_printed_first(
+    form: str, splitmix: Splitmix, recorded: Run
+) -> None:
+    """It was a traceback, and the scores of the whole attack were lost."""
+    blocked = attacks_dir(recorded) / "results"
+    blocked.touch()  # a file where the folder should be
+    done = splitmix("attack", "run", recorded.id, *LINEAR, "--format", form)
+    assert (done.exit_code, "MSE" in done.stdout) == (1, True)
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"the result could not be kept: {blocked}")
+    assert said.endswith("run the attack again")
