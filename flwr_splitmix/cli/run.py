@@ -70,7 +70,7 @@ def run(
             typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
     except SuperLinkError as error:
         _fail(str(error))
-    values, changed = _checked(
+    values, changed, kind = _checked(
         app, run_config or [], run_dir, nodes, federation_config, here=connection.local
     )
     try:
@@ -98,6 +98,8 @@ def run(
         status, details = _final(flwr, flower_run)
     except FlwrError as error:
         _fail(f"{error}; Flower's log: {followed.log}")
+    if connection.local and kind != "own" and status == "finished:completed":
+        _check_home(followed)
     _finish(followed, status, details, interrupted, _resuming(followed, values))
 
 
@@ -109,8 +111,8 @@ def _checked(
     federation_config: str | None,
     *,
     here: bool,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the whole run configuration and the changed keys, or exit with the problem.
+) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Return the whole run configuration, the changed keys and the app's kind, or exit.
 
     Parameters
     ----------
@@ -146,7 +148,7 @@ def _checked(
     except (ConfigError, RunError) as error:
         _fail(str(error))
     if values.get("resume"):  # a resumed run has its own configuration
-        return values, changed
+        return values, changed, project.kind
     report = _check(app, run_config, nodes or _nodes_of(federation_config))
     for problem in report["problems"][:-1]:
         typer.secho(problem, fg=typer.colors.RED, err=True)
@@ -154,7 +156,7 @@ def _checked(
         _fail(report["problems"][-1])
     for remark in report["remarks"]:
         typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
-    return values, changed
+    return values, changed, project.kind
 
 
 def _check(app: Path, run_config: list[str], nodes: int | None) -> dict[str, Any]:
@@ -269,6 +271,16 @@ def _resuming(followed: Followed, values: dict[str, Any]) -> str:
         return ""
     there = f" run-dir='{values['run-dir']}'" if values.get("run-dir") else ""
     return f"resume='{followed.run.id}'{there}"
+
+
+def _check_home(followed: Followed) -> None:
+    """Exit with a sentence if a run that has completed has no directory in the home expected."""
+    if followed.run is None:
+        _fail(
+            f"the run has completed, but it is not in {followed.home}: the local SuperLink that "
+            "was already up has another SPLITMIX_HOME; stop it, or give --run-dir (Flower's log: "
+            f"{followed.log})"
+        )
 
 
 def _finish(

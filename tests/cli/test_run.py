@@ -273,6 +273,23 @@ def test_a_run_whose_folder_is_removed_is_stopped(
     assert f"{folder} has been removed; stopping the run" in result.stdout
 
 
+def test_a_completed_run_that_is_in_another_home_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It ended silently with exit status 0; the SuperLink had another SPLITMIX_HOME."""
+
+    def follow(self: Flwr, run_id: int, log: BinaryIO) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["echo", "round 1/1 | loss 0.1"], stdout=log)
+
+    monkeypatch.setattr(Flwr, "start", lambda self, *arguments: 7)
+    monkeypatch.setattr(Flwr, "follow", follow)
+    monkeypatch.setattr(Flwr, "status", lambda self, run_id: ("finished:completed", ""))
+    home = tmp_path / "home"
+    said = the_error(run(home=home))
+    assert said.startswith(f"the run has completed, but it is not in {home}: the local SuperLink")
+    assert "stop it, or give --run-dir" in said
+
+
 def test_what_the_check_writes_meanwhile_is_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
