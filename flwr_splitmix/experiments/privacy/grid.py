@@ -115,6 +115,8 @@ def _run_apart(tasks: Sequence[Task], place: Place, jobs: int, tell: OnProgress)
                 tell(progress)
                 if progress.state == "begun":
                     processes.start(progress.task)
+            if not processes:  # the last tasks failed because of ones that they need
+                continue
             for progress in processes.wait():
                 queue.end(progress)
                 tell(progress)

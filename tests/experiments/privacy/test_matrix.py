@@ -211,14 +211,17 @@ def test_two_rows_run_through_and_only_once(tmp_path: Path) -> None:
     assert set(table["trained"].to_pylist()) == {True, False}
 
 
-def test_a_victim_that_cannot_be_trained_costs_its_own_cells_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("apart", "said"), [(False, "there is no"), (True, "this failed before:")])
+def test_a_victim_that_cannot_be_trained_costs_its_own_cells_only(
+    apart: bool, said: str, tmp_path: Path
+) -> None:
     place = place_in(tmp_path)
     broken = replace(ROWS["PSL"], name="broken", options=(("nonsense", 1),))
     cells = [MatrixCell(broken, DECODER, 0)]
-    failures = run_tasks(tasks_of(cells, place), place, apart=False, on_progress=lambda _: None)
+    failures = run_tasks(tasks_of(cells, place), place, apart=apart, on_progress=lambda _: None)
     assert [failure.task.kind for failure in failures] == ["victim", "attack"]
     assert "nonsense" in failures[0].words
-    assert failures[1].words == "there is no broken: training, seed 0"
+    assert failures[1].words == f"{said} broken: training, seed 0"
 
 
 def test_a_matrix_is_below_the_home_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
