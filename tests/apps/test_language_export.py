@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import Result
+from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -111,6 +112,17 @@ def test_a_text_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     )
     refused = splitmix("predict", tmp_path / "model", APP / "pyproject.toml")
     assert 'holds a language model; give it --text "..."' in refused.stderr
+
+
+def test_weights_of_another_format_are_not_read(tmp_path: Path) -> None:
+    fitted = fit(tmp_path, strategy="USplitFL", task="classification")
+    assert export(fitted, tmp_path / "model").exit_code == 0
+    weights = tmp_path / "model" / "model.safetensors"
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    refused = splitmix("predict", tmp_path / "model", "--text", "a dog")
+    said = f"{weights} is missing; export the run again\n"
+    assert (refused.exit_code, refused.stderr) == (1, said)
 
 
 @pytest.mark.parametrize("changed", [{"small-width": 32}, {"lora-rank": 1}], ids=str)

@@ -17,7 +17,7 @@ from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.data.texts.columns import check_characters
 from flwr_splitmix.data.texts.tokens import plain_tokens
 from flwr_splitmix.runs.export.folder import FACTS, ExportError, read_facts
-from flwr_splitmix.runs.export.vision import LOWER, UPPER
+from flwr_splitmix.runs.export.vision import LOWER, UPPER, WHOLE
 from flwr_splitmix.segments import SPLITS, SplitModel
 from flwr_splitmix.words import counted
 
@@ -189,10 +189,12 @@ def _pretrained(folder: Path, auto: str) -> tuple[Any, Any]:
     transformers = import_extra("transformers", "reading a language model", "language")
     from flwr_splitmix.segments.language.quiet import no_progress_bar
 
+    if not any((folder / name).is_file() for name in (WHOLE, f"{WHOLE}.index.json")):
+        raise ExportError(f"{folder / WHOLE} is missing; export the run again")
     try:
         with no_progress_bar():
             model, loaded = getattr(transformers, auto).from_pretrained(
-                folder, local_files_only=True, output_loading_info=True
+                folder, local_files_only=True, use_safetensors=True, output_loading_info=True
             )
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # of a damaged file its libraries raise whatever they meet
