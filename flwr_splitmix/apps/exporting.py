@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flwr_splitmix.apps.run_config import AppConfig, ConfigError
 from flwr_splitmix.files import finite
@@ -53,8 +53,8 @@ def export_run(
     Raises
     ------
     ExportError, ConfigError, StorageError
-        If the folder is not free, the run belongs to neither app, it has no checkpoint, or its
-        clients' segments differ and no client is named.
+        If the folder is not free, the run belongs to neither app, it has no checkpoint, its
+        weights are not finite, or its clients' segments differ and no client is named.
     OSError
         If the folder cannot be written.
     """
@@ -152,6 +152,31 @@ def fitting(run: Run, kept: Checkpoint, keys: str) -> Iterator[None]:
             f"run {run.id}: the checkpoint of round {kept.round} does not fit config.json "
             f"({keys}, ...): restore it"
         ) from error
+
+
+def check_finite(run: Run, kept: Checkpoint, segments: Mapping[str, nn.Module]) -> None:
+    """Refuse weights of a run that has diverged; a constant may be infinite, as in a mask.
+
+    Parameters
+    ----------
+    segments
+        The segments with the checkpoint's weights, by their name in the error message.
+
+    Raises
+    ------
+    ExportError
+        If a parameter is NaN or infinite, or a buffer NaN.
+    """
+    for segment, module in segments.items():
+        wrong = [name for name, p in module.named_parameters() if not bool(p.isfinite().all())]
+        wrong += [name for name, b in module.named_buffers() if bool(b.isnan().any())]
+        if wrong:
+            earlier = ", or move this checkpoint out of the run's folder to export the one before"
+            raise ExportError(
+                f"run {run.id}: the {segment} of the checkpoint of round {kept.round} has NaN or "
+                f"infinite weights ({wrong[0]}): training has diverged; train again with a lower "
+                f"lr{earlier if run.checkpoints.rounds()[0] < kept.round else ''}"
+            )
 
 
 def _listed(clients: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.exporting import facts_of, fitting, segment_weights
+from flwr_splitmix.apps.exporting import check_finite, facts_of, fitting, segment_weights
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import build_parts
 from flwr_splitmix.apps.language.texts import class_names, tokenizer_of
@@ -38,6 +38,7 @@ def export_language(
     config = LanguageConfig.read(values)
     kept = run.checkpoints.load()
     parts = trained_parts(run, config, kept, client)
+    check_finite(run, kept, dict(zip(("head", "trunk", "tail"), parts.all_here(), strict=True)))
     classes = class_names(config)
     facts = {
         "kind": "language",

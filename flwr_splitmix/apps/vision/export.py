@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.apps.exporting import facts_of, fitting, segment_weights
+from flwr_splitmix.apps.exporting import check_finite, facts_of, fitting, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.inputs import recorded_inputs
 from flwr_splitmix.apps.vision.model import MODEL_KEYS, split_of
@@ -49,6 +49,7 @@ def export_vision(
     with fitting(run, kept, MODEL_KEYS):
         segments.lower.load_state_dict(own)
         segments.upper.load_state_dict(under("upper", kept.tensors))
+    check_finite(run, kept, {"lower segment": segments.lower, "upper segment": segments.upper})
     facts = {
         **facts_of(run, config, kept, client, averaged=config.averages),
         **inputs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -148,14 +149,21 @@ def test_damaged_weights_are_named_with_a_remedy(
     assert "; export the run again" in done.stderr
 
 
+@pytest.mark.parametrize("differences", [[0.5, 0.0], [math.nan, 0.0], [0.0, math.nan]], ids=str)
 def test_an_onnx_file_that_computes_otherwise_is_refused(
-    make: Make, splitmix: Splitmix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make,
+    splitmix: Splitmix,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    differences: list[float],
 ) -> None:
-    monkeypatch.setattr(onnx_file, "_difference", lambda *arguments: 0.5)
+    computed = iter(differences)
+    monkeypatch.setattr(onnx_file, "_difference", lambda *arguments: next(computed))
     monkeypatch.setattr(torch.onnx, "export", lambda *arguments, **options: None)
     done = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model", "--onnx")
     assert done.exit_code == 1
-    assert "the ONNX file computes otherwise than torch: logits differ by 0.5" in done.stderr
+    assert "the ONNX file computes otherwise than torch: logits differ by " in done.stderr
+    assert done.stderr.endswith(" 0.5\n" if 0.5 in differences else " nan\n")
     assert list(tmp_path.iterdir()) == []
 
 
