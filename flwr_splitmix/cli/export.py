@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flwr_splitmix.cli.terminal import RunDirectory, RunName
+from flwr_splitmix.cli.terminal import RunDirectory, RunName, terminated_as_interrupted
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.selection import select_one
 
@@ -40,7 +40,10 @@ def export(
     from flwr_splitmix.apps.exporting import export_run  # loads torch
 
     try:
-        facts = export_run(opened, folder, client=client, onnx=onnx, force=force, defaults=defaults)
+        with terminated_as_interrupted():  # what was written so far is removed
+            facts = export_run(
+                opened, folder, client=client, onnx=onnx, force=force, defaults=defaults
+            )
     except (OSError, ValueError) as error:
         hint = "; give the folder of the run's app with --app" if _lacks(error) else ""
         raise RunError(f"{error}{hint}") from error

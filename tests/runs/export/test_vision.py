@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -324,6 +326,25 @@ def test_an_interrupted_export_leaves_nothing(
     run = make("CutMixSFL").run
     with pytest.raises(OSError, match="no space left"):
         export_vision(run, tmp_path / "model", run.config, client=None, onnx=False, force=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminated_export_leaves_nothing(
+    make: Make, splitmix: Splitmix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missed: list[int] = []
+
+    def terminated(*arguments: Any, **options: Any) -> bytes:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return b""
+
+    monkeypatch.setattr("flwr_splitmix.runs.export.vision.save", terminated)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: missed.append(number))
+    try:
+        done = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (missed, done.exit_code) == ([], 130)
     assert list(tmp_path.iterdir()) == []
 
 
