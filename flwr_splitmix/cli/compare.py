@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from flwr_splitmix.cli.picture import EXTENSIONS, save
-from flwr_splitmix.cli.terminal import RunDirectory, RunNames, console, printable_lines, table
+from flwr_splitmix.cli.terminal import (
+    RunDirectory,
+    RunNames,
+    console,
+    printable_lines,
+    table,
+    write_output,
+)
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.comparison import Comparison
 from flwr_splitmix.runs.reports.comparison import compare as compare_runs
@@ -91,10 +98,7 @@ def _write(file: Path, comparison: Comparison, made: ComparisonTable, over: XAxi
         overs: list[Over] = [name for name in OVER if over in (XAxis.all, name)]
         save(draw_curves(comparison, overs), file)
         return
-    try:
-        file.write_text(WRITERS[kind](made), encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot write {file}: {error.strerror}") from error
+    write_output(file, WRITERS[kind](made).encode())
 
 
 def _print(comparison: Comparison, made: ComparisonTable) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from flwr_splitmix.cli.picture import save
 from flwr_splitmix.extras import how_to_install
 
 if TYPE_CHECKING:
@@ -48,8 +49,4 @@ def plot_cuts(advice: Advice, path: Path) -> None:
         axes.grid(axis="x", color="0.9")
         axes.set_axisbelow(True)
     panels[0].invert_yaxis()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        typer.echo(f"{path} cannot be written: {error}", err=True)
-        raise typer.Exit(1) from None
+    save(figure, path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from flwr_splitmix.cli.terminal import write_output
 from flwr_splitmix.extras import how_to_install
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.curves import new_figure
@@ -60,10 +61,7 @@ def save(figure: Figure, output: Path) -> None:
     check_name(output)
     picture = io.BytesIO()
     figure.savefig(picture, format=output.suffix.lower()[1:], dpi=150)
-    try:
-        output.write_bytes(picture.getvalue())
-    except OSError as error:
-        raise RunError(f"cannot write {output}: {error.strerror}") from error
+    write_output(output, picture.getvalue())
 
 
 def draw_reconstructions(shown: Sequence[Sequence[Reconstructions]], output: Path) -> None:

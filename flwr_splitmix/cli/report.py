@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flwr_splitmix.cli.terminal import RunDirectory, RunNames
+from flwr_splitmix.cli.terminal import RunDirectory, RunNames, write_output
 from flwr_splitmix.methods import BY_NAME, plain
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.comparison import compare
@@ -37,10 +37,7 @@ def report(
         raise RunError(f"cannot write {output}: a report's name ends in .html")
     compared = compare(select(runs, run_dir), mix_kinds=mix_kinds)
     made = page(compared, hides=_hidden_by_method(), mixtures=mixtures)
-    try:
-        output.write_text(made, encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot write {output}: {error.strerror}") from error
+    write_output(output, made.encode())
     typer.echo(f"wrote {output}")
 
 

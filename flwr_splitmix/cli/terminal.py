@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flwr_splitmix.files import write_atomic
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.damage import printable
 
@@ -121,6 +122,20 @@ def numbers(seeds: str) -> list[int]:
             f"seeds is {seeds!r:.80}; allowed are numbers from 0 to 2**63 - 1, as in 0,1,2"
         )
     return list(dict.fromkeys(numbers))
+
+
+def write_output(file: Path, data: bytes) -> None:
+    """Write a file that the user named, whole or not at all; of a link, the file it leads to.
+
+    Raises
+    ------
+    RunError
+        If it cannot be written; an older file is intact then.
+    """
+    try:
+        write_atomic(file.resolve(), data, parents=False)
+    except OSError as error:
+        raise RunError(f"cannot write {file}: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -65,6 +65,33 @@ def test_what_is_wrong_is_one_clear_error(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["x.csv", "x.png", "x.html"])
+def test_a_full_disk_leaves_the_old_file(toy_home: Path, name: str, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk."""
+    script = (
+        "import resource, signal, sys\n"
+        "import matplotlib.pyplot\n"  # which writes a cache of fonts
+        "from flwr_splitmix.cli import app\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
+        "app()\n"
+    )
+    file, link = tmp_path / name, tmp_path / f"link-{name}"
+    file.write_text("old")
+    link.symlink_to(file)
+    command = "report" if name.endswith("html") else "compare"
+    asked = [command, "mixed", "plain", "-o", str(link), "--run-dir", str(toy_home)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *asked], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, f"cannot write {link}: File too large\n")
+    assert file.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == [link, file]
+    assert call(toy_home, *asked[:-2]).exit_code == 0
+    assert link.is_symlink()
+    assert file.stat().st_size > 10
+
+
 def test_kinds_of_accuracy_are_refused_with_the_way_out(
     splitmix: Splitmix, finished: Run, home: Path
 ) -> None:
