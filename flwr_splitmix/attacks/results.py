@@ -77,31 +77,6 @@ class _Scores(BaseModel):
     measures: list[Measure]
 
 
-def score_and_keep(
-    folder: Path,
-    attack: Attack,
-    guess: Guess,
-    case: Case,
-    public: Pictures,
-    classifier: Classifier | None,
-    *,
-    scale: str,
-    assumed: Sequence[str] = (),
-    seed: int = 0,
-) -> Scored:
-    """Score a guess and write scores, samples (Parquet) and reconstructions below a folder.
-
-    A result replaces the last one of the same attack, adversary and assumptions.
-
-    For parameters and errors see `score`.
-    """
-    scored, kept = score(
-        attack, guess, case, public, classifier, scale=scale, assumed=assumed, seed=seed
-    )
-    keep(folder, kept, scored.rows)
-    return scored
-
-
 def score(
     attack: Attack,
     guess: Guess,

@@ -111,9 +111,8 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     ------
     TypeError
         If the data set does not return (input, label) pairs, or its `batch` takes no array of
-        indices;
-        ExamplesError if inputs are no tensors, or labels are no integers (smaller integers and
-        bool are converted).
+        indices; ExamplesError if inputs are no tensors, or labels are no integers (smaller integers
+        and bool are converted).
     """
     pair: Any
     if _is_batched(data):

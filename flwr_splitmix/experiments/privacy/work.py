@@ -15,7 +15,7 @@ from flwr_splitmix.attacks.attempt import attempt
 from flwr_splitmix.attacks.bench import load_victim, train_victim
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.recorder import Recorder
-from flwr_splitmix.attacks.results import score_and_keep
+from flwr_splitmix.attacks.results import keep, score
 from flwr_splitmix.attacks.victim import Victim
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
@@ -113,9 +113,8 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
         trial_steps=size.trial_steps,
         seed=cell.seed,
     )
-    scored = score_and_keep(
-        cell.folder(place), attack, guess, case, public, None, scale=size.name, seed=cell.seed
-    )
+    scored, kept = score(attack, guess, case, public, None, scale=size.name, seed=cell.seed)
+    keep(cell.folder(place), kept, scored.rows)
     return {"metrics": [measure.to_json() for measure in scored.measures]}
 
 

@@ -214,16 +214,14 @@ class ServerSegment(TrainedSegment):
 
     def _result(self, loss: Tensor, gradient: Tensor, groups: int) -> Learned:
         """Return the result of a step, given the groups' summed loss and their gradient."""
-        cleaned = gradient.nan_to_num(0.0, 0.0, 0.0)
         lost: tuple[int, ...] = ()
         if self.waits and not all_finite([gradient]):
-            pairs = zip(gradient.chunk(groups), cleaned.chunk(groups), strict=True)
             lost = tuple(
                 group
-                for group, (own, kept) in enumerate(pairs)
-                if not bool(kept.any()) and not all_finite([own])
+                for group, own in enumerate(gradient.chunk(groups))
+                if not all_finite([own]) and not bool((own.isfinite() & (own != 0)).any())
             )
-        return Learned(loss / groups, cleaned, lost)
+        return Learned(loss / groups, gradient.nan_to_num_(0.0, 0.0, 0.0), lost)
 
     def _logits(self, smashed: Tensor) -> Tensor:
         with (
