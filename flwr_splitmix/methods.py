@@ -201,7 +201,7 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         name="NoPeekSL", module="text_defences", shape="U", mixer="NoPeek",
-        at_cut="heads learn to send what depends less on the words", up="as USplitSL",
+        at_cut="heads learn to send what depends less on the inputs", up="as USplitSL",
         protects="texts, labels, logits",
     ),
     Method(

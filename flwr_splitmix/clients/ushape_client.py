@@ -29,7 +29,7 @@ from flwr_splitmix.clients.text_labels import check_labelled
 from flwr_splitmix.clients.text_lengths import check_lengths
 from flwr_splitmix.clients.vocabulary import check_vocabulary
 from flwr_splitmix.data.batches import Batches, Example
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.texts.batch import TextBatch, holds_ids
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
@@ -41,7 +41,7 @@ Learns = Literal["all", "tail"]
 
 
 class UShapeClient(GraphlessExchanges):
-    """Head and tail of a model, its data and its optimizer; neither texts nor labels leave it.
+    """Head and tail of a model, its data and its optimizer; neither data nor labels leave it.
 
     A step is two exchanges: `encode` (the last step's backward pass through the head, the
     optimizer step, the head's forward pass) and `decode` (tail, loss, gradients for the trunk).
@@ -52,13 +52,15 @@ class UShapeClient(GraphlessExchanges):
     Parameters
     ----------
     head
-        (ids int64 (b, T), mask (b, T)) to hidden states (b, T, d).
+        (ids int64 (b, T), mask (b, T)) to hidden states (b, T, d). Of images and other inputs
+        without padding: (inputs (b, ...), mask (b, 1)), and T is the number of patches.
     tail
-        (hidden states (b, T, d), mask (b, T)) to logits (b, T, V) or (b, L).
+        (hidden states (b, T, d), the same mask) to logits (b, T, V) or (b, L).
     data
-        Training texts: a `TextSet`, or any data set with batches of the same form.
+        Training texts: a `TextSet`, or any data set with batches of the same form. Or images and
+        the like: pairs of a tensor, floating or of at least two dimensions, and a class.
     batch_size
-        Texts in a batch; if there are fewer, batches are drawn with replacement.
+        Examples in a batch; if there are fewer, batches are drawn with replacement.
     hiding
         Determines what is sent in place of the head's hidden states, and how answers are read;
         each client needs its own object. None hides nothing.
@@ -176,8 +178,9 @@ class UShapeClient(GraphlessExchanges):
         Raises
         ------
         ClientError
-            If the arrays do not fit, or have NaN, infinite or very large numbers, or an epsilon is
-            kept that would not hold (`check_accounted`, `check_apart`).
+            If the arrays do not fit, or have NaN, infinite or very large numbers, an epsilon is
+            kept that would not hold (`check_accounted`, `check_apart`), or the hiding is for texts
+            only.
         """
         check_accounted(type(self), UShapeClient, self.hiding)
         self._order = order
@@ -197,7 +200,14 @@ class UShapeClient(GraphlessExchanges):
                 own=dict(self.segments.named_parameters()),
             )
             self.ends.load(arrays)
-        width = self.ends.width(self._first_texts(1))
+        first = self._first_texts(1)
+        if self.hiding.texts_only and not holds_ids(first.ids):
+            raise ClientError(
+                f"{type(self.hiding).__name__} hides texts, by their tokens, and this client's "
+                "inputs are no token ids: for images and the like take NaiveMix, NoPeek, DPForward "
+                "or DPSGD"
+            )
+        width = self.ends.width(first)
         if self.hiding.accounts and not self._looked:
             batch = self._first_texts(self.batches.size)
             self._looked = check_apart(self.hiding, self.head, self.tail, batch)

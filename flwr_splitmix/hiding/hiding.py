@@ -27,9 +27,10 @@ class ClientSide:
     Parameters
     ----------
     head
-        (ids int64 (b, T), mask (b, T)) to hidden states (b, T, d).
+        (ids int64 (b, T), mask (b, T)), or of other inputs (inputs (b, ...), mask (b, 1)), to
+        hidden states (b, T, d).
     tail
-        (hidden states (b, T, d), mask (b, T)) to logits (b, T, V) or (b, L).
+        (hidden states (b, T, d), the same mask) to logits (b, T, V) or (b, L).
     device
         Device of both.
     width
@@ -70,9 +71,9 @@ class Sent:
     messages
         Tensors (b, T, d) in the head's graph.
     mask
-        int64 (b, T): positions that the trunk attends to.
+        int64 (b, T): positions that the trunk attends to; or (b, 1), the same at all positions.
     batch
-        The texts that the answer is about.
+        The texts, or other examples, that the answer is about.
 
     A subclass may add what it needs to read the answer; that stays at the client.
 
@@ -93,15 +94,15 @@ class Sent:
     penalty: Tensor | None = field(default=None, init=False)
 
     def outgoing(self) -> dict[str, Any]:
-        """Return what the server gets: messages without a graph, and the mask as uint8."""
-        return {
-            "messages": [message.detach() for message in self.messages],
-            "mask": self.mask.to(torch.uint8),
-        }
+        """Return what the server gets: messages without a graph, and the mask (b, T) as uint8."""
+        mask = self.mask.to(torch.uint8)
+        if mask.shape[1] == 1:
+            mask = mask.expand(-1, self.messages[0].shape[1]).contiguous()
+        return {"messages": [message.detach() for message in self.messages], "mask": mask}
 
 
 class Hiding:
-    """How a U-shaped client hides its texts; this one, the plain U shape, hides nothing.
+    """How a U-shaped client hides its data; this one, the plain U shape, hides nothing.
 
     One class holds the client half and the server half of a method. A `UShapeClient` has an
     instance and calls it in this order: `obfuscate` makes the messages of a batch, `recover` reads
@@ -133,6 +134,8 @@ class Hiding:
         A warning for the user who starts a run, "" for none; the strategy logs it.
     accounts
         Whether clients account for an epsilon, so that a round must not be repeated for free.
+    texts_only
+        Whether the method is about tokens, so that images and the like cannot be hidden by it.
     apart
         Of "head" and "tail", those that must keep a batch's texts apart for the epsilon to hold.
     rests_on
@@ -144,6 +147,7 @@ class Hiding:
 
     warning: ClassVar[str] = ""
     accounts: ClassVar[bool] = False
+    texts_only: ClassVar[bool] = False
     apart: ClassVar[tuple[str, ...]] = ("head",)
     rests_on: ClassVar[tuple[str, ...]] = ()
 

@@ -1,4 +1,4 @@
-"""NoPeek: the head also learns to send hidden states that depend less on the words."""
+"""NoPeek: the head also learns to send hidden states that depend less on the inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.texts.batch import TextBatch, holds_ids
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 
 MOST_TOKENS = 1024
@@ -17,10 +17,11 @@ MOST_TOKENS = 1024
 class NoPeek(Hiding):
     """Adds `dcor_weight` times a distance correlation to the head's loss.
 
-    The correlation is between the embeddings of a batch's tokens and the hidden states sent for
-    them, over tokens, with the embeddings as constants. Messages are those of the plain U shape:
-    nothing is hidden, the head only learns to hide. Neither a batch's correlation nor its gradient
-    leaves the client; the mean over a round is in the round's metrics.
+    The correlation is between a batch's inputs and the hidden states sent for them. Of images and
+    the like, the samples are examples; of texts they are tokens, whose embeddings are constants.
+    Messages are those of the plain U shape: nothing is hidden, the head only learns to hide.
+    Neither a batch's correlation nor its gradient leaves the client; the mean over a round is in
+    the round's metrics.
 
     Parameters
     ----------
@@ -32,14 +33,13 @@ class NoPeek(Hiding):
     ValueError
         If it is negative or infinite.
 
-    Source: NoPeek (Vepakomma et al., 2020), equation 1. Its samples are images. Using tokens
-    rather than texts as samples is ours: for a few long texts the correlation is near 1 whatever
-    the head does.
+    Source: NoPeek (Vepakomma et al., 2020), equation 1, for images. Using tokens rather than texts
+    as samples is ours: for a few long texts the correlation is near 1 whatever the head does.
     """
 
     warning = (
-        "NoPeek hides nothing by itself: heads learn to send what depends less on the words, and "
-        "nothing bounds what can still be read (docs/language.md)"
+        "NoPeek hides nothing by itself: heads learn to send what depends less on the inputs, "
+        "and nothing bounds what can still be read (docs/language.md)"
     )
 
     def __init__(self, dcor_weight: float = 1.0) -> None:
@@ -49,40 +49,44 @@ class NoPeek(Hiding):
             )
         super().__init__()
         self.dcor_weight = dcor_weight
-        self._words: nn.Embedding | None = None
         self._seen: list[Tensor] = []
 
     def attach(self, side: ClientSide) -> None:
-        """Begin a round.
+        """Begin a round."""
+        super().attach(side)
+        self._seen.clear()
+
+    def obfuscate(self, batch: TextBatch) -> Sent:
+        """Send the hidden states unchanged; in training, attach the penalty.
 
         Raises
         ------
         ValueError
-            If the head has no embedding of tokens.
+            If there are texts, and the head has no embedding of tokens.
         """
-        super().attach(side)
-        embeddings = (part for part in side.head.modules() if isinstance(part, nn.Embedding))
-        self._words = next(embeddings, None)  # of tokens, which precedes that of positions
-        if self._words is None:
-            raise ValueError("NoPeek needs a head with an nn.Embedding of its tokens; it has none")
-        self._seen.clear()
-
-    def obfuscate(self, batch: TextBatch) -> Sent:
-        """Send the hidden states unchanged; in training, attach the penalty."""
         sent = super().obfuscate(batch)
         hidden = sent.messages[0]
         if torch.is_grad_enabled() and hidden.requires_grad:
-            assert self._words is not None
-            chosen = batch.mask.flatten().nonzero()[:, 0]
-            if len(chosen) > MOST_TOKENS:
-                order = torch.randperm(len(chosen), device="cpu")[:MOST_TOKENS]
-                chosen = chosen[order.to(chosen.device)]
-            with torch.no_grad():
-                words = self._words(batch.ids.flatten()[chosen])
-            correlation = distance_correlation(words, hidden.flatten(0, 1)[chosen])
+            of_tokens = holds_ids(batch.ids)
+            x, y = self._of_tokens(batch, hidden) if of_tokens else (batch.ids, hidden)
+            correlation = distance_correlation(x.flatten(1), y.flatten(1))
             sent.penalty = self.dcor_weight * correlation
             self._seen.append(correlation.detach())
         return sent
+
+    def _of_tokens(self, batch: TextBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return embeddings (n, e) and hidden states (n, d) of tokens, n <= `MOST_TOKENS`."""
+        embeddings = (part for part in self.side.head.modules() if isinstance(part, nn.Embedding))
+        words = next(embeddings, None)  # of tokens, which precedes that of positions
+        if words is None:
+            raise ValueError("NoPeek needs a head with an nn.Embedding of its tokens; it has none")
+        chosen = batch.mask.flatten().nonzero()[:, 0]
+        if len(chosen) > MOST_TOKENS:
+            order = torch.randperm(len(chosen), device="cpu")[:MOST_TOKENS]
+            chosen = chosen[order.to(chosen.device)]
+        with torch.no_grad():
+            embedded = words(batch.ids.flatten()[chosen])
+        return embedded, hidden.flatten(0, 1)[chosen]
 
     def metrics(self) -> dict[str, float]:
         """Return the mean distance correlation of the round's batches."""

@@ -3,14 +3,19 @@
 from collections.abc import Callable
 
 from flwr_splitmix.segments.geometry import Geometry
-from flwr_splitmix.segments.vision.cut import split_vision_model
+from flwr_splitmix.segments.vision.cut import split_vision_model, split_vision_parts
 from flwr_splitmix.segments.vision.patch_shuffle import (
     PatchShuffle,
     log10_orders_with_target,
     log10_search_space,
 )
 from flwr_splitmix.segments.vision.shuffled_edge import split_shuffled_edge
-from flwr_splitmix.segments.vision.split_model import LowerSegment, SplitModel, UpperSegment
+from flwr_splitmix.segments.vision.split_model import (
+    LowerSegment,
+    SplitModel,
+    UpperSegment,
+    VisionParts,
+)
 
 SPLITS: dict[str, Callable[..., SplitModel]] = {
     "split_vision_model": split_vision_model,
@@ -25,8 +30,10 @@ __all__ = [
     "PatchShuffle",
     "SplitModel",
     "UpperSegment",
+    "VisionParts",
     "log10_orders_with_target",
     "log10_search_space",
     "split_shuffled_edge",
     "split_vision_model",
+    "split_vision_parts",
 ]

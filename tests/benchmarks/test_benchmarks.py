@@ -102,6 +102,12 @@ def test_own_labels_are_counted_for_every_method(tmp_path: Path) -> None:
         assert parts[0] <= row["right"] <= parts[1]
 
 
+def test_labels_are_read_from_the_gradients_of_every_round(tmp_path: Path) -> None:
+    written = figures("image_labels", tmp_path / "image_labels.json", OMP_NUM_THREADS="1")
+    assert written["labels_read"].keys() == {"1"}
+    assert all(0.1 < share <= 1 for share in written["labels_read"]["1"].values())
+
+
 def test_methods_compares_every_strategy_with_psl(tmp_path: Path) -> None:
     # The tensors are tiny here: threads would wait for each other, on a busy machine for minutes.
     written = figures("methods", tmp_path / "methods.json", OMP_NUM_THREADS="1")

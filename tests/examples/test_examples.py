@@ -143,6 +143,14 @@ def test_the_class_token_of_a_vit_of_transformers_is_no_patch() -> None:
     assert tuple(lower(torch.rand(2, 3, 32, 32)).shape) == lower.geometry.shape(2)
 
 
+def test_images_are_learned_in_the_u_shape() -> None:
+    names: dict[str, Any] = {}
+    text = program("docs/own-app.md", "split_vision_parts")
+    assert text.count("5)") == 2
+    exec(text.replace("5)", "1)"), names)
+    assert names["strategy"].rows[-1]["accuracy"] > 0.25
+
+
 def test_an_edge_of_ones_own_shuffles_as_the_strategy_asks() -> None:
     names: dict[str, Any] = {"nn": torch.nn}
     exec(program("docs/own-app.md", "class Edge"), names)

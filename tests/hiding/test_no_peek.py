@@ -172,11 +172,26 @@ def test_a_large_batch_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_head_without_words_is_refused() -> None:
-    toy = replace(TextToy(clients=1), hiding=NoPeek)
-    (client,) = toy.clients_for()
-    side = replace(_side(client), head=nn.Linear(5, 5))
+    own = NoPeek()
+    own.attach(
+        replace(_side(replace(TextToy(clients=1), hiding=NoPeek).clients_for()[0]), head=Bag())
+    )
+    ids = torch.ones(2, 3, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"NoPeek needs a head with an nn\.Embedding"):
-        NoPeek().attach(side)
+        own.obfuscate(TextBatch(ids, ids, ids))
+
+
+class Bag(nn.Module):
+    """A head that has no embedding of its words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 4)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Turn ids (b, T) into (b, T, 4)."""
+        hidden: Tensor = self.layer(ids.unsqueeze(-1).float())
+        return hidden
 
 
 def _side(client: Any) -> Any:

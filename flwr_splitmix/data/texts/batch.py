@@ -1,4 +1,4 @@
-"""Tokenised texts with labels, as a data set's examples and as a client's batches."""
+"""Tokenised texts with labels, as a data set's examples; batches of them, or of other inputs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Texts padded to a common length.
+    """Texts padded to a common length, or other inputs of one shape, such as images.
 
     Parameters
     ----------
     ids
-        Token ids, int64 (b, T); 0 where the mask is 0.
+        Token ids, int64 (b, T), 0 where the mask is 0; or inputs (b, ...), floating or of more
+        than two dimensions.
     mask
-        int64 (b, T), 1 for a token, 0 for padding; tokens come first.
+        int64 (b, T), 1 for a token, 0 for padding; tokens come first. Of inputs without padding
+        (b, 1), 1.
     labels
         int64 (b,), the class of each text; or int64 (b, T), the text's tokens, with -100 where
         there is no loss: the logits of one position are scored on the label of the next.
@@ -41,9 +43,16 @@ class TextBatch:
 
     @classmethod
     def of(cls, example: Example, device: torch.device) -> TextBatch:
-        """Make a batch from a `TextSet`'s example on a device."""
+        """Make a batch from an example of a `TextSet` or another data set, on a device."""
         ids, labels = (part.to(device) for part in example)
+        if not holds_ids(ids):
+            return cls(ids, torch.ones(len(ids), 1, dtype=torch.int64, device=device), labels)
         return cls(ids.clamp(min=0), (ids != NOTHING).long(), labels)
+
+
+def holds_ids(inputs: Tensor) -> bool:
+    """Return whether a batch's inputs are token ids (b, T), and not images or the like."""
+    return inputs.dim() == 2 and not inputs.is_floating_point()
 
 
 class TextSet(Dataset[Example]):

@@ -78,6 +78,7 @@ class MixGuard(Calibrating):
         "docs/mixguard.md says what it hides, with measured attacks"
     )
 
+    texts_only = True
     network = "calibration"
 
     def __init__(

@@ -82,6 +82,7 @@ class SnD(Calibrating):
         "gradients that go back to the trunk are without noise: docs/language.md"
     )
 
+    texts_only = True
     network = "denoising"
 
     def __init__(

@@ -1,5 +1,5 @@
-"""timm's vision models, cut into a lower and an upper segment; one file per family."""
+"""timm's vision models, cut into two or three parts; one file per family."""
 
-from flwr_splitmix.segments.vision.cut import split_vision_model
+from flwr_splitmix.segments.vision.cut import split_vision_model, split_vision_parts
 
-__all__ = ["split_vision_model"]
+__all__ = ["split_vision_model", "split_vision_parts"]

@@ -1,9 +1,9 @@
-"""Cuts of vision models into a lower and an upper segment that together equal the whole."""
+"""Cuts of vision models into two or three parts that together equal the whole."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -14,7 +14,12 @@ from flwr_splitmix.segments.vision.class_attention import class_attention, open_
 from flwr_splitmix.segments.vision.layouts import layout_of
 from flwr_splitmix.segments.vision.lenet import open_lenet5
 from flwr_splitmix.segments.vision.pit import open_pit
-from flwr_splitmix.segments.vision.split_model import Cuttable, Request, SplitModel
+from flwr_splitmix.segments.vision.split_model import (
+    Cuttable,
+    Request,
+    SplitModel,
+    VisionParts,
+)
 from flwr_splitmix.segments.vision.staged import open_staged
 from flwr_splitmix.segments.vision.vgg import open_vgg
 from flwr_splitmix.segments.vision.vit import open_vit, plain_transformer
@@ -90,38 +95,81 @@ def split_vision_model(
         If the model is unknown or cannot be cut, has no such cut, or a size does not fit; the
         message lists the allowed values.
     """
-    _check_numbers(
-        num_classes=num_classes,
-        channels=channels,
-        image_size=image_size,
-        patch_size=patch_size,
-        depth=depth,
-        cell=cell,
-    )
-    for theirs, ours in {"img_size": "image_size", "in_chans": "channels"}.items():
-        if theirs in timm_options:
-            raise ValueError(f"timm's {theirs} is {ours} here: {ours}={timm_options[theirs]!r}")
     if positions not in ("lower", "upper"):
         raise ValueError(f"positions is {positions!r}; allowed are 'lower' and 'upper'")
     request = Request(
         name, cut_at, num_classes, channels, image_size, patch_size, depth, positions, cell,
         timm_options,
     )  # fmt: skip
-    seeded = contextlib.nullcontext() if seed is None else torch_seed(torch.device("cpu"), seed)
-    with seeded:
+    with _seeded(seed):
         return open_vision_model(request).cut()
 
 
-def _check_numbers(num_classes: int, **numbers: int | None) -> None:
-    if num_classes is None:
+def split_vision_parts(
+    name: str = "vit_tiny_patch16_224",
+    *,
+    head_to: str | None = None,
+    trunk_to: str | None = None,
+    num_classes: int = 10,
+    channels: int = 1,
+    image_size: int = 32,
+    patch_size: int = 4,
+    depth: int | None = 6,
+    seed: int | None = None,
+    **timm_options: Any,
+) -> VisionParts:
+    """Build a vision model and cut it in three, for the U shape.
+
+    Between the two cuts the tokens keep their number and width, as in the blocks of a ViT (deit*,
+    eva*, beit*, ...), CaiT, XCiT or MLP-Mixer. A CNN, Swin or PiT has no such cuts.
+
+    Parameters
+    ----------
+    head_to, trunk_to
+        The last part of the head and of the trunk, by the names of `split_vision_model`'s `cut_at`,
+        such as "blocks.1". By default the tail is one block with norm and classifier, and the head
+        the embedding, with one block where a class token joins the patches.
+    name, num_classes, channels, image_size, patch_size, depth, seed, **timm_options
+        As those of `split_vision_model`.
+
+    Returns
+    -------
+    VisionParts
+        (head, trunk, tail); `tail(trunk(head(x)))` equals the whole model bit for bit.
+
+    Raises
+    ------
+    ValueError
+        If the model is unknown or cannot be cut in three, has no such cuts, or a size does not
+        fit; the message lists the allowed values.
+    """
+    request = Request(
+        name, None, num_classes, channels, image_size, patch_size, depth, "lower", 1,
+        timm_options,
+    )  # fmt: skip
+    with _seeded(seed):
+        return open_vision_model(request).cut_in_three(head_to, trunk_to)
+
+
+def _seeded(seed: int | None) -> AbstractContextManager[None]:
+    """Return a context in which weights are drawn from a seed, or from torch's generator."""
+    return nullcontext() if seed is None else torch_seed(torch.device("cpu"), seed)
+
+
+def _check_numbers(request: Request) -> None:
+    if request.num_classes is None:
         raise ValueError(
             "num_classes is None; pass num_classes=, the number of classes that images can have"
         )
-    for name, value in {"num_classes": num_classes, **numbers}.items():
+    for name in ("num_classes", "channels", "image_size", "patch_size", "depth", "cell"):
+        value = getattr(request, name)
         if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
             raise ValueError(
                 f"{name} is {value!r}; it must be a whole number: images and patches are square"
             )
+    for theirs, ours in {"img_size": "image_size", "in_chans": "channels"}.items():
+        if theirs in request.options:
+            raise ValueError(f"timm's {theirs} is {ours} here: {ours}={request.options[theirs]!r}")
 
 
 def open_vision_model(request: Request) -> Cuttable:
@@ -132,6 +180,7 @@ def open_vision_model(request: Request) -> Cuttable:
     ValueError
         If the model is unknown or cannot be cut, or a size does not fit.
     """
+    _check_numbers(request)
     return _family(request.name)(request)
 
 

@@ -1,4 +1,4 @@
-"""The two segments of a vision model, and the request from which they are made."""
+"""The parts of a cut vision model, and the request from which they are made."""
 
 from __future__ import annotations
 
@@ -53,6 +53,38 @@ class SplitModel(NamedTuple):
 
     lower: LowerSegment
     upper: UpperSegment
+
+
+class VisionHead(LowerSegment):
+    """The U shape's first part: from images (b, channels, height, width) to tokens (b, T, d)."""
+
+    def forward(self, images: Tensor, mask: Tensor | None = None) -> Tensor:  # noqa: D102
+        return super().forward(images)
+
+
+class VisionBlocks(nn.Sequential):
+    """The trunk, tokens (b, T, d) to (b, T, d), or the tail, which ends in (b, num_classes).
+
+    A mask (b, T) is accepted and ignored, as images have no padding.
+    """
+
+    def __init__(self, stages: Sequence[Stage], geometry: Geometry) -> None:
+        super().__init__(OrderedDict(stages))
+        self.geometry = geometry
+        self.width = geometry.width
+        self.max_length = geometry.tokens
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:  # noqa: D102
+        following: Tensor = super().forward(tokens)  # type: ignore[no-untyped-call]
+        return following
+
+
+class VisionParts(NamedTuple):
+    """The three parts of one model in the U shape."""
+
+    head: VisionHead
+    trunk: VisionBlocks
+    tail: VisionBlocks
 
 
 @dataclass(frozen=True)
@@ -144,3 +176,51 @@ class Cuttable:
                 f"{self.request.name} has no cut {name!r}; allowed are {', '.join(self.cuts)}"
             )
         return self.split(self.cuts[name])
+
+    def cut_in_three(self, head_to: str | None, trunk_to: str | None) -> VisionParts:
+        """Cut the model behind two of its parts; see `split_vision_parts`.
+
+        Raises
+        ------
+        ValueError
+            If there are no such cuts, or tokens are not of one shape at both; the message lists the
+            possible ones.
+        """
+        cuts = {name: self.split(at) for name, at in self.cuts.items()}
+        names = _of_one_shape({name: self._tokens(name, cut) for name, cut in cuts.items()})
+        if len(names) < 2:
+            raise ValueError(
+                f"{self.request.name} cannot be cut in three: between two cuts tokens must keep "
+                "their number and width, as between the blocks of a ViT (of at least two), CaiT, "
+                "XCiT or MLP-Mixer"
+            )
+        head_to = head_to or names[0]
+        trunk_to = trunk_to or names[max(len(names) - 2, 1)]
+        for name, value in {"head_to": head_to, "trunk_to": trunk_to}.items():
+            if value not in names:
+                raise ValueError(f"{name} is {value!r}; allowed are {', '.join(names)}")
+        if names.index(head_to) >= names.index(trunk_to):
+            raise ValueError(
+                f"trunk_to is {trunk_to!r}, which is not behind head_to, {head_to!r}: the trunk "
+                "would be empty"
+            )
+        lower, upper = cuts[head_to]
+        return VisionParts(
+            VisionHead([*lower.named_children()], lower.input_shape, lower.geometry),
+            VisionBlocks(
+                [*upper.named_children()][: self.cuts[trunk_to] - self.cuts[head_to]],
+                upper.geometry,
+            ),
+            VisionBlocks([*cuts[trunk_to].upper.named_children()], upper.geometry),
+        )
+
+    def _tokens(self, name: str, cut: SplitModel) -> tuple[int, int] | None:
+        """Return number and width of the tokens at a cut; None if it is a map in their form."""
+        whole = len(cut.upper) == len(self.stages) - self.cuts[name]
+        return (cut.lower.geometry.tokens, cut.lower.geometry.width) if whole else None
+
+
+def _of_one_shape(shapes: Mapping[str, tuple[int, int] | None]) -> list[str]:
+    """Return the names of those cuts that have the same tokens as the last one."""
+    last = [*shapes.values()][-1]
+    return [name for name, shape in shapes.items() if last is not None and shape == last]

@@ -10,14 +10,16 @@ import torch
 from block_cutmix import BlockCutMix, BlockShare
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from torch.utils.data import TensorDataset
 
-from flwr_splitmix import RayLink, Run, SplitClientApp, adamw
+from flwr_splitmix import RayLink, Run, SplitClientApp, UShapeClient, adamw
 from flwr_splitmix.clients import Client
 from flwr_splitmix.links.ray.actor import RayHost
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.segments import VisionParts, split_vision_parts
 from flwr_splitmix.server.rounds import RoundLoop
-from flwr_splitmix.strategies import STRATEGIES, USHAPE_STRATEGIES, SplitStrategy
+from flwr_splitmix.strategies import STRATEGIES, USHAPE_STRATEGIES, SplitStrategy, USplitFL
 from flwr_splitmix.testing.toy import AnyToy, Toy
 from flwr_splitmix.testing.toy_texts import text_toy
 
@@ -29,6 +31,8 @@ EDGES: dict[str, dict[str, Any]] = {
     "SpectralShuffleSL": {"method": "spectral", "kappa": 1.0},
 }
 """What the strategies with frozen edges ask of them."""
+
+IMAGES = "USplitFL of images"
 
 NOISE = GaussianNoise(sigma_s=0.1, sigma_y=0.05)
 
@@ -48,7 +52,31 @@ MAKERS: dict[str, Any] = {
     **{name: partial(STRATEGIES[name], noise=NOISE) for name in MIXING if name[:2] == "DP"},
     "BlockCutMix": partial(SplitStrategy, mixer=BlockCutMix()),
     **USHAPE_STRATEGIES,
+    IMAGES: USplitFL,
 }
+
+
+def parts() -> VisionParts:
+    """Cut a ViT in three, anew."""
+    return split_vision_parts(
+        image_size=16, patch_size=8, depth=3, embed_dim=8, num_heads=2, seed=0
+    )
+
+
+def clients_with_images() -> list[Client]:
+    """Make U-shaped clients with images."""
+    made: list[Client] = []
+    for index in range(CLIENTS):
+        source = torch.Generator().manual_seed(index)
+        images = torch.rand(6, 1, 16, 16, generator=source)
+        data: Any = TensorDataset(images, torch.randint(10, (6,), generator=source))
+        head, _, tail = parts()
+        made.append(
+            UShapeClient(
+                head, tail, data, batch_size=3, test_data=data, optimizer=adamw(0.01), device="cpu"
+            )
+        )
+    return made
 
 
 def toy_for(name: str) -> AnyToy:
@@ -81,7 +109,7 @@ def make_strategy(name: str, home: str, link: RayLink | None = None) -> RoundLoo
     """Make one of the strategies, with a run directory below `home`."""
     run = Run.create({"strategy": name}, name=name.lower(), home=home)
     strategy: RoundLoop = MAKERS[name](
-        toy_for(name).server(),
+        parts().trunk if name == IMAGES else toy_for(name).server(),
         optimizer=adamw(0.01),
         device="cpu",
         seed=7,
@@ -96,6 +124,8 @@ def make_strategy(name: str, home: str, link: RayLink | None = None) -> RoundLoo
 
 def make_clients(name: str) -> list[Client]:
     """Make the clients of a strategy, anew."""
+    if name == IMAGES:
+        return clients_with_images()
     toy = toy_for(name)
     if isinstance(toy, Toy):
         return list(toy.make_clients(adamw(0.01), shares=(BlockShare,)))
