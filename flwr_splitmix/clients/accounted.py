@@ -9,11 +9,7 @@ from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.seeding import torch_seed
-from flwr_splitmix.segments.across_batch import (
-    MIXING_LAYERS,
-    mixes_examples,
-    needs_whole_batch,
-)
+from flwr_splitmix.segments.across_batch import mixing_layers
 
 
 def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) -> None:
@@ -46,7 +42,9 @@ def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) ->
         )
 
 
-def check_apart(hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBatch) -> bool:
+def check_apart(
+    hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBatch, *, again: bool
+) -> bool:
     """Refuse a head or tail on which an epsilon rests and that does not keep a batch's texts apart.
 
     No epsilon covers the lengths of texts, so masks stay as they are in the trial.
@@ -55,6 +53,8 @@ def check_apart(hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBat
     ----------
     texts
         As many of the client's as are in a training batch, on its device.
+    again
+        Whether trials with these were complete before; these have only the current weights.
 
     Returns
     -------
@@ -68,12 +68,9 @@ def check_apart(hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBat
     known = True
     for part in hiding.apart:
         segment = head if part == "head" else tail
-        layer = needs_whole_batch(segment)
-        if not layer:
-            inputs = texts.ids if part == "head" else _states_like(head, texts)
-            mixes = mixes_examples(segment, inputs, texts.mask)
-            known &= mixes is not None
-            layer = MIXING_LAYERS if mixes else ""
+        inputs = texts.ids if part == "head" else _states_like(head, texts)
+        layer = mixing_layers(segment, inputs, texts.mask, renewed=not again)
+        known &= layer is not None
         if layer:
             raise ClientError(
                 f"the {part} has {layer}, by which a text changes what others in its batch "

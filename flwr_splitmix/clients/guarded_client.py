@@ -16,11 +16,7 @@ from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import NoisyShare, Share
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.policy import NodePolicy
-from flwr_splitmix.segments.across_batch import (
-    MIXING_LAYERS,
-    mixes_examples,
-    needs_whole_batch,
-)
+from flwr_splitmix.segments.across_batch import mixing_layers, needs_whole_batch
 
 
 class GuardedClient(Client):
@@ -151,16 +147,16 @@ class GuardedClient(Client):
         ClientError
             If it was not, and nothing may leave without an epsilon.
         """
-        if self._whole_batch:
+        if self._mixes:
             return True
-        mixes = mixes_examples(self.segment, inputs, renewed=not again)
-        if mixes is None and self.guard is not None:
+        found = mixing_layers(self.segment, inputs, renewed=not again)
+        if found is None and self.guard is not None:
             self.guard.admit_untold()
-        if mixes:
-            self._mixes = MIXING_LAYERS
+        if found:
+            self._mixes = found
             if self.guard is not None:
                 self.guard.across_batch = True
-        return mixes is not None
+        return found is not None
 
     def _admit_evaluation(self) -> None:
         """Charge test data that are about to leave without noise, or refuse to send them."""

@@ -15,7 +15,7 @@ from flwr_splitmix.seeding import seeded_as_torch, seeded_secrets, torch_seed
 
 log = logging.getLogger("flwr.splitmix")
 
-MIXING_LAYERS = "a layer across the batch"
+_UNNAMED = "a layer across the batch"
 """What is said of a segment whose outputs show it, while the names of its layers do not."""
 
 FEW = 4
@@ -118,6 +118,25 @@ def mixes_examples(
         why,
     )
     return None
+
+
+def mixing_layers(
+    segment: nn.Module, inputs: Tensor, *others: Tensor, renewed: bool = True
+) -> str | None:
+    """Return the kind of layers by which examples of a batch change each other's outputs.
+
+    It is found by name (`needs_whole_batch`), else by a trial; parameters as for `mixes_examples`.
+
+    Returns
+    -------
+    "" if there are none; None if it cannot be told.
+    """
+    if layer := needs_whole_batch(segment):
+        return layer
+    mixes = mixes_examples(segment, inputs, *others, renewed=renewed)
+    if mixes is None:
+        return None
+    return _UNNAMED if mixes else ""
 
 
 def _has_halves(segment: nn.Module) -> bool:

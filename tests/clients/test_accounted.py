@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.data.texts.batch import TextBatch, TextSet
 from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, Sent
 from flwr_splitmix.testing.toy_texts import VOCABULARY, TextToy
-from tests.clients.ushape import ORDER
+from tests.clients.ushape import ORDER, decode, encode
 
 TOY = TextToy(clients=1, dropout=0.0)
 
@@ -165,6 +166,39 @@ def test_no_epsilon_is_kept_for_texts_that_move_each_other_in_a_whole_batch(
     )
     with pytest.raises(ClientError, match=f"the {part} has a layer across the batch"):
         client.attach(ORDER, None)
+
+
+class Gated(nn.Module):
+    """Centres under one weight only, which is no random one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, 1).double()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        passed: Tensor = self.gate(inputs)
+        return inputs - (inputs.mean(0) if self.gate.bias == 7 else 0) + passed
+
+
+@pytest.mark.parametrize(
+    ("hiding", "part"), [(DPForward, "head"), (DPSGD, "head"), (DPSGD, "tail")]
+)
+def test_the_weights_of_every_round_are_tried(hiding: Callable[[], Hiding], part: str) -> None:
+    """A gate that random weights keep shut was tried in the first round alone."""
+    ends: dict[str, nn.Module] = {"head": TOY.head(), "tail": TOY.tail()}
+    ends[part] = Over(ends[part], Gated(TOY.width if part == "head" else VOCABULARY))
+    client = UShapeClient(
+        ends["head"], ends["tail"], TOY.texts(0, 6), batch_size=4, device="cpu", hiding=hiding()
+    )
+    client.attach(ORDER, None)
+    encode(client, gradient=decode(client, encode(client))["gradients"], last=True)
+    weights, _ = client.release()
+    client.attach(replace(ORDER, server_round=2), weights)
+    (gate,) = (name for name in weights if name.endswith("gate.bias"))
+    with pytest.raises(ClientError, match=f"the {part} has a layer across the batch"):
+        client.attach(
+            replace(ORDER, server_round=3), {**weights, gate: torch.full((1,), 7.0).double()}
+        )
 
 
 @pytest.mark.parametrize(("hiding", "part"), [(Hiding, "head"), (DPForward, "tail")])
