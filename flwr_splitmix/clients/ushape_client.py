@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -36,6 +37,8 @@ from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores, scored
 from flwr_splitmix.values import check_choice, check_kind, check_truth
+
+log = logging.getLogger("flwr.splitmix")
 
 Learns = Literal["all", "tail"]
 
@@ -386,13 +389,20 @@ class UShapeClient(GraphlessExchanges):
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round: drop the graph and return head, tail and metrics.
 
-        "train-loss" is the mean over batches with a label to predict; without any it is 0.
+        "train-loss" is the mean over batches with a label to predict; without any there is none.
         """
         metrics: dict[str, int | float] = {
             "num-examples": self.batches.examples,
             "num-steps": self.steps,
-            "train-loss": sum(self._losses) / len(self._losses) if self._losses else 0.0,
         }
+        if self._losses:
+            metrics["train-loss"] = sum(self._losses) / len(self._losses)
+        elif self.steps:
+            log.warning(
+                "client %d: no text of round %d had a label to predict, so it has no loss",
+                self.order.client,
+                self.order.server_round,
+            )
         self._forget_round()
         return self.weights(), metrics | self.hiding.metrics()
 

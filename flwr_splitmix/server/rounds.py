@@ -372,7 +372,10 @@ class RoundLoop(RoundMessages):
         -------
         By client index the norm of its update, and by name the means of what clients report.
         """
-        norms = self._intake.check(clients, result.arrays) if self.aggregator.averages else {}
+        if self.aggregator.averages:
+            norms, means = self._intake.check(clients, result.arrays)
+        else:
+            norms, means = {}, self._intake.means(clients.replies)
         self.require(clients)
         made = self.aggregate_train(clients.server_round, clients.replies)
         arrays, metrics = aggregated(made, self)
@@ -382,7 +385,6 @@ class RoundLoop(RoundMessages):
                 "lower segment would learn; return those of super().aggregate_train"
             )
         result.arrays = arrays or result.arrays
-        means = self._intake.means(clients.replies)
         names = [name for name in means if name.startswith(EPSILON)]
         self._epsilons.take(clients, names)
         result.train_metrics_clientapp[clients.server_round] = metrics or MetricRecord(dict(means))

@@ -16,7 +16,8 @@ from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
-from flwr_splitmix.strategies import USplitSL
+from flwr_splitmix.strategies import USplitFL, USplitSL
+from flwr_splitmix.strategies.ushape import UShapeStrategy
 from flwr_splitmix.testing.laws import TextToy, sgd
 from tests.clients.ushape import ORDER, attached, decode, encode
 
@@ -216,6 +217,35 @@ def test_batches_without_a_label_do_not_count_in_the_loss(
     told = [r.getMessage() for r in caplog.records if "no label" in r.getMessage()]
     assert len(told) == 1
     assert told[0].startswith("1 of 2 training texts has no label to predict (-100 marks")
+
+
+@pytest.mark.parametrize("kind", [USplitSL, USplitFL])
+@pytest.mark.parametrize("labelled", [0, 1])
+def test_a_round_without_a_label_has_no_loss(
+    kind: type[UShapeStrategy], labelled: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It had a loss of 0, which the mean over clients took in."""
+    toy = TextToy(clients=1, dropout=0.0)
+    text = [1, 2, 3, 4]
+    options: dict[str, Any] = {"optimizer": sgd(0.0), "device": "cpu"}
+    clients = [
+        UShapeClient(toy.head(), toy.tail(), TextSet(texts, labels), batch_size=1, **options)
+        for texts, labels in (
+            *[([text] * 100, [UNLABELLED] * 99 + [text])] * (2 - labelled),
+            *[([text], [text])] * labelled,
+        )
+    ]
+    strategy = kind(toy.server(), steps_per_round=1, **options)
+    result = strategy.fit(clients, 1)
+    (row,) = strategy.rows
+    assert row["clients_failed"] == 0
+    assert "train-loss" not in result.train_metrics_clientapp[1] or not strategy.averages
+    assert (row["loss"] is None) == (not labelled)
+    told = [r.getMessage() for r in caplog.records if "round 1" in r.getMessage()]
+    assert told[: 2 - labelled] == [
+        f"client {index}: no text of round 1 had a label to predict, so it has no loss"
+        for index in range(2 - labelled)
+    ]
 
 
 def test_one_batch_has_one_answer() -> None:

@@ -16,6 +16,7 @@ from flwr_splitmix.clients.requests import is_variance, largest
 from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
+from flwr_splitmix.observers.metrics import LOSS
 from flwr_splitmix.server.intake.checks import NAME, UploadError, plausible
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.values import MAX_COUNT
@@ -50,7 +51,9 @@ class ReplyIntake:
         self._exaggerates: set[int] = set()
         self._told_names = False
 
-    def check(self, clients: Clients, like: ArrayRecord) -> dict[int, float]:
+    def check(
+        self, clients: Clients, like: ArrayRecord
+    ) -> tuple[dict[int, float], dict[str, float]]:
         """Leave out the replies that cannot be averaged, and fail their clients.
 
         Parameters
@@ -63,7 +66,8 @@ class ReplyIntake:
 
         Returns
         -------
-        By client index, the Euclidean norm of its update, without counters.
+        By client index, the Euclidean norm of its update, without counters; and the means of what
+        all that stay report, of which the rebuilt replies have what each of them reports.
         """
         began = to_numpy(like)
         replies = dict(zip(clients.alive, clients.replies, strict=True))
@@ -81,12 +85,13 @@ class ReplyIntake:
                 continue
             norms[client] = self._norm(arrays, began)
             checked[client] = arrays
+        means = self.means([replies[client] for client in metrics])
         self._cap_examples(metrics)
         for client, own in metrics.items():
             _rebuild(replies[client], {name: checked[client][name] for name in began}, own)
         clients.replies = [replies[client] for client in metrics]
         _name_outliers(clients.server_round, norms)
-        return norms
+        return norms, means
 
     def means(self, replies: Sequence[Message]) -> dict[str, float]:
         """Return `client_means`; log, once per run, which metrics their names exclude."""
@@ -159,15 +164,16 @@ class ReplyIntake:
 def client_means(replies: Sequence[Message]) -> dict[str, float]:
     """Return the example-weighted means of the metrics that most clients report, besides sizes.
 
-    In the U shape they include "train-loss", as the loss is computed at the client. Of an epsilon
-    the largest is taken: a mean would be nobody's. It may be infinite.
+    In the U shape they include "train-loss", as the loss is computed at the client; it is of those
+    that had something to predict, however few. Of an epsilon the largest is taken: a mean would be
+    nobody's. It may be infinite.
     """
     said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) > 0]
     weights = plausible([int(m["num-examples"]) for m in said])
     count = Counter(name for own in said for name in own if NAME.fullmatch(name))
     means: dict[str, float] = {}
     for name in sorted(set(count) - {"num-examples", "num-steps"}):
-        if 2 * count[name] > len(said):
+        if name == LOSS or 2 * count[name] > len(said):
             own = [(m[name], n) for m, n in zip(said, weights, strict=True) if name in m]
             if name.startswith(EPSILON):
                 means[name] = max(value for value, _ in own)
@@ -233,10 +239,12 @@ def _common_metrics(replies: Sequence[Message]) -> set[_Kind]:
     """Return the metrics that more than half of the clients have, and always "num-examples".
 
     Flower's aggregators need the same metrics from every client: metrics of only a few clients
-    are dropped, rather than the clients that lack them.
+    are dropped, rather than the clients that lack them. So is the loss if one client has none: it
+    had nothing to predict.
     """
     count = Counter(kind for reply in replies for kind in _kinds(reply))
-    return {kind for kind, n in count.items() if 2 * n > len(replies)} | {("num-examples", None)}
+    common = {kind for kind, n in count.items() if 2 * n > len(replies)} | {("num-examples", None)}
+    return common - ({(LOSS, None)} if count[LOSS, None] < len(replies) else set())
 
 
 def _read_metrics(reply: Message, common: set[_Kind], examples: int) -> dict[str, Any]:
