@@ -102,9 +102,7 @@ def open_project(folder: Path) -> Project:
     project, flat = _table(described, "project", file), _flat(config)
     _check_for_flower(file, project, _table(described, "tool.flwr.app", file), flat)
     places = {kind: str(components[kind]) for kind in ("serverapp", "clientapp")}
-    needed = project.get("dependencies")
-    named = [str(each) for each in needed] if isinstance(needed, list) else []
-    dependencies = [each for each in named if not _FLWR.match(each)]
+    dependencies = [each for each in _dependencies(project) if not _FLWR.match(each)]
     return Project(folder, str(project["name"]), _kind(folder, places), flat, places, dependencies)
 
 
@@ -112,16 +110,28 @@ def _check_for_flower(
     file: Path, project: Mapping[str, Any], app: Mapping[str, Any], config: Mapping[str, Any]
 ) -> None:
     """Raise ConfigError for what Flower refuses when it packs an app."""
-    for table, held, key, example in (
-        ("project", project, "name", "my-app"),
-        ("project", project, "version", "1.0.0"),
-        ("tool.flwr.app", app, "publisher", "my-name"),
-    ):
+    needed = [
+        ("project", project, "name", '"my-app"'),
+        ("project", project, "version", '"1.0.0"'),
+        ("tool.flwr.app", app, "publisher", '"my-name"'),
+    ]
+    if strict := app.get("fab-format-version") == 1:
+        needed += [
+            ("tool.flwr.app", app, "flwr-version-target", '"1.32.0"'),
+            ("project", project, "license", '{ file = "LICENSE" }'),
+        ]
+    for table, held, key, example in needed:
         if key not in held:
             raise ConfigError(
                 f"{file} has no {key} in [{table}], without which Flower runs no app; write there "
-                f'{key} = "{example}"'
+                f"{key} = {example}"
             )
+    if strict and not any(_FLWR.match(e) and ">=" in e for e in _dependencies(project)):
+        raise ConfigError(
+            f"{file} has fab-format-version = 1, and no lowest version of flwr among the "
+            "dependencies in [project], without which Flower runs no such app; write there "
+            'dependencies = ["flwr>=1.32"]'
+        )
     name = project["name"]
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
@@ -134,6 +144,11 @@ def _check_for_flower(
                 f"{file} has {key} = {value!r:.80} in [tool.flwr.app.config], which Flower "
                 "refuses; a value is a text, a number, true or false"
             )
+
+
+def _dependencies(project: Mapping[str, Any]) -> list[str]:
+    named = project.get("dependencies")
+    return [str(each) for each in named] if isinstance(named, list) else []
 
 
 def _table(described: Mapping[str, Any], name: str, file: Path) -> Mapping[str, Any]:

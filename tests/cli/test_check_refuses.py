@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.project import open_project
 from flwr_splitmix.cli import app
 from flwr_splitmix.cli.flower import Flwr
@@ -75,6 +76,29 @@ def test_what_flower_does_not_run_is_refused(
     done = CliRunner().invoke(app, [command, str(tmp_path / "own")])
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert re.match(re.escape(f"{file} {said}").replace(r"\.\*", ".*"), done.stderr)
+
+
+def test_what_flower_wants_of_an_app_of_format_1_is_asked_for(tmp_path: Path) -> None:
+    """The check found nothing, and `flwr run` refused each of these."""
+    own = shutil.copytree(APPS.parent / "examples/other_project", tmp_path / "own")
+    file = own / "pyproject.toml"
+    described = file.read_text(encoding="utf-8")
+    for before, after, said in (
+        ("publisher = ", "fab-format-version = 1\npublisher = ",
+         'in [tool.flwr.app], .*; write there flwr-version-target = "1.32.0"'),
+        ("publisher = ", 'flwr-version-target = "1.32.0"\npublisher = ',
+         'in [project], .*; write there license = { file = "LICENSE" }'),
+        ("project = { ", 'project = { license = { file = "LICENSE" }, ',
+         "has fab-format-version = 1, and no lowest version of flwr among the dependencies in"),
+        ("project = { ", 'project = { dependencies = ["numpy", "flwr"], ',
+         '; write there dependencies = ["flwr>=1.32"]'),
+    ):  # fmt: skip
+        described = described.replace(before, after)
+        file.write_text(described, encoding="utf-8")
+        with pytest.raises(ConfigError, match=re.escape(said).replace(r"\.\*", ".*")):
+            open_project(own)
+    file.write_text(described.replace('"flwr"', '"flwr>=1.32"'), encoding="utf-8")
+    assert open_project(own).dependencies == ["numpy"]
 
 
 def test_letters_of_any_alphabet_make_a_name(tmp_path: Path) -> None:
