@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -167,6 +168,7 @@ def sigma(
     with library_errors_end_command():
         plan = make_plan({**locals(), "sigma_s": 1.0, "sigma_y": label_ratio})
         noise = plan.noise_for(epsilon)
+    plan = replace(plan, release=replace(plan.release, noise=noise))
     results = {"sigma_s": f"{noise.sigma_s:.6g}", "sigma_y": f"{noise.sigma_y:.6g}"}
     _print(plan, results, clients, k_times)
 

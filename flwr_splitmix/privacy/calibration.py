@@ -96,12 +96,23 @@ class ReleasePlan:
         ValueError
             If an order is not greater than 1, or the conversion is unknown.
         """
-        bounds = self._bounds
-        smallest = min(
+        smallest = min(self._epsilons(orders, conversion))
+        return smallest if all(rho for rho, _ in self._bounds) else 0.0
+
+    @property
+    def is_worst_case(self) -> bool:
+        """Whether random masks cost no more if all are the worst than with a bound that may fail.
+
+        Then `epsilon` is that of the worst masks.
+        """
+        of_bound, *of_worst = self._epsilons(ORDERS, "tight")
+        return any(epsilon <= of_bound for epsilon in of_worst)
+
+    def _epsilons(self, orders: ArrayLike, conversion: Conversion) -> list[float]:
+        return [
             float(epsilon_from_rdp(rdp_curve(rho, orders), delta, orders, conversion)[0])
-            for rho, delta in bounds
-        )
-        return smallest if all(rho for rho, _ in bounds) else 0.0
+            for rho, delta in self._bounds
+        ]
 
     def noise_for(self, epsilon: float) -> GaussianNoise:
         """Scale both sigmas by one factor, so that the run costs `epsilon`.
@@ -128,7 +139,10 @@ class ReleasePlan:
 
     @property
     def _bounds(self) -> list[tuple[float, float]]:
-        """Slopes of the whole run, each with the part of delta that is left for epsilon."""
+        """Slopes of the whole run, each with the part of delta that is left for epsilon.
+
+        Of random masks there are two: a bound that may fail, and the worst case.
+        """
         times = self.release.times
         if self.release.family == "full":
             return [(times * self.passes * float(self._costs(np.ones(1)).sum()), self.delta)]

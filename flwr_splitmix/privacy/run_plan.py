@@ -80,5 +80,7 @@ def ratio_in_words(plan: ReleasePlan) -> str:
         return "1"
     if not isinstance(kept, RandomMasks):
         return f"{kept:.4g} of the sample in every pass"
+    if plan.is_worst_case:
+        return "the whole sample in every pass, the worst case"
     drawn = "even" if kept.alpha is None else f"drawn with alpha {kept.alpha:g}"
     return f"{drawn}; more with probability {kept.failure:g}, within delta"

@@ -109,6 +109,35 @@ def test_any_number_of_passes_takes_no_memory(splitmix: Splitmix) -> None:
     assert value(most, "epsilon") == pytest.approx(2 * value(half, "epsilon"), rel=1e-3)
 
 
+WORST = "the whole sample in every pass, the worst case"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--passes 1", WORST),  # half of the sample would be exceeded too often
+        ("--passes 1 --alpha inf --clients 3", WORST),
+        ("--passes 30", "drawn with alpha 6; more with probability 1e-06, within delta"),
+        ("--passes 30 --alpha inf --clients 3", "even; more with probability 1e-06, within delta"),
+        ("--passes 30 --alpha inf", "0.5 of the sample in every pass"),
+        ("--passes 1 --kept 1", "1 of the sample in every pass"),
+    ],
+)
+def test_which_masks_an_epsilon_is_of_is_said(splitmix: Splitmix, options: str, said: str) -> None:
+    """Where the worst case is the least bound, masks were said to be drawn."""
+    shared = ["--clip-norm", "1", *options.split()]
+    noise = ["--sigma-s", "5", "--sigma-y", "5"]
+    one = splitmix("privacy", "epsilon", *noise, *shared)
+    (line,) = (line for line in one.stdout.splitlines() if line.startswith("ratio"))
+    assert line.removeprefix("ratio").strip() == said
+    if said == WORST:
+        worst = splitmix("privacy", "epsilon", *noise, "--clip-norm", "1", "--passes", "1",
+                         "--kept", "1")  # fmt: skip
+        assert value(one, "epsilon") == value(worst, "epsilon")
+    other = splitmix("privacy", "sigma", "--epsilon", str(value(one, "epsilon")), *shared)
+    assert f" {said} " in f" {' '.join(other.stdout.split())} "
+
+
 @pytest.mark.parametrize("method", ["sl", "mix", "cutmix"])
 @pytest.mark.parametrize("alpha", ["inf", "2"])
 def test_the_sigma_for_an_epsilon_costs_that_epsilon(
