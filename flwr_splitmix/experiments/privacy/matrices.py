@@ -17,7 +17,8 @@ _HOW_TO_READ = (
     "the range of a method's own scores over seeds. Behind the slash is the floor, which an "
     "attacker reaches without the victim's releases. n/a: the adversary lacks what the attack "
     "needs, which does not make the method safe. (?): the attack did not beat its floor on the "
-    "unprotected method either, so that it says nothing."
+    "unprotected method either, so that it says nothing. (stopped): its time limit ended the "
+    "attack before its full effort."
 )
 
 IMAGES = Matrix(

@@ -39,6 +39,9 @@ class Result:
         on the row where it is strongest; otherwise it is no measure of safety.
     seeds, reason
         Number of seeds; reason why the attack is not applicable.
+    stopped_after
+        Most seconds after which the attack was cut short with one of the seeds; None if it never
+        was, or if that was not noted.
     """
 
     method: str
@@ -52,6 +55,7 @@ class Result:
     passed_gate: bool | None = None
     seeds: int = 0
     reason: str = ""
+    stopped_after: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys of the command line's JSON; values that are not finite become None."""
@@ -127,7 +131,7 @@ def _of_column(
     row: AnyRow, column: AnyColumn, cells: Sequence[MatrixCell], place: Place, gate: bool | None
 ) -> list[Result]:
     read = [result for cell in cells if (result := cell.result(place))]
-    done = [result["metrics"] for result in read if result["state"] == "done"]
+    done = [result for result in read if result["state"] == "done"]
     if read and not done:
         return [
             Result(
@@ -140,9 +144,10 @@ def _of_column(
             )
         ]
     by_metric: dict[str, list[Judged]] = {}
-    for metrics in done:
-        for metric in metrics:
+    for result in done:
+        for metric in result["metrics"]:
             by_metric.setdefault(metric["metric"], []).append(metric)
+    stopped = [after for result in done if (after := result.get("stopped_after")) is not None]
     return [
         Result(
             row.name,
@@ -155,6 +160,7 @@ def _of_column(
             statistics.fmean(each["floor"] for each in judged),
             gate,
             seeds=len(judged),
+            stopped_after=max(stopped, default=None),
         )
         for name, judged in by_metric.items()
     ]

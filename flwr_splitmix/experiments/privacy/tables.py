@@ -95,6 +95,8 @@ def _cell(own: Sequence[Result], matrix: Matrix) -> str:
         return "n/a"
     main = shown(own, matrix)
     doubt = "" if main.passed_gate else " (?)"
+    if main.stopped_after is not None:
+        doubt += " (stopped)"
     between = f"[{number(main.low)}, {number(main.high)}]"
     return f"{number(main.value)} {between} / {number(main.floor)}{doubt}"
 

@@ -113,9 +113,21 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
         trial_steps=size.trial_steps,
         seed=cell.seed,
     )
-    scored, kept = score(attack, guess, case, public, None, scale=size.name, seed=cell.seed)
+    scored, kept = score(
+        attack,
+        guess,
+        case,
+        public,
+        None,
+        scale=size.name,
+        seed=cell.seed,
+        stopped_after=budget.stopped_after,
+    )
     keep(cell.folder(place), kept, scored.rows)
-    return {"metrics": [measure.to_json() for measure in scored.measures]}
+    return {
+        "stopped_after": kept.stopped_after,
+        "metrics": [measure.to_json() for measure in scored.measures],
+    }
 
 
 def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
@@ -133,7 +145,9 @@ def _same(cell: MatrixCell, place: Place) -> dict[str, Any] | None:
         None,
     )
     result = None if twin is None else replace(cell, column=twin).result(place)
-    return None if result is None or result["state"] != "done" else {"metrics": result["metrics"]}
+    if result is None or result["state"] != "done":
+        return None
+    return {"stopped_after": result.get("stopped_after"), "metrics": result["metrics"]}
 
 
 def _search(row: Row, place: Place) -> str:

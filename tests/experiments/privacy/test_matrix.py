@@ -136,6 +136,7 @@ def test_results_are_means_over_seeds_with_their_widest_interval(tmp_path: Path)
     assert of(made, "PSL", "none").value == pytest.approx(0.55)
     assert json.loads(json.dumps([r.to_json() for r in made]))[0].keys() == {
         "method", "attack", "adversary", "metric", "value", "low", "high", "floor", "passed_gate",
+        "stopped_after",
     }  # fmt: skip
     text = to_markdown(made)
     assert text.startswith("| method | seeds | top-1 | uplink/epoch | decoder, server |\n")
@@ -206,9 +207,23 @@ def test_two_rows_run_through_and_only_once(tmp_path: Path) -> None:
     top1 = of(made, "PSL", "none")
     assert 0 <= (top1.value or -1) <= 1
     assert not any(r.value is not None and math.isnan(r.value) for r in made)
+    assert all(r.stopped_after is None for r in made)
     samples = next(c.folder(place) for c in cells if c.column.attack == "linear")
     table = pq.read_table(next(samples.rglob("samples.parquet")))
     assert set(table["trained"].to_pylist()) == {True, False}
+
+
+def test_an_attack_that_its_time_limit_ended_is_marked(tmp_path: Path) -> None:
+    """It stood in the table like one of full effort."""
+    place = place_in(tmp_path)
+    place = replace(place, size=replace(SIZES["smoke"], seconds=0.0))
+    cells = choose("PSL:decoder", [0])
+    assert not run_tasks(tasks_of(cells, place), place, apart=False, on_progress=lambda _: None)
+    made = results(cells, place)
+    (seconds,) = {r.to_json()["stopped_after"] for r in made if r.attack == "decoder"}
+    assert seconds >= 0  # also where the upper segment gets the same
+    (row,) = [line for line in to_markdown(made).splitlines() if line.startswith("| PSL")]
+    assert all(cell.endswith(" (stopped) ") for cell in row.split("|")[4:-1])
 
 
 @pytest.mark.parametrize(("apart", "said"), [(False, "there is no"), (True, "this failed before:")])

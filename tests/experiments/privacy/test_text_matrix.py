@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -108,6 +109,7 @@ def test_cells_run_through_and_only_once(place: Place) -> None:
     assert not failures
     assert not tasks_of(cells, place)
     made = results(cells, place)
+    assert all(r.stopped_after is None for r in made)
     plain = of(made, "USplitSL", "vocabulary")
     assert plain.passed_gate
     assert plain.floor is not None
@@ -253,14 +255,25 @@ def test_a_matrix_of_which_nothing_was_run_says_where_and_what_to_do(tmp_path: P
     assert (json.loads(done.stdout), done.stderr) == ([], "")
 
 
+def test_an_attack_that_its_time_limit_ended_is_marked(place: Place) -> None:
+    hurried = replace(place, size=replace(SMOKE, seconds=0.0))
+    cells = choose("USplitSL:tag", [1], TEXTS)
+    assert not run_tasks(tasks_of(cells, hurried), hurried, apart=False, on_progress=lambda _: None)
+    made = [r for r in results(cells, hurried) if r.attack == "tag"]
+    assert made
+    assert all((r.stopped_after or -1) >= 0 for r in made)
+    assert "(stopped)" in to_markdown(made, TEXTS).splitlines()[2]
+
+
 def test_the_command_runs_cells_in_processes_and_prints_them(tmp_path: Path) -> None:
     command = ["attack", "matrix", "texts", "--cells", "USplitSL:vocabulary"]
     done = CliRunner().invoke(app, [*command, "--format", "json", "--run-dir", str(tmp_path)])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert {tuple(one) for one in said} == {
-        ("method", "attack", "adversary", "metric", "value", "low", "high", "floor", "passed_gate")
-    }
+        ("method", "attack", "adversary", "metric", "value", "low", "high", "floor", "passed_gate",
+         "stopped_after")
+    }  # fmt: skip
     (words,) = [one for one in said if one["metric"] == "token accuracy"]
     assert words["passed_gate"] is True
     assert (words["method"], words["attack"]) == ("USplitSL", "vocabulary")

@@ -151,8 +151,10 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
         victim.public_releases,
     )
     attack = text_attacks()[cell.column.attack]()
-    attack.fit(view, texts.public, Budget(size.name, seconds=size.seconds), seed=cell.seed)
+    budget = Budget(size.name, seconds=size.seconds)
+    attack.fit(view, texts.public, budget, seed=cell.seed)
     guesses = attack.run(view)
+    stopped_after = budget.stopped_after
     floors = TextFloors(base, texts.public, begin, seed=cell.seed)
     scored = score_texts(guesses, released.origins, floors, texts.tokenizer.decode, seed=cell.seed)
     samples = [{**one, "trained": one["text"] < len(texts.trained)} for one in scored.rows]
@@ -160,6 +162,7 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
     write_rows(cell.folder(place) / "samples.parquet", samples)
     return {
         "texts": len(scored.rows),
+        "stopped_after": stopped_after,
         "metrics": [measure.to_json() for measure in scored.measures],
     }
 
