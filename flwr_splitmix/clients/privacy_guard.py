@@ -18,6 +18,7 @@ from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.accounting import covered, earlier_releases, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger
+from flwr_splitmix.privacy.client_ledger import ClientLedger
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.journal import JournalError, reason_of
 from flwr_splitmix.privacy.ledger_file import LedgerFile
@@ -104,7 +105,7 @@ class PrivacyGuard:
         first_weights: FirstWeights | None = None,
     ) -> None:
         self.budget = budget
-        self._own_ledger = Ledger(budget.relation, records)
+        self._own_ledger = ClientLedger(budget.relation, records)
         self.spent = False
         """Whether a release was refused."""
         self._file = file
@@ -342,7 +343,7 @@ class PrivacyGuard:
         return {"ledger": self.ledger.state_dict(), "spent": self.spent}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`, unless the node keeps its own file, which takes precedence."""
+        """Go on from `state`, unless the node keeps its own file, which takes precedence."""
         if self._file is None:
             self.ledger.load_state_dict(state["ledger"])
-            self.spent = bool(state["spent"])
+            self.spent |= bool(state["spent"])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flwr_splitmix.privacy.analytic import gaussian_epsilon
+from flwr_splitmix.privacy.client_ledger import ClientLedger
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.ledger import Charge, Ledger
 from flwr_splitmix.privacy.statement import Statement
@@ -55,7 +56,7 @@ class TextLedger:
         if before != number:
             raise ValueError(f"the ledger of {kind} texts is of {before}, but there are {number}")
         if kind not in self._ledgers:
-            self._ledgers[kind] = Ledger("replace", number)
+            self._ledgers[kind] = ClientLedger("replace", number)
 
     def charge(
         self,
@@ -109,7 +110,7 @@ class TextLedger:
         return {kind: ledger.state_dict() for kind, ledger in self._ledgers.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore `state`, for the same texts.
+        """Go on from `state`, for the same texts.
 
         Kinds that this round has no texts of, as on a node that lacks its test set, count on.
 

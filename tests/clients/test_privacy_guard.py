@@ -210,6 +210,32 @@ def test_a_restored_client_goes_on_with_its_ledger_and_stays_stopped() -> None:
     assert ask(last, 0, mask(1)) == {"budget-spent": True}
 
 
+def test_a_state_that_a_client_goes_on_with_forgets_nothing_that_it_has_sent_since() -> None:
+    """What another run had spent in between was forgotten."""
+    budget = PrivacyBudget(delta=DELTA, max_epsilon=allowing(6.5 * cost(3)))
+    one = client_of(privacy=budget)
+    kept = []
+    for passed in range(2):
+        for number in range(3):  # a pass
+            ask(one, 3 * passed + number, mask(3))
+        kept.append(json.loads(json.dumps(one.state()[1], allow_nan=False)))
+    assert spent(one) == pytest.approx(epsilon(2 * cost(3)))
+    for meta in kept:  # its own earlier states
+        one.restore(one.state()[0], meta)
+        assert spent(one) == pytest.approx(epsilon(2 * cost(3)))
+    other = client_of(privacy=budget)  # of another process, which had sent one pass
+    for number in range(3):
+        ask(other, number, mask(3))
+    for _ in range(2):  # the second time it has it already
+        other.restore(one.state()[0], kept[1])
+        assert spent(other) == pytest.approx(epsilon(3 * cost(3)))
+    assert other.guard is not None
+    other.guard.spent = True
+    other.restore(one.state()[0], kept[0])
+    assert spent(other) == pytest.approx(epsilon(4 * cost(3)))  # rather too much
+    assert ask(other, 3, mask(1)) == {"budget-spent": True}
+
+
 def test_the_state_of_another_ledger_is_refused() -> None:
     client = client_of()
     ask(client, 0, mask(3))

@@ -165,6 +165,7 @@ def test_a_state_with_a_note_of_another_version_has_no_epsilon() -> None:
     ledger.open({"train": 2})
     state = ledger.state()
     state["train"]["notes"] = ["leftover"]
+    ledger = TextLedger()
     ledger.restore(state)
     assert ledger.epsilon(1e-5) == ledger.statement(1e-5).epsilon == math.inf
 

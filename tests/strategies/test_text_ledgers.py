@@ -66,6 +66,18 @@ def test_a_resumed_run_charges_the_round_in_which_it_was_interrupted(
     assert sent.epsilon <= clients[0].epsilon * (1 + 1e-9)
 
 
+def test_a_run_that_goes_on_forgets_nothing_of_the_run_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = text_toy("DPForwardSL", clients=1, tests=6)
+    sent = Sent(toy.examples, monkeypatch)
+    run, between = (Run.create({}, name="dp", home=tmp_path) for _ in range(2))
+    clients = toy.clients_for(repeatable_secrets=False)
+    for home, rounds in ((run, 1), (between, 2), (run, 2)):
+        strategy_of(toy, Run.open(home.id, home=tmp_path)).fit(clients, rounds)
+    assert clients[0].epsilon == pytest.approx(sent.epsilon)
+
+
 class HostDies(Observer):
     """Replaces client 0 in the middle of round 2 by one that knows nothing, as a new host has."""
 

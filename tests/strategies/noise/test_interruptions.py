@@ -21,7 +21,7 @@ from flwr_splitmix.strategies import (
     SplitStrategy,
 )
 from flwr_splitmix.testing.resume import InterruptionError, StopIn
-from flwr_splitmix.testing.toy import Toy
+from flwr_splitmix.testing.toy import Toy, sgd
 from tests.strategies.noise.honest import (
     E_S,
     E_Y,
@@ -147,6 +147,18 @@ def test_two_interruptions_of_one_round_are_charged_twice(tmp_path: Path) -> Non
         assert outcome.slopes(client) == pytest.approx((1 + 3) * (E_S + E_Y))
         assert truth(sent, client) == pytest.approx(outcome.by_client(client))
     check_order(outcome, range(4))
+
+
+def test_a_run_that_goes_on_forgets_nothing_of_the_run_in_between(tmp_path: Path) -> None:
+    """The clients' ledgers became those of the first run's end."""
+    home, sent = new_run(tmp_path), Sent()
+    first = run(noised(DPSL), rounds=1, run=home, sent=sent)
+    options: dict[str, Any] = {"noise": NOISE, "optimizer": sgd(0.1), "device": "cpu"}
+    DPSL(TOY.upper(), **options, seed=3).fit(first.clients, 2)
+    DPSL(TOY.upper(), **options, run=Run.open(home.id, home=tmp_path)).fit(first.clients, 2)
+    for client in range(4):
+        assert truth(sent, client) == pytest.approx(epsilon(4 * (E_S + E_Y)))
+        assert first.by_client(client) == pytest.approx(truth(sent, client))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,0 +1,45 @@
+"""A client's ledger in memory, which no state that it goes on with makes shrink."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from flwr_splitmix.privacy.events import Relation
+from flwr_splitmix.privacy.ledger import Ledger
+
+
+class ClientLedger(Ledger):
+    """A ledger that outlives runs with its client, and is kept with the client's state.
+
+    A run that goes on has the ledger of its last round, which lacks what other runs have spent
+    since. So a state that this ledger has returned or taken before changes nothing. To any other
+    state it adds its own sum, charged to every record: too much perhaps, never too little.
+
+    Parameters
+    ----------
+    relation, records
+        As for `Ledger`.
+    """
+
+    def __init__(self, relation: Relation = "replace", records: int | None = None) -> None:
+        super().__init__(relation, records)
+        self._id = secrets.token_hex(8)
+        self._taken = b""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as JSON values, which say that they are this ledger's."""
+        return {**super().state_dict(), "of": self._id}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; errors as for `Ledger`."""
+        digest = sha256(json.dumps(state, sort_keys=True).encode()).digest()
+        if state.get("of") == self._id or digest == self._taken:
+            return
+        spent = self.total()
+        super().load_state_dict(state)
+        self.post(spent)
+        self._taken = digest
