@@ -44,7 +44,7 @@ class GuardedClient(Client):
 
     def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
         self.privacy = privacy
-        self._mixes = ""  # what was seen to mix examples
+        self._mixes = ""  # by what examples were seen to change each other's smashed data
         self._begun_at = 0
         self._uncovered: Channel | None = None
         """What left first without an epsilon while there was no guard; more changes no number."""
@@ -95,7 +95,7 @@ class GuardedClient(Client):
         records = self.batches.examples
         file = None if self._node is None else self._node.open(records, budget)
         guard = PrivacyGuard(budget, records, self.segment, file, self._first_weights)
-        guard.across_batch = bool(self._whole_batch)
+        guard.across_batch = self._whole_batch
         if self._uncovered is not None:
             guard.expose(self._uncovered)
         return guard
@@ -125,7 +125,7 @@ class GuardedClient(Client):
 
     @property
     def _whole_batch(self) -> str:
-        """The layers by which examples change each other's smashed data; "" if there are none."""
+        """By what examples change each other's smashed data; "" if by nothing."""
         return needs_whole_batch(self.segment) or self._mixes
 
     def _find_mixing_layers(self, inputs: Tensor, *, again: bool) -> bool:
@@ -155,7 +155,7 @@ class GuardedClient(Client):
         if found:
             self._mixes = found
             if self.guard is not None:
-                self.guard.across_batch = True
+                self.guard.across_batch = found
         return found is not None
 
     def _admit_evaluation(self) -> None:

@@ -114,8 +114,8 @@ class PrivacyGuard:
         self._round: Order | None = None
         self._held_before = 0  # times that the node's file has this round
         self._begins: int | None = None  # where it begins, until its first charge
-        self.across_batch = False
-        """Whether a record changes the uploads of others in its batch."""
+        self.across_batch = ""
+        """By what a record changes uploads of others, if it does."""
 
     @property
     def ledger(self) -> Ledger:
@@ -180,7 +180,8 @@ class PrivacyGuard:
         """
         if self._bounds:
             asked = [share for share in shares if share is not None]
-            self._check_bounded([release_of(share, 1, 1) for share in asked if not covered(share)])
+            releases = [release_of(share, 1, 1) for share in asked if not covered(share)]
+            self._check_bounded([*releases, *self._of_segment])
 
     def admit(
         self,
@@ -268,9 +269,10 @@ class PrivacyGuard:
         alone.charge(*events)
         because = alone.statement(self.budget.delta).unbounded_because
         if because:
+            here = f" (here: {self.across_batch})" if self.across_batch else ""
             raise ClientError(
                 f"this client has {self._allowance}, and what is asked of it has no epsilon: "
-                f"{'; '.join(because)}"
+                f"{'; '.join(because)}{here}"
             )
 
     @property
@@ -334,9 +336,11 @@ class PrivacyGuard:
             events.append(Exposure("gradients"))
         if self._trainable:
             events.append(Exposure("training"))
-        if self.across_batch:
-            events.append(Exposure("batch-norm"))
-        return events
+        return events + self._of_segment
+
+    @property
+    def _of_segment(self) -> list[Event]:
+        return [Exposure("batch-norm")] if self.across_batch else []
 
     def state(self) -> dict[str, Any]:
         """Return the ledger, and whether the budget is spent, as plain values."""

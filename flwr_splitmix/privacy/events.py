@@ -27,8 +27,8 @@ UNBOUNDED = {
     "resolution": "noise below the resolution of float32 next to what it should hide",
     "plain": "uploads without noise, by which an earlier strategy or run was trained",
     "evaluation": "evaluation without noise on data not declared public",
-    "batch-norm": "BatchNorm, or another layer across the batch, in the lower segment: a record "
-    "changes its whole batch's smashed data",
+    "batch-norm": "BatchNorm, or another layer across the batch, or a buffer that examples change, "
+    "in the lower segment: a record changes the smashed data of others",
     "uncounted": "uploads that no plan asked for and no ledger can count",
     "unknown": "something that another version of the package noted and this one does not know",
 }
@@ -170,7 +170,7 @@ class Exposure:
         "plain", "evaluation", "uncounted" and "batch-norm" make epsilon infinite; the others are
         stated in words next to it (see `UNBOUNDED` and `OUTSIDE`). Record "training" whenever the
         lower segment learns from the client's own records, and "batch-norm" whenever an example
-        of a batch can change what it makes of another: by BatchNorm, by a shuffle.
+        can change what it makes of another: by BatchNorm, a shuffle, a running mean.
 
     Raises
     ------

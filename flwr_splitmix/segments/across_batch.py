@@ -65,8 +65,8 @@ def enough_values(segment: str) -> Iterator[None]:
 
 def mixes_examples(
     segment: nn.Module, inputs: Tensor, *others: Tensor, renewed: bool = True
-) -> bool | None:
-    """Return whether an example's output in training changes with the others of its batch.
+) -> str | None:
+    """Return what makes an example's output in training change with other examples.
 
     Finds what `needs_whole_batch` cannot see, such as attention over the batch
     (`nn.TransformerEncoderLayer` without `batch_first`), a GRU over it or `F.batch_norm`. A copy of
@@ -77,7 +77,9 @@ def mixes_examples(
     each example is missing from one. This is done twice: with the segment's weights on the inputs,
     rolled in the second batch, and with random weights on random inputs. So a layer is hidden
     neither by a closed gate, nor by weights that somebody chose, nor by examples that are all
-    alike. Torch's random generators are left as they were.
+    alike. A buffer that a call leaves otherwise after other examples, such as a running mean, is
+    found, too: by it, they change outputs of later batches. Torch's random generators are left as
+    they were.
 
     Parameters
     ----------
@@ -91,9 +93,10 @@ def mixes_examples(
 
     Returns
     -------
-    Whether it does under any of these weights. None if it cannot be told, which a warning says: if
-    the segment cannot be copied or fails with random weights, or if its outputs differ from call to
-    call although the generators are seeded.
+    A layer across the batch or the name of a buffer, in words; "" if there is none under any of
+    these weights. None if it cannot be told, which a warning says: if the segment cannot be copied
+    or fails with random weights, or if its outputs or buffers differ from call to call although the
+    generators are seeded.
     """
     rows = torch.arange(max(len(inputs), FEW), device=inputs.device) % len(inputs)
     batch, others = inputs[rows], tuple(each[rows] for each in others)
@@ -123,7 +126,7 @@ def mixes_examples(
 def mixing_layers(
     segment: nn.Module, inputs: Tensor, *others: Tensor, renewed: bool = True
 ) -> str | None:
-    """Return the kind of layers by which examples of a batch change each other's outputs.
+    """Return the kind of layers or the buffer by which examples change each other's outputs.
 
     It is found by name (`needs_whole_batch`), else by a trial; parameters as for `mixes_examples`.
 
@@ -131,12 +134,7 @@ def mixing_layers(
     -------
     "" if there are none; None if it cannot be told.
     """
-    if layer := needs_whole_batch(segment):
-        return layer
-    mixes = mixes_examples(segment, inputs, *others, renewed=renewed)
-    if mixes is None:
-        return None
-    return _UNNAMED if mixes else ""
+    return needs_whole_batch(segment) or mixes_examples(segment, inputs, *others, renewed=renewed)
 
 
 def _has_halves(segment: nn.Module) -> bool:
@@ -148,7 +146,7 @@ def _has_halves(segment: nn.Module) -> bool:
 
 def _tried(
     segment: nn.Module, inputs: Tensor, others: Sequence[Tensor], renewed: bool
-) -> tuple[bool | None, str]:
+) -> tuple[str | None, str]:
     """Try a segment, whose weights are then lost; return the answer, or None and the reason."""
     # Rolled the other way, half of the examples would be in every mixture, though elsewhere.
     exchanged = inputs, inputs.roll(-1, 0)
@@ -156,9 +154,9 @@ def _tried(
     drawn = _draw_like(inputs)
     pairs = [drawn, exchanged] if alike else [exchanged, drawn]
     # Whether it can be told is asked of random weights: with a server's, it could tell of examples.
-    mixes = bool(_first_answer(segment, pairs, others)[0])
-    if mixes or not renewed:
-        return mixes, ""
+    found = _first_answer(segment, pairs, others)[0] or ""
+    if found or not renewed:
+        return found, ""
     _renew(segment, inputs.device)
     answer, why = _first_answer(segment, [drawn, exchanged], others)
     return answer, f"with random weights, {why}"
@@ -170,41 +168,50 @@ class _UntoldError(Exception):
 
 def _first_answer(
     segment: nn.Module, pairs: Sequence[tuple[Tensor, Tensor]], others: Sequence[Tensor]
-) -> tuple[bool | None, str]:
+) -> tuple[str | None, str]:
     """Return the answer of the first pair of batches that gives one, or why the last gave none."""
     why = ""
     for inputs, replacements in pairs:
         try:
-            return _mixes(segment, inputs, replacements, others), ""
+            return _found(segment, inputs, replacements, others), ""
         except Exception as error:  # the weights or inputs may not be what the segment can take
             why = str(error)
     return None, why
 
 
-def _mixes(
+def _found(
     segment: nn.Module, inputs: Tensor, replacements: Tensor, others: Sequence[Tensor]
-) -> bool:
-    """Replace half of the examples at a time, and return whether outputs of others change.
+) -> str:
+    """Replace half of the examples at a time, and return what makes outputs of others change.
 
-    All batches have one shape, so kernels round the outputs of unchanged examples alike.
+    All batches have one shape, so kernels round the outputs of unchanged examples alike. Every call
+    finds the buffers as the first one did, or made them.
 
     Raises
     ------
     _UntoldError
         If the outputs do not show it.
     """
-    kept = {name: buffer.clone() for name, buffer in segment.named_buffers()}
+    kept = _buffers_of(segment)
+    changed: set[str] = set()
 
     def run(batch: Tensor) -> Tensor:
         for name, buffer in segment.named_buffers():  # a call may change them for the next
-            was = kept.get(name, buffer)
-            if was.shape == buffer.shape and not torch.equal(was, buffer):
-                buffer.copy_(was)
+            if name not in kept:
+                kept[name] = buffer.clone()
+            elif not torch.equal(kept[name], buffer):
+                changed.add(name)
+                if kept[name].shape == buffer.shape:
+                    buffer.copy_(kept[name])
         with torch_seed(batch.device, 0), seeded_as_torch(), seeded_secrets():
             outputs = segment(batch.clone(), *others)
         if not isinstance(outputs, Tensor) or not outputs.dim() or len(outputs) != len(batch):
             raise _UntoldError("it does not return a tensor with a row for each example")
         return outputs.clone()  # it may be a buffer
+
+    def left_by(batch: Tensor) -> dict[str, Tensor]:
+        run(batch)
+        return _buffers_of(segment)
 
     if torch.equal(inputs, replacements):
         raise _UntoldError("it fails on other inputs than these, which are all alike")
@@ -220,10 +227,25 @@ def _mixes(
             _agree(_joined(before, after, half), run(_joined(inputs, replacements, half)))
             for half in halves
         ):
-            return False
+            if not changed:
+                return ""
+            one, other, again = left_by(inputs), left_by(replacements), left_by(inputs)
+            if any(not _same(one[name], again[name]) for name in changed):
+                raise _UntoldError("its buffers differ from call to call")
+            names = sorted(name for name in changed if not _same(one[name], other[name]))
+            return f"the buffer {names[0]!r} that examples change" if names else ""
         if not _agree(before, run(inputs)):
             raise _UntoldError("its outputs differ from call to call")
-        return True
+        return _UNNAMED
+
+
+def _buffers_of(segment: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in segment.named_buffers()}
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two buffers are equal; what is NaN in both is."""
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _joined(one: Tensor, other: Tensor, chosen: Tensor) -> Tensor:

@@ -168,6 +168,35 @@ def test_no_epsilon_is_kept_for_texts_that_move_each_other_in_a_whole_batch(
         client.attach(ORDER, None)
 
 
+class Remembering(nn.Module):
+    """Subtracts a mean of the batches before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("before", torch.zeros(()).double())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = inputs - self.get_buffer("before")
+        self.get_buffer("before").copy_(inputs.mean())
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("hiding", "part"), [(DPForward, "head"), (DPSGD, "head"), (DPSGD, "tail")]
+)
+def test_no_epsilon_is_kept_for_texts_that_move_those_of_later_batches(
+    hiding: Callable[[], Hiding], part: str
+) -> None:
+    ends: dict[str, nn.Module] = {"head": TOY.head(), "tail": TOY.tail()}
+    ends[part] = Over(ends[part], Remembering())
+    client = UShapeClient(
+        ends["head"], ends["tail"], TOY.texts(0, 6), batch_size=4, device="cpu", hiding=hiding()
+    )
+    why = r"the buffer '\S*before' that examples change, by which a text .* there is no epsilon"
+    with pytest.raises(ClientError, match=f"the {part} has {why}"):
+        client.attach(ORDER, None)
+
+
 class Gated(nn.Module):
     """Centres under one weight only, which is no random one."""
 

@@ -163,6 +163,49 @@ def test_an_example_that_moves_only_those_behind_it_leaves_no_epsilon(
     assert spent(client) == 0
 
 
+class Remembering(nn.Module):
+    """Subtracts a mean of the batches before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("before", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = inputs - self.get_buffer("before")
+        if self.training:
+            self.get_buffer("before").copy_(inputs.detach().mean())
+        return outputs
+
+
+def test_a_buffer_that_carries_a_record_to_later_batches_leaves_no_epsilon() -> None:
+    """It moved uploads of others by any number of sigmas, though no weight was trained."""
+    segment, data = client_of().segment, client_of().batches.data
+    segment.norm = Remembering()
+    segment.requires_grad_(False)
+    for limit, said in ((1e9, "max_epsilon"), (None, "")):
+        budget = PrivacyBudget(delta=DELTA, max_epsilon=limit)
+        client = SplitClient(segment, data, batch_size=TOY.batch, privacy=budget, device="cpu")
+        assert client.attach(ORDER, None)["batch-norm"] is True
+        if said:
+            why = r"has no epsilon: BatchNorm, .* \(here: the buffer 'norm.before' that examples"
+            with pytest.raises(ClientError, match=f"{said}.*{why}"):
+                ask(client, 0, mask(3))
+            assert spent(client) == 0
+        else:
+            ask(client, 0, mask(3))
+            assert spent(client) == math.inf
+
+
+def test_a_refused_batch_leaves_nothing_in_running_statistics() -> None:
+    """Evaluation on public data, which needs no noise, then told the batch's mean."""
+    budget = PrivacyBudget(delta=DELTA, max_epsilon=1e9)
+    client = client_of(toy=replace(TOY, batch_norm=True), privacy=budget)
+    before = {name: value.clone() for name, value in client.weights().items()}
+    with pytest.raises(ClientError, match="BatchNorm"):
+        ask(client, 0, mask(3))
+    assert all(torch.equal(value, before[name]) for name, value in client.weights().items())
+
+
 class Centred(nn.Module):
     """Centres batches of one size."""
 
