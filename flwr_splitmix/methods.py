@@ -196,8 +196,9 @@ METHODS: tuple[Method, ...] = (
         up="as USplitSL; hidden states, not gradients, have an [epsilon](language.md#dp-forward)",
         protects="texts, labels, logits",
         epsilon="a client's messages about one text, in training and evaluation; not gradients "
-        "returned to the trunk, lengths of texts, what a text did to a head that learns, or heads "
-        "and tails that are averaged or exported (docs/language.md of flwr-splitmix)",
+        "returned to the trunk, lengths of texts, mean losses and scores, what a text did to a "
+        "head that learns, or heads and tails that are averaged or exported (docs/language.md of "
+        "flwr-splitmix)",
     ),
     Method(
         name="NoPeekSL", module="text_defences", shape="U", mixer="NoPeek",
@@ -218,7 +219,7 @@ METHODS: tuple[Method, ...] = (
         protects="texts, labels, logits",
         epsilon="the weights of a client's head and tail, about one training text, as long as the "
         "trunk does not change; not messages, gradients returned to the trunk, lengths of texts, "
-        "or a trunk that learns (docs/language.md of flwr-splitmix)",
+        "mean losses and scores, or a trunk that learns (docs/language.md of flwr-splitmix)",
     ),
 )  # fmt: skip
 """All methods, in the order in which they are listed everywhere."""

@@ -163,8 +163,9 @@ class GraphlessExchanges(Client):
 
         If the hiding accounts for what is sent, there are also "epsilons": by name, what has been
         spent until now, with this evaluation. Of the texts only the means leave the client, never
-        the score of a single one. They hide the labels from a server that follows the protocol: one
-        that chooses the trunk's outputs can write the labels as digits of the mean loss.
+        the score of a single one. That hides no labels: a server that has the tail finds those that
+        give the mean loss, at least of few texts, and one that chooses the trunk's outputs can
+        write the labels as its digits.
         """
         scores = self._evaluation.finish(kind)
         epsilons = {n: own for n, own in self.hiding.metrics().items() if n.startswith(EPSILON)}

@@ -390,13 +390,16 @@ class UShapeClient(GraphlessExchanges):
         """End the round: drop the graph and return head, tail and metrics.
 
         "train-loss" is the mean over batches with a label to predict; without any there is none.
+        Nor is there if an epsilon is kept and the tail alone learns: labels could be read from it,
+        and nothing else that leaves in training tells of them.
         """
         metrics: dict[str, int | float] = {
             "num-examples": self.batches.examples,
             "num-steps": self.steps,
         }
         if self._losses:
-            metrics["train-loss"] = sum(self._losses) / len(self._losses)
+            if self.learns == "all" or not self.hiding.accounts:
+                metrics["train-loss"] = sum(self._losses) / len(self._losses)
         elif self.steps:
             log.warning(
                 "client %d: no text of round %d had a label to predict, so it has no loss",

@@ -23,16 +23,20 @@ from flwr_splitmix.values import check_choice, real_number, whole_number
 Sensitivity = Literal["replace", "published"]
 
 
-def outside_of(*, head_learns: bool, returns: bool, averaged: bool) -> tuple[Channel, ...]:
+def outside_of(
+    *, head_learns: bool, returns: bool, averaged: bool, losses: bool
+) -> tuple[Channel, ...]:
     """Return what DP-Forward's epsilon does not cover.
 
     Parameters
     ----------
-    head_learns, returns, averaged
-        Whether the head learns, gradients are returned to the trunk, and head and tail leave.
+    head_learns, returns, averaged, losses
+        Whether the head learns, gradients are returned to the trunk, head and tail leave, and mean
+        losses or scores of private texts do.
     """
     channels: dict[Channel, bool] = {
         "lengths": True,
+        "losses": losses,
         "head": head_learns,
         "returned-gradients": returns,
         "ends": averaged,
@@ -118,6 +122,7 @@ class DPForward(Hiding):
             head_learns=any(p.requires_grad for p in self.side.head.parameters()),
             returns=kind == "train" and self.side.returns,
             averaged=self.side.averaged,
+            losses=kind != "train" or self.side.returns,  # `UShapeClient.release`
         )
         self.ledger.charge(kind, records, self.shift, attempt=self.side.attempt, outside=outside)
 

@@ -25,7 +25,7 @@ from flwr_splitmix.words import counted
 if TYPE_CHECKING:
     from flwr_splitmix.hiding.text_gradients import TextGradients
 
-OUTSIDE: tuple[Channel, ...] = ("messages", "returned-gradients", "lengths", "trunk")
+OUTSIDE: tuple[Channel, ...] = ("messages", "returned-gradients", "lengths", "losses", "trunk")
 """What leaves a client that trains by DP-SGD without being covered by epsilon."""
 
 

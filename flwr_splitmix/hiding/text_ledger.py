@@ -91,7 +91,7 @@ class TextLedger:
         return max((exact_epsilon(ledger, delta) for ledger in self._ledgers.values()), default=0.0)
 
     def statement(self, delta: float) -> Statement:
-        """Return epsilon with its explanations.
+        """Return epsilon with its explanations, which are of all kinds of texts.
 
         Raises
         ------
@@ -102,8 +102,14 @@ class TextLedger:
             raise RuntimeError("no round has begun, so there is no ledger")
         worst = max(self._ledgers.values(), key=lambda ledger: exact_epsilon(ledger, delta))
         epsilon = exact_epsilon(worst, delta)
-        said = worst.statement(delta)
-        return replace(said, epsilon=epsilon, smashed=epsilon, order=None)
+        outside = (word for own in self._ledgers.values() for word in own.statement(delta).outside)
+        return replace(
+            worst.statement(delta),
+            epsilon=epsilon,
+            smashed=epsilon,
+            order=None,
+            outside=tuple(dict.fromkeys(outside)),
+        )
 
     def state(self) -> dict[str, Any]:
         """Return all ledgers as JSON values."""

@@ -47,6 +47,7 @@ OUTSIDE = {
 OUTSIDE_OF_TEXTS = {
     "returned-gradients": "gradients returned to the trunk, which depend on texts and labels",
     "lengths": "the lengths of texts, which masks tell",
+    "losses": "mean losses and scores, sent without noise, from which labels can be read",
     "head": "what a text did to the head, which shows in messages of other texts",
     "messages": "messages to the trunk, which carry texts without noise",
     "ends": "heads and tails sent to be averaged",
@@ -57,7 +58,7 @@ OUTSIDE_OF_TEXTS = {
 
 Channel = Literal[
     "plain", "evaluation", "uncounted", "gradients", "lower-segments", "training", "batch-norm",
-    "returned-gradients", "lengths", "head", "messages", "ends", "trunk",
+    "returned-gradients", "lengths", "losses", "head", "messages", "ends", "trunk",
 ]  # fmt: skip
 
 

@@ -73,7 +73,11 @@ def test_what_is_not_covered_is_said() -> None:
     (said,) = remarks(aggregator="FedAvg")
     for words in ("lengths of texts", "did to the head", "gradients returned", "heads and tails"):
         assert words in said
+    assert "mean losses and scores" in said
+    assert "mean losses and scores" in remarks(strategy="DPSGDSL")[0]
     (said,) = remarks(learns="tail")
+    assert "Not covered: the lengths of texts, which masks tell; mean losses and scores" in said
+    (said,) = remarks(learns="tail", evaluation="benchmark")
     assert "Not covered: the lengths of texts, which masks tell. Assumed" in said
 
 

@@ -61,17 +61,32 @@ def test_epsilon_can_be_asked_of_many_releases_together() -> None:
 
 
 def test_a_run_whose_tails_alone_learn_costs_what_was_asked_for() -> None:
-    """Three epochs: what leaves of a training text is three messages, and its length."""
+    """Three epochs: what leaves of a training text is three messages, and its length.
+
+    From the mean loss, which left, too, a server that has the first tail read all labels.
+    """
     toy = TextToy(clients=1, hiding=lambda: DPForward(epsilon=2.0, releases=3))
     strategy = DPForwardSL(toy.server(), device="cpu", evaluation="none")
     (client,) = toy.clients_for(strategy, learns="tail")
-    strategy.fit([client], 3)
+    result = strategy.fit([client], 3)
     assert client.epsilon == pytest.approx(2.0, rel=1e-9)
     hiding: Any = client.hiding
     said = str(hiding.statement())
-    assert "lengths of texts" in said
-    for word in ("gradients returned", "did to the head", "heads and tails"):
-        assert word not in said
+    assert said.endswith("Not covered: the lengths of texts, which masks tell")
+    assert list(result.train_metrics_clientapp[3]) == ["epsilon"]
+    assert strategy.rows[-1]["loss"] is None
+
+
+def test_scores_of_private_texts_are_not_covered_whoever_spends_most() -> None:
+    """A server that averages tails found labels that give the mean loss of few texts."""
+    toy = TextToy(clients=1, hiding=DPForward, tests=6)
+    strategy = DPForwardSL(toy.server(), device="cpu", evaluation="federated", steps_per_round=8)
+    (client,) = toy.clients_for(strategy, learns="tail")
+    strategy.fit([client], 1)
+    hiding: Any = client.hiding
+    trained, tested = (hiding.ledger._ledgers[kind].spent()[2] for kind in ("train", "federated"))
+    assert trained > tested  # so the number is that of a training text
+    assert "mean losses and scores, sent without noise" in str(hiding.statement())
 
 
 def test_a_text_is_clipped_as_a_whole_and_what_it_holds_behind_its_end_is_nothing() -> None:
@@ -141,7 +156,12 @@ def test_every_release_is_priced_text_by_text() -> None:
     assert strategy.rows[-1]["train_epsilon"] == pytest.approx(expected)
     said = str(hiding.statement())
     assert said.startswith(f"epsilon {expected:.4g} at delta 1e-05 when a record is replaced.")
-    for word in ("gradients returned to the trunk", "lengths of texts", "did to the head"):
+    for word in (
+        "gradients returned to the trunk",
+        "lengths of texts",
+        "did to the head",
+        "losses",
+    ):
         assert word in said
     # Two evaluations of 6 test texts.
     tests = hiding.ledger._ledgers["federated"]

@@ -97,13 +97,14 @@ def _noise_of(config: LanguageConfig, method: type[Hiding]) -> _Noise:
         sensitivity=config.sensitivity,
         releases=config.releases,
     )
-    learns = config.learns == "all"
+    learns, tests = config.learns == "all", config.evaluation_kind == "federated"
     outside = dp_forward.outside_of(
         head_learns=learns and (not config.adapted or "head" in config.adapted),
         returns=learns,
         averaged=config.averages,
+        losses=learns or tests,
     )
-    return _Noise(hiding.shift, 1, config.evaluation_kind == "federated", outside)
+    return _Noise(hiding.shift, 1, tests, outside)
 
 
 @dataclass(frozen=True)
