@@ -57,14 +57,13 @@ def predict(
     if second is not None and text is None:
         raise RunError("--second goes with --text")
     from flwr_splitmix.runs.export import predict as exported  # loads torch
-    from flwr_splitmix.runs.export.folder import read_facts
 
     as_json = format is PredictionFormat.json
     try:
         if text is None:
             names = [str(image) for image in images or ()]
             predictions = exported.classify_pictures(folder, images or ())
-        elif read_facts(folder).get("task") == "generation":
+        elif exported.answers_questions(folder):
             question = text if second is None else f"{text}\n{second}"
             said = exported.answer(folder, question, max_new_tokens=max_new_tokens)
             typer.echo(strict_json({"text": text, "answer": said}) if as_json else said)

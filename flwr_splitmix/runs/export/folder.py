@@ -24,12 +24,6 @@ _REPLACED = f".{FACTS}"
 FORMAT = 1
 """Version of that file's format. Readers refuse higher versions."""
 
-_NEEDED: dict[str, dict[str, type]] = {
-    "vision": {"segments": dict, "classes": list, "preprocessing": dict},
-    "language": {"task": str, "classes": list, "max_length": int, "max_new_tokens": int},
-}
-"""By kind of model, the facts that predictions need."""
-
 _TEMPLATES = "additional_chat_templates"
 """The only folder in an export: of a tokenizer with several templates."""
 
@@ -103,38 +97,24 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     (folder / FACTS).write_text(text, encoding="utf-8")
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
-    """Return the description of an exported model, with all that predictions need.
-
-    Raises
-    ------
-    ExportError
-        If the folder holds no description that this version can read, or it lacks a fact, or a
-        file of the model is no regular file.
-    """
-    facts = _described(folder)
-    kind = facts.get("kind")
-    needed = dict(_NEEDED.get(kind, {}) if isinstance(kind, str) else {})
-    if not needed:
-        raise ExportError(f"{folder / FACTS} has kind {kind!r:.80}; allowed are vision, language")
-    if facts.get("task") == "generation":
-        needed["prompt"] = str
-    for name, wanted in needed.items():
-        if not isinstance(facts.get(name), wanted):
-            raise ExportError(
-                f"{folder / FACTS} lacks {name!r}, or it has another type; export the run again"
-            )
+def check_files(folder: Path) -> None:
+    """Raise ExportError if a file of an exported model is no regular file."""
     for file in folder.iterdir():
         if _WRITTEN.fullmatch(file.name) and file.name != _TEMPLATES:
             try:
                 check_regular(file)
             except OSError as error:
-                raise _unreadable(file, error) from error
-    return facts
+                raise unreadable(file, error) from error
 
 
-def _described(folder: Path, name: str = FACTS) -> dict[str, Any]:
-    """Return a folder's description; raise ExportError if there is none of a known format."""
+def read_facts(folder: Path, name: str = FACTS) -> dict[str, Any]:
+    """Return the description of an exported model as it is, with a `format` that is known.
+
+    Raises
+    ------
+    ExportError
+        If the folder holds no description that this version can read.
+    """
     file = folder / name
     try:
         facts = read_json(file)
@@ -144,7 +124,7 @@ def _described(folder: Path, name: str = FACTS) -> dict[str, Any]:
             "export RUN FOLDER"
         ) from None
     except (OSError, ValueError) as error:
-        raise _unreadable(file, error) from error
+        raise unreadable(file, error) from error
     if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
         raise ExportError(f"{file} does not describe an exported model")
     if facts["format"] > FORMAT:
@@ -155,7 +135,8 @@ def _described(folder: Path, name: str = FACTS) -> dict[str, Any]:
     return facts
 
 
-def _unreadable(file: Path, reason: object) -> ExportError:
+def unreadable(file: Path, reason: object) -> ExportError:
+    """Return the error of a file of an exported model that cannot be read, with the remedy."""
     if isinstance(reason, PermissionError):
         return ExportError(f"cannot read {file}: {reason.strerror}; its owner may read it")
     return ExportError(f"cannot read {file}: {reason}; export the run again")
@@ -172,7 +153,7 @@ def _earlier(target: Path) -> list[Path]:
     description = FACTS if (target / FACTS).is_file() else _REPLACED
     if not (target / description).is_file():
         return []
-    files = _described(target, description).get("files", [])
+    files = read_facts(target, description).get("files", [])
     for name in files if isinstance(files, list) else [files]:
         if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\\0]", name):
             raise ExportError(
@@ -203,5 +184,5 @@ def _of_what(target: Path) -> str:
     """Describe the export in a folder; "" if there is none."""
     if not (target / FACTS).is_file():
         return ""
-    facts = _described(target)
+    facts = read_facts(target)
     return f" (run {facts.get('run')} after round {facts.get('round')} was exported to it)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -12,16 +12,23 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from flwr_splitmix.data import DataError
-from flwr_splitmix.data.errors import import_extra
-from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.data.texts.columns import check_characters
 from flwr_splitmix.data.texts.tokens import plain_tokens
-from flwr_splitmix.runs.export.folder import FACTS, ExportError, read_facts
-from flwr_splitmix.runs.export.vision import LOWER, UPPER, WHOLE
+from flwr_splitmix.runs.export.bounds import Weights, without_memory
+from flwr_splitmix.runs.export.description import (
+    LanguageDescription,
+    VisionDescription,
+    read_description,
+)
+from flwr_splitmix.runs.export.folder import FACTS, ExportError, unreadable
+from flwr_splitmix.runs.export.language import open_pretrained, positions_of
+from flwr_splitmix.runs.export.vision import LOWER, UPPER
 from flwr_splitmix.segments import SPLITS, SplitModel
 from flwr_splitmix.words import counted
 
 _BATCH = 64
+
+Of = TypeVar("Of", VisionDescription, LanguageDescription)
 
 
 class Likely(NamedTuple):
@@ -39,16 +46,7 @@ def load_segments(folder: Path) -> SplitModel:
     ExportError
         If the folder holds no vision model, or a file cannot be read.
     """
-    call = _facts(folder, "vision")["segments"]
-    try:
-        segments = SPLITS[call["made_by"]](**call["arguments"], seed=0)
-    except (KeyError, TypeError) as error:
-        raise ExportError(
-            f"{folder / FACTS} has segments that cannot be made ({error}); export the run again"
-        ) from error
-    for segment, name in zip(segments, (LOWER, UPPER), strict=True):
-        _load(segment, folder / name)
-    return segments
+    return _segments(folder, _described(folder, VisionDescription))
 
 
 def classify_pictures(folder: Path, pictures: Sequence[Path]) -> list[list[Likely]]:
@@ -63,15 +61,15 @@ def classify_pictures(folder: Path, pictures: Sequence[Path]) -> list[list[Likel
     DataError
         If an image cannot be read.
     """
-    facts = _facts(folder, "vision")
-    lower, upper = load_segments(folder)
-    steps = Preprocessing.from_facts(facts["preprocessing"])
+    described = _described(folder, VisionDescription)
+    lower, upper = _segments(folder, described)
+    steps = described.preprocessing
     results = []
     with torch.no_grad():
         for start in range(0, len(pictures), _BATCH):
             logits = upper(lower(steps.batch(pictures[start : start + _BATCH])))
-            likely = logits.sigmoid() if facts.get("multi_label") else logits.softmax(-1)
-            results += [_ranked(row, facts["classes"]) for row in likely]
+            likely = logits.sigmoid() if described.multi_label else logits.softmax(-1)
+            results += [_ranked(row, described.classes) for row in likely]
     return results
 
 
@@ -96,25 +94,33 @@ def classify_text(folder: Path, text: str, second: str | None = None) -> list[Li
     check_characters(text, "the text has")
     if second is not None:
         check_characters(second, "the second text has")
-    facts = _facts(folder, "language")
-    if facts.get("pairs", False) and second is None:
+    described = _described(folder, LanguageDescription)
+    if described.pairs and second is None:
         raise ExportError(
             f"{folder} holds a model that classifies pairs of sentences; give it the other one, "
             'too: --second "..."'
         )
-    if second is not None and not facts.get("pairs", False):
+    if second is not None and not described.pairs:
         raise ExportError(f"{folder} holds a model that learned no pairs; leave --second out")
-    model, tokenizer = _pretrained(folder, "AutoModelForSequenceClassification")
+    model, tokenizer = open_pretrained(
+        folder, "AutoModelForSequenceClassification", classes=len(described.classes)
+    )
     (ids,), _ = plain_tokens(
         [text],
         tokenizer,
-        max_length=facts["max_length"],
+        max_length=min(described.max_length, positions_of(model)),
         seconds=() if second is None else [second],
         long_texts="cut",
     )
     with torch.no_grad():
         logits = model(ids[None]).logits[0].float()
-    return _ranked(logits.softmax(-1), facts["classes"])
+    return _ranked(logits.softmax(-1), described.classes)
+
+
+def answers_questions(folder: Path) -> bool:
+    """Return whether an exported model generates text; raise ExportError as `load_segments`."""
+    described = read_description(folder)
+    return isinstance(described, LanguageDescription) and described.task == "generation"
 
 
 def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) -> str:
@@ -133,17 +139,26 @@ def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) ->
         If the question has half a character.
     """
     check_characters(question, "the question has")
-    facts = _facts(folder, "language")
-    model, tokenizer = _pretrained(folder, "AutoModelForCausalLM")
-    ids = tokenizer(_asked(folder, facts["prompt"], question))["input_ids"]
+    described = _described(folder, LanguageDescription)
+    if described.prompt is None:
+        raise ExportError(f"{folder} holds a model that classifies texts, and answers none")
+    model, tokenizer = open_pretrained(folder, "AutoModelForCausalLM")
+    ids = tokenizer(described.prompt.replace("{}", question))["input_ids"]
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids = ids[:-1]  # some tokenizers end every text, but here the answer follows
+    left = positions_of(model) - len(ids)
+    if left < (max_new_tokens or 1):
+        raise DataError(
+            f"the model takes {positions_of(model)} tokens, question and answer together; the "
+            f"question has {len(ids)}, and {max_new_tokens or 1} may follow: make it shorter"
+            + (", or lower --max-new-tokens" if max_new_tokens else "")
+        )
     prompt = torch.tensor([ids])
     with torch.no_grad():
         written = model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
-            max_new_tokens=max_new_tokens or facts["max_new_tokens"],
+            max_new_tokens=max_new_tokens or min(left, described.max_new_tokens),
             do_sample=False,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
@@ -153,22 +168,29 @@ def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) ->
     return said.strip()
 
 
-def _facts(folder: Path, kind: str) -> dict[str, Any]:
-    facts = read_facts(folder)
-    if facts.get("kind") != kind:
-        wanted = "IMAGE..." if facts.get("kind") == "vision" else '--text "..."'
-        raise ExportError(f"{folder} holds a {facts.get('kind')} model; give it {wanted}")
-    return facts
+def _described(folder: Path, kind: type[Of]) -> Of:
+    described = read_description(folder)
+    if not isinstance(described, kind):
+        wanted = "IMAGE..." if isinstance(described, VisionDescription) else '--text "..."'
+        raise ExportError(f"{folder} holds a {described.kind} model; give it {wanted}")
+    return described
 
 
-def _asked(folder: Path, prompt: str, question: str) -> str:
+def _segments(folder: Path, described: VisionDescription) -> SplitModel:
+    asked = described.segments
+    arguments = asked.arguments.model_dump(exclude_unset=True)
+    weights = Weights.in_folder(folder)
+    weights.check_layers(folder / FACTS, "segments.arguments.depth", asked.arguments.depth)
     try:
-        return prompt.format(question)
-    except (LookupError, ValueError) as error:
-        raise ExportError(
-            f"{folder / FACTS} has the prompt {prompt!r:.80}, which has no place for a question; "
-            "export the run again"
-        ) from error
+        with without_memory():
+            blank = SPLITS[asked.made_by](**arguments, seed=0)
+        weights.check_fills(folder / FACTS, nn.ModuleList(blank))
+        segments = SPLITS[asked.made_by](**arguments, seed=0)
+    except ValueError as error:
+        raise unreadable(folder / FACTS, f"segments.arguments: {error}") from error
+    for segment, name in zip(segments, (LOWER, UPPER), strict=True):
+        _load(segment, folder / name)
+    return segments
 
 
 def _load(segment: nn.Module, file: Path) -> None:
@@ -183,31 +205,6 @@ def _load(segment: nn.Module, file: Path) -> None:
             "again"
         ) from error
     segment.eval()
-
-
-def _pretrained(folder: Path, auto: str) -> tuple[Any, Any]:
-    transformers = import_extra("transformers", "reading a language model", "language")
-    from flwr_splitmix.segments.language.quiet import no_progress_bar
-
-    if not any((folder / name).is_file() for name in (WHOLE, f"{WHOLE}.index.json")):
-        raise ExportError(f"{folder / WHOLE} is missing; export the run again")
-    try:
-        with no_progress_bar():
-            model, loaded = getattr(transformers, auto).from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, output_loading_info=True
-            )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # of a damaged file its libraries raise whatever they meet
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ExportError(
-            f"cannot read the model in {folder} ({reason}); export the run again"
-        ) from error
-    if missing := sorted(loaded["missing_keys"]):
-        raise ExportError(
-            f"the weights in {folder} are not those of its config.json: they lack {missing[0]} "
-            f"({counted(len(missing), 'array')} in all); export the run again"
-        )
-    return model.eval(), tokenizer
 
 
 def _ranked(probabilities: Tensor, classes: Sequence[str]) -> list[Likely]:

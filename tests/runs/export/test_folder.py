@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from flwr_splitmix.cli import app
-from flwr_splitmix.runs.export.folder import FACTS, ExportError, new_folder, read_facts
+from flwr_splitmix.runs.export.description import read_description
+from flwr_splitmix.runs.export.folder import (
+    FACTS,
+    ExportError,
+    check_files,
+    new_folder,
+    read_facts,
+)
 
 
 def described(folder: Path, **facts: Any) -> Path:
@@ -83,36 +88,6 @@ def test_files_that_are_no_list_are_refused(tmp_path: Path) -> None:
         pytest.fail("it began to export")
 
 
-VISION = {"kind": "vision", "classes": ["a"], "preprocessing": {},
-          "segments": {"made_by": "split_vision_model", "arguments": {}}}  # fmt: skip
-LANGUAGE = {"kind": "language", "task": "generation", "classes": [], "max_length": 8,
-            "max_new_tokens": 8, "prompt": "{}"}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        *(({**VISION, name: None}, f"lacks '{name}', or it has another type")
-          for name in ("segments", "classes", "preprocessing")),
-        *(({**LANGUAGE, name: None}, f"lacks '{name}', or it has another type")
-          for name in ("classes", "task", "max_length", "max_new_tokens", "prompt")),
-        ({**VISION, "segments": {}}, "has segments that cannot be made ('made_by')"),
-        ({**VISION, "segments": {"made_by": "x", "arguments": {}}}, "cannot be made ('x')"),
-        ({**VISION, "segments": {"made_by": "split_vision_model", "arguments": {"x": 1}}},
-         "has segments that cannot be made ("),
-        ({"kind": ["vision"]}, "has kind ['vision']; allowed are vision, language"),
-    ],
-)  # fmt: skip
-def test_a_description_that_lacks_a_fact_predicts_nothing(
-    facts: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    folder = described(tmp_path / "model", **facts)
-    asked = ["--text", "x"] if facts["kind"] == "language" else [str(tmp_path / "0.png")]
-    done = CliRunner().invoke(app, ["predict", str(folder), *asked])
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
-    assert said in done.stderr
-
-
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"format": 1, "files": ["\\ud800"]}'])
 def test_a_description_that_cannot_be_read_is_said(text: str, tmp_path: Path) -> None:
     folder = described(tmp_path / "model")
@@ -146,15 +121,14 @@ def impatient() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("kind", [VISION, LANGUAGE], ids=["vision", "language"])
 @pytest.mark.parametrize("name", [FACTS, "lower.safetensors", "model.safetensors", "config.json"])
 @pytest.mark.usefixtures("impatient")
-def test_a_pipe_is_no_file_of_a_model(name: str, kind: dict[str, Any], tmp_path: Path) -> None:
-    target = described(tmp_path / "model", **kind)
+def test_a_pipe_is_no_file_of_a_model(name: str, tmp_path: Path) -> None:
+    target = described(tmp_path / "model")
     (target / name).unlink(missing_ok=True)
     os.mkfifo(target / name)
     with pytest.raises(ExportError) as raised:
-        read_facts(target)
+        read_description(target)
     assert str(raised.value) == (
         f"cannot read {target / name}: it is no regular file; export the run again"
     )
@@ -162,6 +136,6 @@ def test_a_pipe_is_no_file_of_a_model(name: str, kind: dict[str, Any], tmp_path:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_pipe_of_another_name_is_left_alone(tmp_path: Path) -> None:
-    target = described(tmp_path / "model", **LANGUAGE)
+    target = described(tmp_path / "model")
     os.mkfifo(target / "mine")
-    assert read_facts(target)["kind"] == "language"
+    check_files(target)

@@ -232,7 +232,7 @@ def test_errors_say_what_is_possible(options: dict[str, Any], sentence: str) -> 
 
 
 def test_an_export_is_read_back_with_its_embedding(tmp_path: Path) -> None:
-    sizes = {"num_classes": 3, "channels": 1, "image_size": 16, "depth": 2, "embed_dim": 24}
+    sizes = {"num_classes": 3, "channels": 1, "image_size": 16, "patch_size": 4, "depth": 2}
     call = {"name": "vit_tiny_patch16_224", "method": "batch", "kappa": 0.5, **T2T, **sizes}
     segments = split_shuffled_edge(**call, seed=3)
     none = dict.fromkeys(("client", "accuracy", "epsilon"))

@@ -1,0 +1,97 @@
+"""The transformers model and the tokenizer in an exported language model's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flwr_splitmix.data.errors import import_extra
+from flwr_splitmix.files import read_json
+from flwr_splitmix.runs.export.bounds import Weights, without_memory
+from flwr_splitmix.runs.export.description import MOST_TOKENS
+from flwr_splitmix.runs.export.folder import ExportError, unreadable
+from flwr_splitmix.runs.export.vision import WHOLE
+from flwr_splitmix.words import counted
+
+_CONFIG = "config.json"
+
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+"""Names of the number of layers in configurations; some make a list of that length when read."""
+
+
+def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, Any]:
+    """Load model and tokenizer, in evaluation mode, with nothing but what is in the folder.
+
+    Texts are generated with transformers' own defaults, whatever generation_config.json says.
+
+    Parameters
+    ----------
+    auto
+        transformers' class for the model's task.
+    classes
+        Number of a classifier's classes.
+
+    Raises
+    ------
+    ExportError
+        If a file is missing or cannot be read, or config.json asks for another or for a larger
+        model than that of the weights.
+    """
+    transformers = import_extra("transformers", "reading a language model", "language")
+    from flwr_splitmix.segments.language.quiet import no_progress_bar
+
+    if not any((folder / name).is_file() for name in (WHOLE, f"{WHOLE}.index.json")):
+        raise ExportError(f"{folder / WHOLE} is missing; export the run again")
+    weights = Weights.in_folder(folder)
+    _check_counts(folder / _CONFIG, weights, classes)
+    here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    made_by = getattr(transformers, auto)
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, **here)
+        with without_memory():
+            blank = made_by.from_config(config, trust_remote_code=False)
+        weights.check_fills(folder / _CONFIG, blank)
+        with no_progress_bar():
+            model, loaded = made_by.from_pretrained(
+                folder,
+                use_safetensors=True,
+                output_loading_info=True,
+                generation_config=transformers.GenerationConfig(),
+                **here,
+            )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **here)
+    except ExportError:
+        raise
+    except Exception as error:  # of a damaged file its libraries raise whatever they meet
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ExportError(
+            f"cannot read the model in {folder} ({reason}); export the run again"
+        ) from error
+    if missing := sorted(loaded["missing_keys"]):
+        raise ExportError(
+            f"the weights in {folder} are not those of its config.json: they lack {missing[0]} "
+            f"({counted(len(missing), 'array')} in all); export the run again"
+        )
+    return model.eval(), tokenizer
+
+
+def positions_of(model: Any) -> int:
+    """Return the most tokens that a model takes, at most `MOST_TOKENS`."""
+    from flwr_splitmix.segments.language.layouts.families import layout_of
+
+    return min(int(layout_of(model).max_length(model.config)), MOST_TOKENS)
+
+
+def _check_counts(file: Path, weights: Weights, classes: int) -> None:
+    """Refuse numbers of layers and classes for which reading a configuration makes lists."""
+    try:
+        config = read_json(file)
+    except (OSError, ValueError) as error:
+        raise unreadable(file, error) from error
+    if not isinstance(config, dict):
+        raise unreadable(file, "it holds no JSON object")
+    for name in _LAYERS:
+        weights.check_layers(file, name, config.get(name))
+    labels = config.get("num_labels")
+    if isinstance(labels, int) and labels > max(classes, 2):
+        raise unreadable(file, f"num_labels is {labels!r:.80}, but {classes} classes have a name")
