@@ -153,19 +153,31 @@ def check_regular(path: Path) -> None:
         raise OSError("it is no regular file")
 
 
+MOST_READ = 2**28
+"""Most bytes of a file that is read whole: those of runs and of exports have far fewer."""
+
+
+def read_whole(path: Path) -> bytes:
+    """Return the bytes of a file; raise OSError if it is too large, or no regular file."""
+    check_regular(path)
+    if (size := path.stat().st_size) > MOST_READ:
+        raise OSError(f"it has {size} bytes, and {MOST_READ} are the most that are read")
+    return path.read_bytes()
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises
     ------
     OSError
-        If the file cannot be read, or is no regular file.
+        If the file cannot be read, is no regular file, or has more than `MOST_READ` bytes.
     ValueError
         If it is not JSON, is nested too deeply, or holds half a character (a lone surrogate).
     """
-    check_regular(path)
+    data = read_whole(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = data.decode("utf-8")
         value = json.loads(text)
     except UnicodeDecodeError:
         raise ValueError("it is no text in UTF-8") from None

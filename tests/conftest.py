@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,3 +83,17 @@ def toy_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.toy_runs import make_home
 
     return make_home(tmp_path_factory.mktemp("toys"))
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Fail a test that waits: whoever opens a pipe without a writer does so forever."""
+
+    def fail(*_: object) -> None:
+        raise TimeoutError("it waited")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(5)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

@@ -86,9 +86,29 @@ class Reconstructions:
         tensors, meta = load_tensors(path)
         try:
             method, attack, adversary = (str(meta[n]) for n in ("method", "attack", "adversary"))
-            return cls(method, attack, adversary, *(tensors[name] for name in _TENSORS))
+            read = cls(method, attack, adversary, *(tensors[name] for name in _TENSORS))
         except KeyError as error:
             raise StorageError(f"cannot read {path}: it lacks {error}") from error
+        if not read._fits():
+            raise StorageError(
+                f"cannot read {path}: its arrays are no pictures of victims; "
+                "remove the folder that it is in, and run the attack again"
+            )
+        return read
+
+    def _fits(self) -> bool:
+        """Return whether the tensors have the shapes and dtypes of this class."""
+        shape = self.originals.shape
+        pictures = (self.originals, self.sent, self.guesses)
+        return (
+            len(shape) == 4
+            and shape[0] >= 1
+            and shape[1] in (1, 3)
+            and all(p.shape == shape and p.dtype == torch.uint8 for p in pictures)
+            and self.victims.shape == self.errors.shape == shape[:1]
+            and not self.victims.is_floating_point()
+            and self.errors.is_floating_point()
+        )
 
 
 def draw_gallery(shown: Sequence[Sequence[Reconstructions]]) -> Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from flwr_splitmix.mixers import (
 from flwr_splitmix.mixers.elsewhere import GROUP_SHARES
 from flwr_splitmix.mixers.plan import grow
 from flwr_splitmix.mixers.shuffled import ShuffledPlan
+from flwr_splitmix.server.intake.split import MAX_SMASHED
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ def unpack_step(
     )
     if meta["shuffle-seed"] is not None:
         plan = grow(plan, ShuffledPlan, seed=int(meta["shuffle-seed"]))
+    _check_size(plan.shape)
     server_round, number = meta["place"]
     uploads = {
         client: Upload(
@@ -139,19 +142,50 @@ def unpack_step(
         for client in sorted(plan.clients)
         if any(name.startswith(f"smashed.{client}.") for name in tensors)
     }
+    for client, upload in uploads.items():
+        _check_upload(plan, client, upload)
+    gradient = tensors.get("step.gradient")
+    if gradient is not None and gradient.shape[1:] != plan.shape.size[1:]:
+        raise ValueError(f"its gradient has shape {tuple(gradient.shape)}")
     return Step(
         int(server_round),
         int(number),
         plan,
         uploads,
-        tensors.get("step.gradient"),
+        gradient,
         tensors.get("step.loss"),
         {int(client): int(n) for client, n in meta["drawn"].items()},
     )
 
 
+def _check_size(shape: SmashedShape) -> None:
+    """Raise ValueError if smashed data have no such shape: masks are drawn for it."""
+    sizes, others = shape.size, (shape.prefix, shape.classes)
+    if any(type(size) is not int or size < 0 for size in (*sizes, *others)):
+        raise ValueError(f"its smashed data have the shape {sizes!r:.80}")
+    if not 1 <= math.prod(sizes) <= MAX_SMASHED:
+        raise ValueError(f"its smashed data have {math.prod(sizes)!r:.80} numbers")
+
+
+def _check_upload(plan: Plan, client: int, upload: Upload) -> None:
+    """Raise ValueError if what a client uploaded is not what the plan had it send."""
+    batch = plan.shape.batch
+    for share, smashed in zip(plan.shares(client), upload.smashed, strict=True):
+        wanted = None if share is None else tuple(share.upload_shape(plan.shape.size))
+        shape = None if smashed is None else tuple(smashed.shape)
+        if shape != wanted:
+            raise ValueError(
+                f"client {client} uploaded the shape {shape}, and should have {wanted}"
+            )
+    soft = [upload.labels] if isinstance(upload.labels, Tensor) else upload.labels
+    if any(labels is not None and labels.shape[:1] != (batch,) for labels in soft):
+        raise ValueError(f"client {client} has no labels of {batch} examples")
+
+
 def _unpack_texts(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> TextStep:
     counts = {int(client): int(count) for client, count in meta["messages"].items()}
+    if any(count > len(tensors) for count in counts.values()):
+        raise ValueError(f"it has more messages than its {len(tensors)} arrays")
 
     def every(kind: str) -> dict[int, list[Tensor]]:
         listed = {c: _list(tensors, f"{kind}.{c}", count) for c, count in counts.items()}

@@ -25,12 +25,12 @@ def audit_log(
     ] = "table",
 ) -> None:
     """Verify and print a node's audit log; a changed line is an error."""
-    from flwr_splitmix.privacy.journal import JournalError, is_cut, read_journal
+    from flwr_splitmix.privacy.journal import JournalError, is_cut, read_journal, reason_of
 
     try:
         entries, cut = read_journal(path), is_cut(path)
     except OSError as error:
-        typer.echo(f"{path} cannot be read: {error.strerror}", err=True)
+        typer.echo(f"{path} cannot be read: {reason_of(error)}", err=True)
         raise typer.Exit(1) from error
     except JournalError as error:
         typer.echo(str(error), err=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from flwr_splitmix.files import read_json
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import LOG, find_flower_run
 
@@ -238,7 +238,7 @@ def _facts(run: Run | None) -> dict[str, int]:
     if run is None:
         return {}
     try:
-        facts = json.loads((run.path / "progress.json").read_text(encoding="utf-8"))
+        facts = read_json(run.path / "progress.json")
     except (OSError, ValueError):
         return {}
     return facts if isinstance(facts, dict) else {}

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.files import finite, flush_folder, write_all
+from flwr_splitmix.files import check_regular, finite, flush_folder, write_all
 
 CHECK = "check"
 """Key of each line's digest, which covers the digest of the line before."""
@@ -26,6 +26,10 @@ TAIL = 1 << 14
 
 class JournalError(RuntimeError):
     """A journal is damaged, or another process writes it."""
+
+
+LONGEST = 1 << 26
+"""Most bytes of a line, far more than any has: a file without lines is not read whole."""
 
 
 def reason_of(error: OSError | JournalError) -> str:
@@ -197,10 +201,11 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     Raises
     ------
     OSError
-        If the file cannot be read.
+        If the file cannot be read, or is no regular file.
     JournalError
-        If a line was changed, or one in between is missing.
+        If a line was changed or is too long, or one in between is missing.
     """
+    check_regular(path)
     return [entry for entry, _ in _entries(path)]
 
 
@@ -235,8 +240,10 @@ def _entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield (entry, end of its line in bytes) after checking each digest."""
     check, end = "", 0
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
             if not line.endswith(b"\n"):
+                if len(line) == LONGEST:
+                    raise JournalError(f"line {number} of {path.name} is too long")
                 return
             try:
                 entry = json.loads(line)

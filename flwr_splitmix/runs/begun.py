@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr_splitmix.files import append_line
+from flwr_splitmix.files import append_line, read_whole
 from flwr_splitmix.runs.damage import unreadable
 
 
@@ -38,7 +38,7 @@ def read_begun(path: Path) -> list[Begun]:
         If the file cannot be read, or holds anything else.
     """
     try:
-        *lines, _ = path.read_text(encoding="utf-8").split("\n")
+        *lines, _ = read_whole(path).decode("utf-8").split("\n")
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:

@@ -81,7 +81,9 @@ _FINITE = {
     "round", "rounds", "steps", "evaluated_round", "clients_alive", "clients_failed", "seconds",
     "wall_s", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl",
 }  # fmt: skip
-_NUMBERS = {"loss", "top1", "accuracy", "epsilon", "train_epsilon", "steps_per_second"}
+_NUMBERS = {
+    "loss", "top1", "accuracy", "accuracy_spread", "epsilon", "train_epsilon", "steps_per_second",
+}  # fmt: skip
 _WORDS = {"accuracy_kind", "evaluation", "privacy", "stopped", "epsilon_covers"}
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
-from flwr_splitmix.files import write_json
+from flwr_splitmix.files import read_json, write_json
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.run import Run
 
@@ -43,7 +42,7 @@ def find_flower_run(flower_run: int, home: str | Path | None) -> Run | None:
 def facts_of(run: Run) -> dict[str, str]:
     """Return what `note_flower_run` wrote; empty if there is nothing to read."""
     try:
-        facts = json.loads((run.path / FILE).read_text(encoding="utf-8"))
+        facts = read_json(run.path / FILE)
     except (OSError, ValueError):
         return {}
     return facts if isinstance(facts, dict) else {}

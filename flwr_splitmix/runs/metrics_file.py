@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr_splitmix.files import (
     append_line,
-    check_regular,
     marked,
+    read_whole,
     strict_json,
     unmarked,
     write_atomic,
@@ -43,6 +43,9 @@ _COLUMNS: dict[str, str | None] = {
 
 _SHARE = 20
 """metrics.parquet is written anew when it would lack one row in so many."""
+
+_MOST_ROWS = 2**22
+"""Most rows that are read: more rounds than any run has."""
 
 
 class MetricsFile:
@@ -147,8 +150,7 @@ class MetricsFile:
 def _read_lines(path: Path) -> list[tuple[int | None, Row]]:
     """Return rows of metrics.jsonl, each with the round of the row before; raise RunError."""
     try:
-        check_regular(path)
-        *lines, _ = path.read_bytes().split(b"\n")
+        *lines, _ = read_whole(path).split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -181,10 +183,12 @@ def read_rows(path: Path) -> list[Row]:
 
     try:
         # A buffer, not the path: a path may be memory-mapped while it is replaced.
-        buffer = pa.py_buffer(path.read_bytes())
+        buffer = pa.py_buffer(read_whole(path))
+        file = pq.ParquetFile(buffer, pre_buffer=False)
+        if file.metadata.num_rows > _MOST_ROWS:  # compressed, they may be a few bytes
+            raise unreadable(path, f"it has {file.metadata.num_rows} rows")
         # In this thread: a process that ends while Arrow's pools start aborts (apache/arrow#34314).
-        table = pq.ParquetFile(buffer, pre_buffer=False).read(use_threads=False)
-        rows: list[Row] = table.to_pylist()
+        rows: list[Row] = file.read(use_threads=False).to_pylist()
     except FileNotFoundError:
         return []
     except (OSError, pa.ArrowException) as error:

@@ -7,6 +7,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from flwr_splitmix.attacks import Recorder
 from flwr_splitmix.attacks.packing import TextStep, pack_step, tensors_of, unpack_step
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.trace import DiskTrace, MemoryTrace, Recorded, Trace
+from flwr_splitmix.storage import save_tensors
 from tests.attacks.victims import attacked
 
 METHODS = (
@@ -51,6 +53,39 @@ def test_steps_of_every_kind_of_plan_outlive_the_disk(method: str) -> None:
         assert same(step, again)
         assert again.plan == step.plan
         assert again.drawn == step.drawn
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("smashed-shape", {"patches": 10**12}),
+        ("smashed-shape", {"patches": "16"}),
+        ("smashed-shape", {"batch": 5}),
+        ("smashed.0.0", torch.zeros(3, 2)),
+        ("step.gradient", torch.zeros(2)),
+        ("labels.0", torch.zeros(1, dtype=torch.int64)),
+    ],
+    ids=str,
+)
+def test_a_step_of_other_shapes_than_it_says_is_left_out(
+    name: str, changed: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tensors, meta = pack_step(recorded()[0])
+    if isinstance(changed, torch.Tensor):
+        assert name in tensors
+        tensors[name] = changed
+    else:
+        meta[name] = {**meta[name], **changed}
+    save_tensors(tmp_path / "step-000001-000000.safetensors", tensors, meta)
+    assert list(DiskTrace(tmp_path).steps()) == []
+    assert "a recorded step is left out: " in caplog.text
+
+
+def test_more_messages_than_there_are_arrays_are_left_out(tmp_path: Path) -> None:
+    tensors, meta = pack_step(texts())
+    forged = {**meta, "messages": {"5": 10**12}}
+    save_tensors(tmp_path / "step-000001-000000.safetensors", tensors, forged)
+    assert list(DiskTrace(tmp_path).steps()) == []
 
 
 def test_steps_of_texts_outlive_the_disk(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from flwr_splitmix.links.node.audit import AuditLog
+from flwr_splitmix.privacy import journal
 from flwr_splitmix.privacy.ledger_file import LedgerFile
 from tests.cli.conftest import Splitmix
 
@@ -100,6 +102,21 @@ def test_an_unfinished_last_line_is_said(splitmix: Splitmix, path: Path) -> None
         assert result.exit_code == 0
         assert f"the last line of {path} is unfinished and not shown: " in result.stderr
     assert len(json.loads(result.stdout)) == 3
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_is_no_regular_file_or_has_no_lines_is_not_read(
+    splitmix: Splitmix, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "LONGEST", 1000)
+    path.write_bytes(bytes(1001))
+    result = splitmix("audit-log", str(path))
+    assert (result.exit_code, result.stderr) == (1, "line 1 of audit-0.jsonl is too long\n")
+    path.unlink()
+    os.mkfifo(path)
+    result = splitmix("audit-log", str(path))
+    said = f"{path} cannot be read: it is no regular file\n"
+    assert (result.exit_code, result.stderr) == (1, said)
 
 
 def test_bytes_without_a_line_are_no_audit_log(splitmix: Splitmix, path: Path) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import Result
 
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import attacks_dir, write_facts
+from flwr_splitmix.storage import save_tensors
 
 Splitmix = Callable[..., Result]
 
@@ -44,6 +46,33 @@ def test_a_field_of_a_later_version_is_no_damage(splitmix: Splitmix, finished: R
     folder.mkdir(parents=True)
     (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
     assert "MSE" in splitmix("attack", "show", finished.id).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("victims", torch.zeros(3, dtype=torch.int64)),
+        ("errors", torch.zeros(2, 2)),
+        ("sent", torch.zeros(2, 1, 8, 9, dtype=torch.uint8)),
+        ("guesses", torch.zeros(2, 1, 8, 8)),
+        ("originals", torch.zeros(0, dtype=torch.uint8)),
+    ],
+)
+def test_pictures_of_other_shapes_are_named(
+    name: str, changed: torch.Tensor, splitmix: Splitmix, finished: Run
+) -> None:
+    pictures = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    arrays = dict.fromkeys(("originals", "sent", "guesses"), pictures)
+    arrays |= {"victims": torch.arange(2), "errors": torch.zeros(2), name: changed}
+    names = dict.fromkeys(("method", "attack", "adversary"), "x")
+    folder = attacks_dir(finished) / "results" / "x-y"
+    folder.mkdir(parents=True)
+    (folder / "scores.json").write_text(json.dumps({**names, "measures": []}), encoding="utf-8")
+    save_tensors(folder / "pictures.safetensors", arrays, names)
+    done = splitmix("attack", "show", finished.id, "-o", str(folder / "grid.png"))
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
+    said = f"cannot read {folder / 'pictures.safetensors'}: its arrays are no pictures of victims"
+    assert done.stderr.startswith(f"{said}; remove the folder that it is in")
 
 
 @pytest.mark.parametrize("facts", [{}, {"clients": None}, {"clients": "2"}, {"clients": 0}])

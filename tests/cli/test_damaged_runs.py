@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
-from flwr_splitmix.runs import Run
+from flwr_splitmix.cli.following import _facts as of_progress
+from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.flower_run import facts_of as of_flower
 
 Splitmix = Callable[..., Result]
 
@@ -69,6 +73,8 @@ def test_a_summary_of_wrong_types_is_unreadable_and_hides_no_other_run(
         ({"round": [1], "accuracy_kind": [3]}, "accuracy_kind is 3, which is no text"),
         ({"round": ["x"]}, "round is 'x', which is no number"),
         ({"loss": [1.0]}, "a row has no number of its round"),
+        ({"round": [1], "accuracy_spread": ["x"]}, "accuracy_spread is 'x', which is no number"),
+        ({"round": pa.array(np.zeros(2**22 + 1, np.int64))}, "it has 4194305 rows"),
     ],
 )
 def test_metrics_of_wrong_types_are_unreadable(
@@ -82,6 +88,38 @@ def test_metrics_of_wrong_types_are_unreadable(
         assert done.exit_code == 1
         assert said in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("metrics.parquet", lambda run: run.rows),
+        ("metrics.jsonl", lambda run: run.rows),
+        ("begun.jsonl", lambda run: run.begun),
+        ("summary.json", lambda run: run.summary),
+    ],
+)
+def test_what_is_no_regular_file_or_far_too_large_is_not_read(
+    name: str, read: Callable[[Run], Any], unfinished: Run
+) -> None:
+    file = unfinished.path / name
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    with pytest.raises(RunError, match=f"cannot read {file}: it is no regular file"):
+        read(Run(unfinished.path))
+    file.unlink()
+    file.touch()
+    os.truncate(file, 2**40)
+    with pytest.raises(RunError, match=f"{file}: it has {2**40} bytes, and {2**28} are the most"):
+        read(Run(unfinished.path))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_progress_that_is_no_regular_file_is_none(unfinished: Run) -> None:
+    os.mkfifo(unfinished.path / "progress.json")
+    os.mkfifo(unfinished.path / "flower.json")
+    assert (of_progress(unfinished), of_flower(unfinished)) == ({}, {})
 
 
 def test_metrics_without_columns_have_them_empty(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,20 +103,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     said = rf"{target} cannot be made \(.*\); choose a folder that can be written"
     with pytest.raises(ExportError, match=said), new_folder(target):
         raise AssertionError
-
-
-@pytest.fixture
-def impatient() -> Iterator[None]:
-    """Fail a test that waits: whoever opens a pipe without a writer does so forever."""
-
-    def fail(*_: object) -> None:
-        raise TimeoutError("it waited")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(5)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("name", [FACTS, "lower.safetensors", "model.safetensors", "config.json"])
