@@ -122,7 +122,9 @@ def images(
     if output is not None:
         check_name(output)  # before cells that take hours
     size = IMAGES.size(scale)
-    chosen = choose(cells or "", numbers(seeds or ("0,1,2" if size.name == "cpu" else "0")))
+    if seeds is None:
+        seeds = "0,1,2" if size.name == "cpu" else "0"
+    chosen = choose(cells or "", numbers(seeds))
     place = Place(run_dir, size, dataset or size.source, device)
     failed = run_cells(chosen, place, jobs) if run else 0
     _print(chosen, place, format, ran=run)
@@ -151,7 +153,7 @@ def texts(
     needs `splitmix model fetch stories15m`, and CoLA's folder.
     """
     size = TEXTS.size(scale)
-    chosen = choose(cells or "", numbers(seeds or "0"), TEXTS)
+    chosen = choose(cells or "", numbers("0" if seeds is None else seeds), TEXTS)
     place = Place(run_dir, size, dataset or size.source, device)
     failed = run_cells(chosen, place, jobs) if run else 0
     _print(chosen, place, format, ran=run)

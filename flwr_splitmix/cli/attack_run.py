@@ -125,7 +125,7 @@ def run(
         ),
     ] = None,
     repeats: Annotated[
-        int, typer.Option("--repeats", min=1, help="Releases per held-out image.")
+        int, typer.Option("--repeats", min=1, max=1000, help="Releases per held-out image.")
     ] = 1,
     scale: Annotated[
         Scales, typer.Option("--scale", help="The attack's effort; smoke proves nothing.")

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from flwr_splitmix.apps.report import Advice, Report
     from flwr_splitmix.segments.advice import Setting
 
+MOST_NODES = 100_000
+"""Most SuperNodes that a check draws and divides data among, in memory."""
+
 _MOST_CUTS = 40  # lines on a terminal; JSON has all
 
 AppFolder = Annotated[Path, typer.Argument(help="The app's folder.", show_default=False)]
@@ -48,7 +51,9 @@ def check(
     run_config: RunConfig = None,
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, help="SuperNodes of the federation; by default Flower's, 2."),
+        typer.Option(
+            min=1, max=MOST_NODES, help="SuperNodes of the federation; by default Flower's, 2."
+        ),
     ] = None,
     any_nodes: Annotated[
         bool, typer.Option(hidden=True, help="The federation's size is not known.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,7 +41,7 @@ def export(
     from flwr_splitmix.apps.exporting import export_run  # loads torch
 
     try:
-        with terminated_as_interrupted():  # what was written so far is removed
+        with terminated_as_interrupted(signal.SIGHUP):  # what was written so far is removed
             facts = export_run(
                 opened, folder, client=client, onnx=onnx, force=force, defaults=defaults
             )

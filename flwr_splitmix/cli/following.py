@@ -31,7 +31,15 @@ _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt)): (.+)")
 
 
 class Display(Protocol):
-    """Shows the progress of a run."""
+    """Shows the progress of a run.
+
+    Attributes
+    ----------
+    closed
+        Whether standard output was closed, as by `| head`: what is shown since then is lost.
+    """
+
+    closed: bool
 
     def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
         """Show the current round and step, and the results of the last finished round."""
@@ -44,21 +52,28 @@ class PlainDisplay:
     """One line per round, for pipes and files."""
 
     def __init__(self) -> None:
+        self.closed = False
         self._last = ""
 
     def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
         """Print new results."""
         if words and words != self._last:
-            print(words, flush=True)
+            self.say(words)
             self._last = words
 
     def say(self, line: str) -> None:
         """Print the line."""
-        print(line, flush=True)
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            self.closed = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class BarDisplay:
     """A bar on a terminal, with the results of the last round."""
+
+    closed = False
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -98,6 +113,10 @@ def display() -> Iterator[Display]:
     bar = BarDisplay()
     with bar.bars:
         yield bar
+
+
+class ClosedError(Exception):
+    """Nobody reads the progress any more: standard output was closed."""
 
 
 class RemovedError(Exception):
@@ -198,8 +217,9 @@ def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) 
 
     Raises
     ------
-    RemovedError
-        If the run's folder has been removed, once: it can be followed on without.
+    RemovedError, ClosedError
+        If the run's folder has been removed, or standard output closed, once: the run can be
+        followed on without.
     """
     while True:
         over = writer.poll() is not None
@@ -209,6 +229,9 @@ def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) 
         _show(followed, shown)
         if over:
             return
+        if shown.closed:
+            shown.closed = False
+            raise ClosedError
         time.sleep(LOOK_EVERY)
 
 

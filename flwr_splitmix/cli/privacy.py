@@ -6,6 +6,7 @@ and no run are needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -130,6 +131,11 @@ def epsilon(
         tight = plan.epsilon(orders)
         if gaps := plan.release.noise.gaps:
             raise ValueError(f"there is no epsilon: {'; '.join(UNBOUNDED[gap] for gap in gaps)}")
+        if not math.isfinite(tight):
+            raise ValueError(
+                f"the epsilon is beyond all numbers: --sigma-s {sigma_s:g} and --sigma-y "
+                f"{sigma_y:g} are too little noise for a --clip-norm of {clip_norm:g}; raise them"
+            )
         papers = plan.epsilon(orders, "papers")
     results = {"epsilon": f"{tight:.6g}", "papers' conversion": f"{papers:.6g}"}
     _print(plan, results, clients, k_times)

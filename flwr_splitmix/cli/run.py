@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from flwr_splitmix.cli.check import AppFolder, RunConfig
+from flwr_splitmix.cli.check import MOST_NODES, AppFolder, RunConfig
 from flwr_splitmix.cli.superlinks import SuperLinkError, check_environment, read_connection
-from flwr_splitmix.cli.terminal import terminated_as_interrupted
+from flwr_splitmix.cli.terminal import run_directory, terminated_as_interrupted
 from flwr_splitmix.files import home_folder
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import check_writable
@@ -43,7 +43,9 @@ def run(
     run_config: RunConfig = None,
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, help="Virtual SuperNodes of a simulation, one CPU each."),
+        typer.Option(
+            min=1, max=MOST_NODES, help="Virtual SuperNodes of a simulation, one CPU each."
+        ),
     ] = None,
     federation: Annotated[
         str | None, typer.Option(help="A federation of the SuperLink: @account/name.")
@@ -54,7 +56,9 @@ def run(
     ] = None,
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", metavar="DIR", help="Sets the app's key run-dir."),
+        typer.Option(
+            "--run-dir", metavar="DIR", parser=run_directory, help="Sets the app's key run-dir."
+        ),
     ] = None,
 ) -> None:
     """Run an app with flwr, show its progress, and print its summary.
@@ -92,7 +96,6 @@ def run(
                 "end it with `flwr stop`",
                 130,
             )
-        typer.echo(f"run {flower_run} of Flower has started")
         followed, interrupted = _follow(flwr, flower_run, _home(values))
     try:
         status, details = _final(flwr, flower_run)
@@ -209,9 +212,18 @@ def _real(run_dir: Any) -> str:
 
 
 def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
-    """Show the run's progress to its end; return its facts, and whether Ctrl-C or SIGTERM came."""
+    """Show the run's progress to its end; return its facts, and whether it was to be stopped.
+
+    Ctrl-C and SIGTERM stop it, and standard output that was closed.
+    """
     from flwr_splitmix.cli.flower import FlwrError
-    from flwr_splitmix.cli.following import Followed, RemovedError, display, follow
+    from flwr_splitmix.cli.following import (
+        ClosedError,
+        Followed,
+        RemovedError,
+        display,
+        follow,
+    )
 
     followed = Followed(flower_run, home, home / _LOGS / f"{flower_run}.log")
     interrupted = False
@@ -219,6 +231,7 @@ def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
         writer = flwr.follow(flower_run, file)
     try:
         with display() as shown:
+            shown.say(f"run {flower_run} of Flower has started")
             while True:
                 try:
                     follow(followed, writer, shown)
@@ -228,6 +241,8 @@ def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
                         raise
                     interrupted = True
                     shown.say("stopping the run (Ctrl-C once more leaves it to itself)")
+                except ClosedError:
+                    interrupted = True
                 except RemovedError as removed:
                     shown.say(f"{removed}; stopping the run")
                 try:

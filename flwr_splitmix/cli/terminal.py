@@ -16,6 +16,20 @@ from flwr_splitmix.files import write_atomic
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.damage import printable
 
+
+def run_directory(given: str) -> Path:
+    """Return the value of --run-dir; an empty one, as of a variable that is not set, is refused.
+
+    Raises
+    ------
+    RunError
+        If it is empty: it would mean the current directory.
+    """
+    if not given.strip():
+        raise RunError("--run-dir is empty; name a folder, or leave the option out")
+    return Path(given)
+
+
 RunName = Annotated[str, typer.Argument(metavar="RUN|latest", help="A run's id, or its label.")]
 RUNS_HELP = 'Ids, "latest", or labels: all runs of that label.'
 RunNames = Annotated[list[str], typer.Argument(metavar="RUN...", help=RUNS_HELP)]
@@ -24,6 +38,7 @@ RunDirectory = Annotated[
     typer.Option(
         "--run-dir",
         metavar="DIR",
+        parser=run_directory,
         help="Directory that holds runs/; by default $SPLITMIX_HOME, or else ~/.splitmix.",
         show_default=False,
     ),
@@ -139,10 +154,18 @@ def write_output(file: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM stop the block as Ctrl-C does, so that running work keeps its state."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def terminated_as_interrupted(*others: signal.Signals) -> Iterator[None]:
+    """Let SIGTERM stop the block as Ctrl-C does, so that running work keeps its state.
+
+    Parameters
+    ----------
+    others
+        Further signals that do, unless they are ignored, as nohup has it with SIGHUP.
+    """
+    asked = [s for s in (signal.SIGTERM, *others) if signal.getsignal(s) != signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in asked}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from flwr_splitmix.experiments.option_types import scale_options
 from flwr_splitmix.runs import RunError
+from flwr_splitmix.values import MAX_COUNT
+from flwr_splitmix.words import allowed_range
 
 Value = bool | int | float | str | None
 OptionValues = tuple[tuple[str, Value], ...]
@@ -190,10 +192,10 @@ class Recipe:
         Raises
         ------
         ExperimentError
-            If `epochs` < 1.
+            If `epochs` is not in 1..MAX_COUNT.
         """
-        if epochs < 1:
-            raise ExperimentError(f"epochs is {epochs}; at least 1 is needed")
+        if not 1 <= epochs <= MAX_COUNT:
+            raise ExperimentError(f"epochs is {epochs}; {allowed_range(1, MAX_COUNT)}")
         return replace(self, epochs=epochs, warmup_epochs=min(self.warmup_epochs, epochs / 2))
 
     @property

@@ -108,6 +108,10 @@ def choose(cells: str, seeds: Sequence[int], matrix: Matrix = IMAGES) -> list[Ma
     chosen: dict[AnyRow, dict[AnyColumn, None]] = {}
     for part in filter(None, (part.strip() for part in cells.split(","))) if cells else [":"]:
         name, _, attack = part.partition(":")
+        if part == ":" and cells:
+            raise ExperimentError(
+                "':' names no cell; leave the cells out for all of them, or name a ROW or :ATTACK"
+            )
         rows: Iterable[AnyRow]
         if name in ("", "all"):
             rows = matrix.rows.values()

@@ -80,6 +80,7 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
         ) from error
     try:
         yield made
+        check_target(given, force=force)  # again: another export may have been faster
         _remove_earlier(target)
         target.mkdir(exist_ok=True)
         # The description went first and comes last: a folder that has one is complete.

@@ -80,6 +80,17 @@ def test_an_interrupted_export_leaves_no_folder_that_claims_to_be_complete(
     assert sorted(file.name for file in target.iterdir()) == ["mine.txt", FACTS]
 
 
+def test_of_two_exports_at_once_the_slower_one_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    slower = new_folder(target)
+    (slower.__enter__() / "README.md").touch()
+    with new_folder(target) as made:
+        (made / FACTS).write_text('{"format": 1}')
+    with pytest.raises(ExportError, match=f"^{target} is not empty"):
+        slower.__exit__(None, None, None)
+    assert [file.name for file in tmp_path.rglob("*")] == ["model", FACTS]
+
+
 def test_files_that_are_no_list_are_refused(tmp_path: Path) -> None:
     target = described(tmp_path / "model", files=3)
     with pytest.raises(ExportError, match="lists 3 among"), new_folder(target, force=True):

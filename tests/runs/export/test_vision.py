@@ -329,21 +329,26 @@ def test_an_interrupted_export_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_terminated_export_leaves_nothing(
-    make: Make, splitmix: Splitmix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals,
+    make: Make,
+    splitmix: Splitmix,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missed: list[int] = []
 
     def terminated(*arguments: Any, **options: Any) -> bytes:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         return b""
 
     monkeypatch.setattr("flwr_splitmix.runs.export.vision.save", terminated)
-    before = signal.signal(signal.SIGTERM, lambda number, frame: missed.append(number))
+    before = signal.signal(number, lambda number, frame: missed.append(number))
     try:
         done = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
     assert (missed, done.exit_code) == ([], 130)
     assert list(tmp_path.iterdir()) == []
 

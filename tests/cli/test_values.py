@@ -1,0 +1,40 @@
+"""Values of options that would fill the memory, or mean something that nobody has meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from flwr_splitmix.cli.flower import Flwr
+from tests.apps.app_config import APPS
+from tests.cli.conftest import Splitmix
+
+VISION = str(APPS / "vision")
+MATRIX = ("attack", "matrix", "images", "--show")
+NOISE = ("--sigma-y", "1", "--clip-norm", "1", "--passes", "1")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("runs", "--run-dir", ""), "--run-dir is empty; name a folder, or leave the option out"),
+        (("run", VISION, "--run-dir", " "), "--run-dir is empty; name a folder"),
+        (("check", VISION, "--nodes", "1000000000"), "is not in the range 1<=x<=100000"),
+        (("run", VISION, "--nodes", "1000000000"), "is not in the range 1<=x<=100000"),
+        ((*MATRIX, "--cells", ":"), "':' names no cell; leave the cells out for all of them"),
+        ((*MATRIX, "--seeds", ""), "seeds is ''; allowed are numbers"),
+        (("attack", "matrix", "texts", "--show", "--seeds", ""), "seeds is ''; allowed are"),
+        (("attack", "run", "x", "--attack", "linear", "--repeats", "1000000000"), "1<=x<=1000"),
+        (("experiment", "run", "cutmixsl-table1", "--epochs", str(10**23)),
+         f"epochs is {10**23}; allowed are 1 to 2147483647"),
+        (("privacy", "epsilon", "--sigma-s", "1e-9", *NOISE),
+         "--sigma-s 1e-09 and --sigma-y 1 are too little noise for a --clip-norm of 1; raise them"),
+    ],
+)  # fmt: skip
+def test_it_is_refused_in_a_sentence(
+    typed: tuple[str, ...], said: str, splitmix: Splitmix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Flwr, "start")  # a test that fails must leave no SuperLink behind
+    done = splitmix(*typed)
+    assert isinstance(done.exception, SystemExit)
+    assert done.exit_code != 0
+    assert said in " ".join(done.stderr.replace("│", " ").split())
