@@ -219,6 +219,11 @@ def _read(file: Path) -> _Scores:
         raise unreadable(file, f"{where}: {first['msg']}") from error
 
 
+def stopped(result: Kept) -> str:
+    """Return the words for a title of an attack that was cut short; "" of a complete one."""
+    return "" if result.stopped_after is None else f", stopped after {result.stopped_after:.1f} s"
+
+
 def stopped_note(result: Kept) -> str:
     """Return a note on an attack that was cut short; "" if it made its full effort."""
     if result.stopped_after is None:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ import typer
 from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, RunName, console, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.recording import attacks_dir, has_facts
+from flwr_splitmix.runs.recording import has_facts, results_dir
 from flwr_splitmix.runs.reports.words import number
 from flwr_splitmix.runs.selection import select_one
 
@@ -148,7 +147,7 @@ def run(
     """
     from flwr_splitmix.attacks.fitted import Budget, NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
-    from flwr_splitmix.attacks.results import stopped_note
+    from flwr_splitmix.attacks.results import stopped, stopped_note
     from flwr_splitmix.attacks.vault import VaultError
     from flwr_splitmix.cli.attack_images import attack_images
     from flwr_splitmix.cli.attack_texts import attack_texts
@@ -310,16 +309,6 @@ def measures_table(title: str, measures: list[Measure]) -> Any:
             "yes" if own.beats_floor else "no",
         )
     return listing
-
-
-def results_dir(opened: Run) -> Path:
-    """Return the directory of the results of a run's attacks."""
-    return attacks_dir(opened) / "results"
-
-
-def stopped(result: Kept) -> str:
-    """Return the words for a title of an attack that was cut short; "" of a complete one."""
-    return "" if result.stopped_after is None else f", stopped after {result.stopped_after:.1f} s"
 
 
 def _plain(measure: Measure, result: Kept) -> dict[str, Any]:

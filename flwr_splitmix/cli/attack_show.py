@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flwr_splitmix.cli.attack_run import measures_table, results_dir, stopped
+from flwr_splitmix.cli.attack_run import measures_table
 from flwr_splitmix.cli.picture import draw_reconstructions
 from flwr_splitmix.cli.terminal import RUNS_HELP, RunDirectory, console, megabytes
 from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs.recording import results_dir
 from flwr_splitmix.runs.selection import select, select_one
 from flwr_splitmix.words import counted
 
@@ -33,7 +34,7 @@ def show(
     run_dir: RunDirectory = None,
 ) -> None:  # fmt: skip
     """Show the results of attacks on recorded runs, with the papers' numbers."""
-    from flwr_splitmix.attacks.results import kept_results, paper_note, stopped_note
+    from flwr_splitmix.attacks.results import kept_results, paper_note, stopped, stopped_note
 
     out, shown = console(), []
     for opened in select(runs or ["latest"], run_dir):

@@ -37,6 +37,11 @@ def attacks_dir(run: Run) -> Path:
     return run.path / "attacks"
 
 
+def results_dir(run: Run) -> Path:
+    """Return the directory of the results of a run's attacks."""
+    return attacks_dir(run) / "results"
+
+
 def trace_dir(run: Run) -> Path:
     """Return the directory of the recorded steps."""
     return attacks_dir(run) / "trace"
