@@ -126,6 +126,7 @@ class AutoLink(Link):
             grid = needed(grid, NAME)
             simulated = in_simulation(grid, self._nodes, min_nodes, self._timeout)
             self._chosen = self._makers[simulated]()
+            self._chosen.run_of_strategy = self.run_of_strategy
             log.info("link: %s", type(self._chosen).__name__)
             if isinstance(self._chosen, RunLink):
                 self._chosen.nodes = self._nodes
@@ -155,10 +156,6 @@ def default_link(run: Run | None, attach_timeout: float) -> AutoLink:
         lambda: RayLink(
             state_dir=None if run is None else run.clients_dir, attach_timeout=attach_timeout
         ),
-        lambda: StreamLink(
-            address="127.0.0.1:0",
-            run="" if run is None else run.id,
-            attach_timeout=attach_timeout,
-        ),
+        lambda: StreamLink(address="127.0.0.1:0", attach_timeout=attach_timeout),
         attach_timeout,
     )

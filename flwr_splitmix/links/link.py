@@ -259,7 +259,7 @@ class Link(ABC):
     """The connection from a strategy to its clients within a round."""
 
     run_of_strategy = ""
-    """Id of the strategy's run, for a link that was given none; "" without one."""
+    """Id of the strategy's run, or of its start if it has none; for a link that was given none."""
 
     @abstractmethod
     def open(self, grid: Grid | None) -> None:

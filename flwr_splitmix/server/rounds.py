@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -183,7 +184,9 @@ class RoundLoop(RoundMessages):
         run = self.recorder.run
         if self.link is None:
             self.link = default_link(run, min(timeout, 120.0))
-        self.link.run_of_strategy = "" if run is None else run.id
+        # Nodes keep states by this name: those of another start in this Flower run are not its own.
+        own = f"unnamed-{secrets.token_hex(8)}"
+        self.link.run_of_strategy = own if run is None else run.id
         train = message_config("train_config", train_config)
         evaluate = message_config("evaluate_config", evaluate_config)
         return self._run(Job(grid, initial_arrays, evaluate_fn, train, evaluate), num_rounds)

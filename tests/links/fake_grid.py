@@ -139,6 +139,7 @@ class OnFakeGrid(Link):
         return self.link.rounds_uploads
 
     def open(self, grid: Grid | None) -> None:
+        self.link.run_of_strategy = self.run_of_strategy
         self.link.open(self.fake.grid)
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:

@@ -55,9 +55,11 @@ def test_virtual_nodes_are_reached_over_ray() -> None:
 
 def test_real_nodes_are_reached_over_the_stream() -> None:
     link, grid = AutoLink(refused, Stub), FakeGrid(toy_app(Toy(clients=2)), 2)
+    link.run_of_strategy = "psl-1"
     link.open(grid.grid)
     assert link.directory(grid.grid, 2) == {0: 100, 1: 101}
     assert isinstance(link.chosen, Stub)
+    assert link.chosen.run_of_strategy == "psl-1"
 
 
 def test_without_ray_there_is_no_question(monkeypatch: pytest.MonkeyPatch) -> None:

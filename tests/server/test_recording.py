@@ -116,11 +116,14 @@ def test_a_link_takes_the_runs_id_for_the_states_on_its_nodes(tmp_path: Path) ->
     toy, run = Toy(tests=0), Run.create({}, name="mine", home=tmp_path)
     grid: Any = None
     link = StreamLink(address="127.0.0.1:0")
-    for own, known in ((run, run.id), (None, "")):  # the next strategy's is another run
+    names = []
+    for own in (run, None, None):  # each start without a run is another one, too
         strategy = PSL(toy.upper(), device="cpu", run=own, link=link)
         with pytest.raises(LinkError, match="inside a Flower run only"):
             strategy.start(grid, ArrayRecord(toy.lower().state_dict()), 1)
-        assert link.run_of_strategy == known
+        names.append(link.run_of_strategy)
+    assert names[0] == run.id
+    assert len(set(names)) == 3
 
 
 def _full(*arguments: Any) -> None:

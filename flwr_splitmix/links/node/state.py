@@ -1,7 +1,8 @@
 """Storage of a client's state on a SuperNode: a directory, or else Flower's context.
 
 Every round of a deployment is a new process. A directory also outlives the Flower run, so a resumed
-run finds the state that belongs to its checkpoint; `context.state` ends with the Flower run.
+run finds the state that belongs to its checkpoint; `context.state` ends with the Flower run, and
+keeps the newest run's state only.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def open_store(run: str, context: Context) -> StateStore:
     if not _RUN.fullmatch(run):
         raise LinkError("the server's run id is no name of a directory")
     if (folder := node_folder(context)) is None:
-        return ContextStore(context)
+        return ContextStore(context, run)
     try:
         forget_runs(folder, FORGET_DAYS)
         (folder / run).mkdir(mode=0o700, exist_ok=True)
@@ -110,7 +111,7 @@ def open_store(run: str, context: Context) -> StateStore:
         log.warning(
             "%s cannot be written (%s): state goes into the context", folder, error.strerror
         )
-        return ContextStore(context)
+        return ContextStore(context, run)
     return ClientStore(folder / run)
 
 
@@ -128,10 +129,11 @@ def forget_runs(folder: Path, days: float) -> None:
 
 
 class ContextStore:
-    """One client's newest state, in `context.state`, as bytes without pickle."""
+    """One client's newest state in a run, in `context.state`, as bytes without pickle."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, run: str) -> None:
         self._state = context.state
+        self._run = run
 
     def save(
         self, index: int, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
@@ -144,6 +146,7 @@ class ContextStore:
             If it cannot be encoded, in particular if it is too large.
         """
         payload = {
+            "run": self._run,
             "client": index,
             "tensors": dict(tensors),
             "meta": dict(meta),
@@ -158,7 +161,7 @@ class ContextStore:
     def load(
         self, index: int, at_most: int | None = None
     ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """Return the state if it is this client's, undamaged, and of a round <= `at_most`."""
+        """Return the state if it is this client's in this run, undamaged, and not too late."""
         record = self._state.config_records.get(_KEY)
         if record is None:
             return None
@@ -175,12 +178,12 @@ class ContextStore:
             )
             return None
         late = at_most is not None and frame.number > at_most
-        if late or kept["client"] != index:
+        if late or (kept.get("run"), kept["client"]) != (self._run, index):
             return None
         return frame.number, tensors, meta
 
     def drop_after(self, index: int, round: int) -> None:
-        """Delete the state unless it is this client's, undamaged, and of a round <= `round`."""
+        """Delete the state unless `load` returns it for a round <= `round`."""
         if self.load(index, round) is None:
             self._state.pop(_KEY, None)
 

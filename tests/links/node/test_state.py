@@ -79,9 +79,9 @@ def test_where_nothing_can_be_written_the_context_serves(
 
 def test_the_context_keeps_the_newest_state_of_its_client() -> None:
     flower = context()
-    ContextStore(flower).save(3, 1, {}, {})
-    ContextStore(flower).save(3, 2, TENSORS, META)
-    store = ContextStore(flower)
+    ContextStore(flower, "psl-1").save(3, 1, {}, {})
+    ContextStore(flower, "psl-1").save(3, 2, TENSORS, META)
+    store = ContextStore(flower, "psl-1")
     check_same(store.load(3), 2)
     check_same(store.load(3, at_most=2), 2)
     assert store.load(3, at_most=1) is None
@@ -92,12 +92,22 @@ def test_the_context_keeps_the_newest_state_of_its_client() -> None:
     assert store.load(3) is None
 
 
+def test_the_context_keeps_the_state_of_one_run() -> None:
+    """Two starts in one Flower run share the context, and each begins with no state."""
+    flower = context()
+    ContextStore(flower, "psl-1").save(3, 2, TENSORS, META)
+    other = ContextStore(flower, "psl-2")
+    assert other.load(3) is None
+    other.drop_after(3, 2)
+    assert ContextStore(flower, "psl-1").load(3) is None
+
+
 def test_a_state_too_large_for_the_context_is_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_state, "CONTEXT_BYTES", 100)
     flower = context()
     with pytest.raises(OSError, match="at most 100 are allowed; give the node a state-dir"):
-        ContextStore(flower).save(0, 1, {"w": torch.zeros(1000)}, {})
-    assert ContextStore(flower).load(0) is None
+        ContextStore(flower, "psl-1").save(0, 1, {"w": torch.zeros(1000)}, {})
+    assert ContextStore(flower, "psl-1").load(0) is None
 
 
 def test_runs_long_forgotten_are_removed_and_nothing_else(tmp_path: Path) -> None:
@@ -130,10 +140,10 @@ def test_a_flipped_bit_in_the_context_means_that_the_client_begins_anew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     flower = context()
-    ContextStore(flower).save(3, 2, TENSORS, META)
+    ContextStore(flower, "psl-1").save(3, 2, TENSORS, META)
     (record,) = flower.state.config_records.values()
     content = bytearray(cast(bytes, record["frame"]))
     content[-3] ^= 64
     record["frame"] = bytes(content)
-    assert ContextStore(flower).load(3) is None
+    assert ContextStore(flower, "psl-1").load(3) is None
     assert "client 3: its state in Flower's context is damaged; it begins anew" in caplog.text

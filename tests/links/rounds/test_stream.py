@@ -195,3 +195,36 @@ def test_states_live_in_flowers_context_where_a_node_has_no_directory(tmp_path: 
     for a, b in zip(run.rows, local.rows, strict=True):
         assert a["loss"] == b["loss"]
     assert all("splitmix-state" in context.state for context in grid.contexts.values())
+
+
+class FirstStates(Observer):
+    """Keeps the round of the state with which each client first takes part."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+        self.rounds: dict[int, int] = {}
+
+    def on_begin(self, event: RoundBegun) -> None:
+        for client, description in event.descriptions.items():
+            self.of.setdefault(client, description["state-round"])
+            self.rounds.setdefault(client, event.server_round)
+
+
+@pytest.mark.parametrize("where", ["nodes", ""])
+def test_a_second_start_in_one_flower_run_begins_anew(where: str, tmp_path: Path) -> None:
+    """Clients that it first drew in round 2 went on from what they had learned in the first."""
+    states = {"state-dir": where and str(tmp_path / where)}
+    app = toy_app(TOY, optimizer=adamw(0.01))
+    grid = FakeGrid(app, TOY.clients, **states)
+    start(make("PSL", None), StreamLink(address="127.0.0.1:0"), grid, 1)
+    losses = []
+    for shared in (grid, FakeGrid(app, TOY.clients, **states)):
+        first = FirstStates()
+        strategy = make(
+            "PSL", None, evaluation="none", min_nodes=2, fraction_train=0.5, observers=[first]
+        )
+        start(strategy, StreamLink(address="127.0.0.1:0"), shared, 4)
+        assert set(first.of.values()) == {0}
+        assert max(first.rounds.values()) > 1
+        losses.append([row["loss"] for row in strategy.rows])
+    assert losses[0] == losses[1]
