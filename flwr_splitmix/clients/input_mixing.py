@@ -17,8 +17,9 @@ def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example
     Parameters
     ----------
     batch_of
-        Returns a client's batch of this step: inputs (b, C, H, W), cells (b, N, width), vectors
-        (b, F), or of any shape if they are one cell; and labels int64 (b,).
+        Returns a client's batch of this step: inputs (b, C, H, W), cells (b, N, width), series
+        (b, C, length) if the cells are one row, vectors (b, F), or of any shape if they are one
+        cell; and labels int64 (b,).
 
     Returns
     -------
@@ -42,7 +43,9 @@ def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example
     rows, columns = share.rows, share.columns
     cells = {client: _to_cells(inputs, rows, columns) for client, (inputs, _) in batches.items()}
     mixed, soft = share.mix(cells, {client: labels for client, (_, labels) in batches.items()})
-    if own.ndim == 4:
+    if _is_series(own, rows, columns):
+        mixed = mixed.reshape(len(own), columns, own.shape[1], -1).permute(0, 2, 1, 3)
+    elif own.ndim == 4:
         batch, channels, height, width = own.shape
         mixed = mixed.reshape(batch, rows, columns, channels, height // rows, width // columns)
         mixed = mixed.permute(0, 3, 1, 4, 2, 5)
@@ -50,16 +53,38 @@ def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example
 
 
 def _to_cells(inputs: Tensor, rows: int, columns: int) -> Tensor:
-    """Return inputs as cells (b, rows * columns, width); those of images are rectangles."""
+    """Return inputs as cells (b, rows * columns, width).
+
+    Those of images are rectangles, and those of series have a part of each channel.
+    """
     count, (batch, *shape) = rows * columns, inputs.shape
     if len(shape) == 3 and shape[1] % rows == 0 and shape[2] % columns == 0:
         channels, height, width = shape
         divided = inputs.reshape(batch, channels, rows, height // rows, columns, width // columns)
         return divided.permute(0, 2, 4, 1, 3, 5).reshape(batch, count, -1)
+    if _is_series(inputs, rows, columns):
+        channels, length = shape
+        divided = inputs.reshape(batch, channels, columns, length // columns)
+        return divided.permute(0, 2, 1, 3).reshape(batch, columns, -1)
     divided_already = len(shape) == 2 and shape[0] == count
     if count == 1 or divided_already or (len(shape) == 1 and shape[0] % count == 0):
         return inputs.reshape(batch, count, -1)
     raise ClientError(
         f"inputs of shape {tuple(shape)} cannot be divided into {rows} x {columns} equal cells: "
-        "the grid of patches must divide them, or the strategy's grid=(rows, columns)"
+        + (
+            "series (channels, length) take the strategy's grid=(1, columns), where columns "
+            "divides the length"
+            if len(shape) == 2
+            else "the grid of patches must divide them, or the strategy's grid=(rows, columns)"
+        )
     )
+
+
+def _is_series(inputs: Tensor, rows: int, columns: int) -> bool:
+    """Return whether inputs are series (b, C, length) that one row of cells divides.
+
+    Inputs of as many rows as there are cells are divided already.
+    """
+    if inputs.ndim != 3 or rows != 1 or inputs.shape[1] == columns:
+        return False
+    return inputs.shape[2] % columns == 0

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,23 @@ from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.words import with_article
 
+_RESHAPED = {
+    2: "; features (batch, width) become one patch by .unsqueeze(1), or several by "
+    ".unflatten(1, (patches, -1))",
+    4: "; a CNN's maps (batch, width, rows, columns) become that by .flatten(2).mT",
+}
+"""What makes smashed data of so many dimensions right."""
+
 _OF_DTYPES = re.compile(r"type|implemented for")
 """What torch's messages about dtypes have in common."""
+
+
+class Shaped(Protocol):
+    """A tensor, or an array of Flower's."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Its shape."""
 
 
 def check_segment(segment: nn.Module) -> None:
@@ -161,10 +176,30 @@ def without_bfloat16(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: str) -> None:
     """Raise ClientError, beginning with `what`, if names or shapes differ."""
-    if arrays.keys() != own.keys() or any(
-        tuple(arrays[k].shape) != tuple(own[k].shape) for k in own
-    ):
-        raise ClientError(f"{what}: it has {_shapes(arrays)}, here are {_shapes(own)}")
+    if wrong := differences(own, arrays):
+        raise ClientError(f"{what}: {wrong}")
+
+
+def differences(own: Mapping[str, Shaped], arrays: Mapping[str, Shaped]) -> str:
+    """Return, for a message, in which names and shapes `arrays` ("it") differ; "" if in none."""
+    shapes = {name: tuple(t.shape) for name, t in own.items()}
+    given = {name: tuple(t.shape) for name, t in arrays.items()}
+    kinds = {
+        "it lacks": [f"{name} {shapes[name]}" for name in shapes if name not in given],
+        "it also has": [f"{name} {given[name]}" for name in given if name not in shapes],
+        "it has": [
+            f"{name} {given[name]} in place of {shapes[name]}"
+            for name in shapes
+            if given.get(name, shapes[name]) != shapes[name]
+        ],
+    }
+    return "; ".join(f"{kind} {_some(names)}" for kind, names in kinds.items() if names)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
@@ -172,16 +207,23 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
 
     Returns
     -------
-    "prefix", "patches" and "width" of its smashed data; for an edge that shuffles also "edge",
-    its description as JSON text, and "trainable".
+    "prefix", "patches" and "width" of its smashed data; "grid-columns" if its geometry says in how
+    many columns the patches lie; for an edge that shuffles also "edge", its description as JSON
+    text, and "trainable".
 
     Raises
     ------
     ClientError
         If the example or the smashed data have the wrong shape.
     """
-    prefix, patches, width = _geometry(segment, example)
-    description: dict[str, Any] = {"prefix": prefix, "patches": patches, "width": width}
+    geometry = _geometry(segment, example)
+    description: dict[str, Any] = {
+        "prefix": geometry.prefix,
+        "patches": geometry.patches,
+        "width": geometry.width,
+    }
+    if geometry.grid is not None:
+        description["grid-columns"] = geometry.grid[1]
     edge = getattr(segment, "edge", None)
     if isinstance(edge, Mapping):  # other modules may mean something else by these names
         description["edge"] = json.dumps(edge, sort_keys=True)
@@ -189,7 +231,7 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
     return description
 
 
-def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:
+def _geometry(segment: nn.Module, example: Tensor) -> Geometry:
     expected = getattr(segment, "input_shape", None)
     if _is_shape(expected) and tuple(example.shape[1:]) != tuple(expected):
         raise ClientError(
@@ -198,7 +240,7 @@ def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:
         )
     geometry = getattr(segment, "geometry", None)
     if isinstance(geometry, Geometry):
-        return geometry.prefix, geometry.patches, geometry.width
+        return geometry
     segment.eval()
     device = next((p.device for p in segment.parameters()), torch.device("cpu"))
     with torch.no_grad(), explained(segment, example):  # what a segment caches may need a graph
@@ -210,12 +252,11 @@ def _geometry(segment: nn.Module, example: Tensor) -> tuple[int, int, int]:
         )
     shape = tuple(smashed.shape)
     if len(shape) != 3:
-        maps = "; a CNN's maps (batch, width, rows, columns) become that by .flatten(2).mT"
         raise ClientError(
             f"smashed data must be (batch, patches, width), got shape {shape}"
-            + (maps if len(shape) == 4 else "")
+            + _RESHAPED.get(len(shape), "")
         )
-    return 0, shape[1], shape[2]
+    return Geometry(shape[1], shape[2])
 
 
 def _is_shape(value: object) -> TypeGuard[Sequence[int]]:
@@ -225,8 +266,3 @@ def _is_shape(value: object) -> TypeGuard[Sequence[int]]:
         and len(value) == 3
         and all(isinstance(length, int) for length in value)
     )
-
-
-def _shapes(arrays: Mapping[str, Tensor]) -> str:
-    listed = [f"{name} {tuple(t.shape)}" for name, t in list(arrays.items())[:4]]
-    return ", ".join(listed) + (", ..." if len(arrays) > 4 else "")

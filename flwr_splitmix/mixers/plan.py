@@ -48,9 +48,9 @@ class SmashedShape:
         side = math.isqrt(self.patches)
         if self.grid is None and side * side != self.patches:
             raise ValueError(
-                f"{self.patches} patches form no square, and the upper segment's geometry gives "
-                "no grid (rows, columns) of them; methods that mix inputs also take "
-                "grid=(rows, columns)"
+                f"{self.patches} patches form no square, and neither segment's geometry gives a "
+                "grid of them: give the lower segment geometry = Geometry(patches, width, "
+                "grid=(rows, columns)); methods that mix inputs also take grid=(rows, columns)"
             )
         return self.grid or (side, side)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.plan import Member, SmashedShape
 from flwr_splitmix.values import real_number
 from flwr_splitmix.words import counted
+
+log = logging.getLogger("flwr.splitmix")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +103,26 @@ class VanillaCutMix(GroupMixer):
             raise ValueError(f"beta is {beta}; it must be greater than 0")
         super().__init__(k, regroup=regroup)
         self.beta = beta
+        self._told_guess = False
 
     def mix(
         self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
     ) -> Sequence[Member]:
-        """Draw the box; the first client keeps what is outside."""
+        """Draw the box; the first client keeps what is outside.
+
+        A warning says once if a square grid is only guessed.
+        """
         rows, columns = shape.rows_and_columns()
+        if shape.grid is None and not self._told_guess:
+            self._told_guess = True
+            log.warning(
+                "VanillaCutMix takes %s for a grid of %d x %d, as neither segment's geometry says "
+                "how they lie; geometry = Geometry(patches, width, grid=(rows, columns)) of the "
+                "lower segment says it",
+                counted(shape.patches, "patch"),
+                rows,
+                columns,
+            )
         side = math.sqrt(1 - rng.beta(self.beta, self.beta))
         top, bottom = _span(rows, int(rows * side), int(rng.integers(rows)))
         left, right = _span(columns, int(columns * side), int(rng.integers(columns)))

@@ -130,12 +130,36 @@ def test_vectors_are_mixed_as_equal_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [(B, C, 9, 12), (B, C, 8, 8), (B, C, 1, 3), (B, 7, 5), (B, 8), (B, C, 8, 12, 1)]
+    "shape", [(B, C, 9, 12), (B, C, 8, 8), (B, C, 1, 3), (B, 8), (B, C, 8, 12, 1)]
 )
 def test_inputs_that_the_grid_does_not_divide_are_refused(shape: tuple[int, ...]) -> None:
     batch = (torch.zeros(shape), torch.zeros(B, dtype=torch.int64))
     with pytest.raises(ClientError, match=r"into 2 x 3 equal cells: .* grid=\(rows, columns\)"):
         mix_inputs(share_of((0, FullShare())), lambda client: batch)
+
+
+def test_series_are_divided_along_their_length_in_every_channel() -> None:
+    """Those of several channels were refused, with an advice that did not help."""
+    batches = {
+        client: (torch.randn(B, 2, 12), torch.zeros(B, dtype=torch.int64)) for client in range(2)
+    }
+    kept = [
+        BoxShare(lam=0.5, patches=6, columns=6, top=0, bottom=1, left=1, right=4, inside=inside)
+        for inside in (True, False)
+    ]
+    mixed, _ = mix_inputs(
+        share_of((0, kept[0]), (1, kept[1]), rows=1, columns=6), batches.__getitem__
+    )
+    expected = batches[1][0].clone()
+    expected[:, :, 2:8] = batches[0][0][:, :, 2:8]
+    assert torch.equal(mixed, expected)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 3), (1, 5)])
+def test_series_that_the_cells_do_not_divide_are_refused(rows: int, columns: int) -> None:
+    batch = (torch.zeros(B, 2, 12), torch.zeros(B, dtype=torch.int64))
+    with pytest.raises(ClientError, match=r"series .* take the strategy's grid=\(1, columns\)"):
+        mix_inputs(share_of((0, FullShare()), rows=rows, columns=columns), lambda client: batch)
 
 
 def test_a_grid_finer_than_the_pixels_is_refused() -> None:

@@ -230,11 +230,24 @@ def test_an_unknown_share_is_refused() -> None:
         client_of().run("step", {"number": 0, "progress": 0.0, "gradient": None, "plan": plan})
 
 
-def test_a_lower_segment_that_does_not_fit_is_refused_with_both_shapes() -> None:
+def test_a_lower_segment_that_does_not_fit_is_refused_with_what_differs() -> None:
+    """Two lists of the first four names were alike if only later ones differed."""
     (client,) = TOY.make_clients()
-    wrong = {name: t[..., :1] for name, t in client.segment.state_dict().items() if t.ndim}
-    with pytest.raises(ClientError, match=r"does not fit this client's: it has .* here are"):
-        client.attach(ORDER, wrong)
+    own = client.segment.state_dict()
+    *_, last = own
+    differing = [
+        ({k: own[k] for k in own if k != last}, f"it lacks {last} {tuple(own[last].shape)}"),
+        ({**own, last: torch.ones(7)}, f"it has {last} (7,) in place of {tuple(own[last].shape)}"),
+        (
+            {**own, **{f"more.{i}": torch.ones(2) for i in range(5)}},
+            "it also has more.0 (2,), more.1 (2,), more.2 (2,) and 2 more",
+        ),
+    ]
+    for wrong, sentence in differing:
+        with pytest.raises(ClientError) as error:
+            client.attach(ORDER, wrong)
+        what = "the server's lower segment does not fit this client's"
+        assert str(error.value) == f"{what}: {sentence}"
 
 
 def test_the_description_is_what_the_server_needs() -> None:
@@ -242,7 +255,7 @@ def test_the_description_is_what_the_server_needs() -> None:
     (client,) = toy.make_clients(repeatable_secrets=False)
     assert client.attach(ORDER, None) == {
         "num-examples": 12, "batch-size": 4, "drawn": 0, "prefix": 2, "patches": 6, "width": 3,
-        "federated-examples": 5, "benchmark-examples": 0,
+        "grid-columns": 3, "federated-examples": 5, "benchmark-examples": 0,
     }  # fmt: skip
 
 
@@ -253,7 +266,8 @@ def test_without_a_geometry_a_forward_pass_says_the_shape() -> None:
     assert (described["prefix"], described["patches"], described["width"]) == (0, 5, 2)
     flat = SplitClient(nn.Flatten(), data, device="cpu")
     with pytest.raises(
-        ClientError, match=r"must be \(batch, patches, width\), got shape \(1, 20\)"
+        ClientError,
+        match=r"must be \(batch, patches, width\), got shape \(1, 20\); .* \.unsqueeze\(1\)",
     ):
         flat.attach(ORDER, None)
 

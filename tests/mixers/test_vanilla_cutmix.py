@@ -212,7 +212,16 @@ def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) 
 
 def test_patches_that_form_no_grid_are_refused() -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="12 patches form no square, and the upper segment's geom"):
+    with pytest.raises(ValueError, match="12 patches form no square, and neither segment's geom"):
         VanillaCutMix().plan([0, 1], SmashedShape(4, 12, 3), rng)
     outside, _ = boxes(VanillaCutMix().plan([0, 1], SmashedShape(4, 9, 3), rng))
     assert outside.columns == 3
+
+
+def test_a_square_that_is_only_guessed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The 16 patches of a series became 4 x 4, without a word."""
+    rng, mixer = np.random.default_rng(0), VanillaCutMix()
+    for grid in ((2, 8), None, None):
+        mixer.plan([0, 1], SmashedShape(4, 16, 3, grid=grid), rng)
+    (said,) = caplog.messages
+    assert said.startswith("VanillaCutMix takes 16 patches for a grid of 4 x 4, as neither segment")

@@ -60,7 +60,7 @@ def loaded(lower: nn.Module, arrays: ArrayRecord) -> Iterator[None]:
     """
     own, weights = lower.state_dict(), to_tensors(arrays)
     try:
-        check_fits(own, weights, "central_evaluation's lower segment must be like the clients'")
+        check_fits(own, weights, "the clients' lower segment does not fit central_evaluation's")
     except ClientError as error:
         raise ValueError(str(error)) from error
     kept = {name: tensor.clone() for name, tensor in own.items()}

@@ -246,7 +246,8 @@ def agree_on_shape(
 
     The upper segment's geometry decides, or what most clients make if it is None, and of several
     shapes as frequent the smallest; clients that differ are left out of the round with a message.
-    The shape includes the number of classes and, if the geometry has one, the grid of patches.
+    The shape includes the number of classes, and the grid of patches if a geometry has one, that of
+    the upper segment or else of the clients' lower ones.
 
     Raises
     ------
@@ -264,6 +265,7 @@ def agree_on_shape(
         for client, shape in shapes.items():
             if (shape.patches, shape.width, shape.prefix) != expected:
                 clients.fail(client, _differs(shape, f"the upper segment expects {geometry}"))
+            shapes[client] = replace(shape, grid=geometry.grid or shape.grid)
     fitting = [shapes[c] for c in clients.alive]
     if not fitting:
         raise LinkError(f"no client fits the upper segment: {reasons(clients)}")
@@ -271,13 +273,13 @@ def agree_on_shape(
     most = 2 * fitting.count(chosen) > len(fitting)
     for client in clients.alive:
         if shapes[client] != chosen:
-            others = f"{'most clients' if most else 'others'} make {chosen.size}"
+            others = f"{'most clients' if most else 'others'} make {chosen.size}{_laid(chosen)}"
             if shapes[client].batch != chosen.batch:
                 others += f": give all of them one batch_size, here {chosen.batch}"
             clients.fail(client, _differs(shapes[client], others))
     sizes = [int(clients.descriptions[c]["num-examples"]) for c in clients.alive]
     batches = mean_batches(sizes, [chosen.batch] * len(sizes))
-    return replace(chosen, grid=getattr(geometry, "grid", None), classes=num_classes), batches
+    return replace(chosen, classes=num_classes), batches
 
 
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
@@ -287,12 +289,22 @@ def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
     shape = SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
     if (numbers := math.prod(shape.size)) > MAX_SMASHED:
         raise UploadError(_differs(shape, f"or {numbers} numbers; allowed are {MAX_SMASHED}"))
-    return shape
+    if (columns := description.get("grid-columns")) is None:
+        return shape
+    check_number("grid-columns", columns, 1, shape.patches)
+    if shape.patches % columns:
+        raise UploadError(f"says that its {shape.patches} patches form {columns} columns")
+    return replace(shape, grid=(shape.patches // columns, columns))
 
 
 def _differs(shape: SmashedShape, expected: str) -> str:
     prefix = f"{counted(shape.prefix, 'prefix token')} + " if shape.prefix else ""
     return (
         f"its smashed data are {shape.batch} x ({prefix}{counted(shape.patches, 'patch')}) x "
-        f"{shape.width}, {expected}"
+        f"{shape.width}{_laid(shape)}, {expected}"
     )
+
+
+def _laid(shape: SmashedShape) -> str:
+    """Return, for a message, in which grid the patches lie, if one is known."""
+    return "" if shape.grid is None else f" in a grid of {shape.grid[0]} x {shape.grid[1]}"

@@ -192,6 +192,23 @@ def test_the_upper_segment_decides_against_any_majority() -> None:
         agree_on_shape(Described(says(width=4)), Geometry(6, 3))
 
 
+def test_the_grid_of_patches_is_that_of_the_upper_segment_or_else_of_the_lower_ones() -> None:
+    """A grid of the lower segment, the only one that docs show, counted for nothing."""
+    columns = {"grid_columns": 3}
+    clients = Described(says(**columns), says(), says(**columns), says(grid_columns=2))
+    assert agree_on_shape(clients, None)[0].grid == (2, 3)
+    assert clients.alive == (0, 2)
+    assert clients.failures[1] == (
+        "its smashed data are 4 x (6 patches) x 3, others make (4, 6, 3) in a grid of 2 x 3"
+    )
+    assert "x 3 in a grid of 3 x 2, others" in clients.failures[3]
+    assert agree_on_shape(Described(says(**columns)), Geometry(6, 3))[0].grid == (2, 3)
+    for said in (columns, {}):
+        clients = Described(says(), says(**said))
+        assert agree_on_shape(clients, Geometry(6, 3, grid=(1, 6)))[0].grid == (1, 6)
+        assert clients.alive == (0, 1)
+
+
 def test_steps_are_the_mean_number_of_full_batches() -> None:
     sizes = (3, 11, 40)  # 0, 2 and 10 full batches
     clients = Described(*(says(num_examples=size) for size in sizes))
@@ -211,6 +228,10 @@ def test_steps_are_the_mean_number_of_full_batches() -> None:
         ({"patches": -1}, "its patches is -1"),
         ({"width": "3"}, "its width is '3'"),
         ({"prefix": None}, "its prefix is None"),
+        ({"grid_columns": 4}, "says that its 6 patches form 4 columns"),
+        ({"grid_columns": 0}, "says that its grid-columns is 0"),
+        ({"grid_columns": 7}, "says that its grid-columns is more than 6"),
+        ({"grid_columns": "2"}, "its grid-columns is '2'"),
         ({"num_examples": True}, "its num-examples is True"),
         ({"num_examples": 0}, "its num-examples is 0"),
         ({"num_examples": 10**5000}, "its num-examples is more than 2147483647"),
