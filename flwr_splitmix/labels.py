@@ -233,7 +233,8 @@ def _renumbered(least: int, largest: int, most: int) -> str:
     """Return what may be wrong with classes of which some lie in `least` to `largest`."""
     if least < 0:
         return " (classes start at 0)"
-    if largest == most + 1:  # these labels are part of a batch: a whole set may begin at 1, or not
+    # These labels are part of a batch: a whole set may begin at 1, or not.
+    if least > 0 and largest == most + 1:
         return f" (classes start at 0, not at 1; for more of them pass num_classes={largest + 1})"
     return f" (classes start at 0; for more of them pass num_classes={largest + 1} or more)"
 

@@ -94,6 +94,12 @@ def test_losses_of_mixed_targets_are_linear_in_them() -> None:
             False,
             "0..2 (classes start at 0, not at 1; for more of them pass num_classes=4)",
         ),
+        (ONE.clamp(max=0), False, None),
+        (
+            torch.arange(4),
+            False,
+            "0..2 (classes start at 0; for more of them pass num_classes=4 or",
+        ),
         (ONE - 1, False, "lie in -1..1, allowed are 0..2 (classes start at 0)"),
         (2 * ONE, False, "0..2 (classes start at 0; for more of them pass num_classes=5 or more)"),
         (ONE[:, None], False, "expected (4,) of torch.int64 (take .squeeze(1))"),

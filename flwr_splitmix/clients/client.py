@@ -16,6 +16,7 @@ from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.mixers.share import UnknownShareError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_secrets, torch_seed
+from flwr_splitmix.segments.across_batch import FewValuesError
 from flwr_splitmix.words import with_article
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,7 +45,12 @@ class ClientError(RuntimeError):
     """A client cannot do what was asked; the message is safe to send to the server."""
 
 
-FORESEEN: tuple[type[Exception], ...] = (ClientError, ExamplesError, UnknownShareError)
+FORESEEN: tuple[type[Exception], ...] = (
+    ClientError,
+    ExamplesError,
+    FewValuesError,
+    UnknownShareError,
+)
 """Errors whose messages say all, and nothing of the data."""
 
 

@@ -37,6 +37,10 @@ def needs_whole_batch(segment: nn.Module) -> str:
     return next((type(part).__name__ for part in parts), "")
 
 
+class FewValuesError(ValueError):
+    """Batch normalisation gets one value of each channel in training."""
+
+
 @contextmanager
 def enough_values(segment: str) -> Iterator[None]:
     """Name the remedy if batch normalisation gets one value of each channel in training.
@@ -48,15 +52,15 @@ def enough_values(segment: str) -> Iterator[None]:
 
     Raises
     ------
-    ValueError
-        With the remedy, in place of torch's.
+    FewValuesError
+        With the remedy, in place of torch's error.
     """
     try:
         yield
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
-        raise ValueError(
+        raise FewValuesError(
             f"batch normalisation in the {segment} segment needs more than one value of each "
             "channel, and gets one from a batch of one example: take batches of two or more, or "
             "layers that work on single examples (GroupNorm)"

@@ -79,7 +79,11 @@ class RoundMessages(Shape):
     @property
     def _open_link(self) -> Link:
         if self.link is None:
-            raise LinkError("a strategy has no link before start() or fit()")
+            raise LinkError(
+                f"{type(self).__name__} has no link, as neither its start() nor its fit() was "
+                "called; no strategy can wrap it: one that wraps others goes inside, as in "
+                "aggregator=DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...)"
+            )
         return self.link
 
     def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:

@@ -47,7 +47,7 @@ from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.fits import LastFit, first_arrays
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import ReplyIntake
-from flwr_splitmix.server.job import Job, message_config
+from flwr_splitmix.server.job import Job, check_initial_arrays, message_config
 from flwr_splitmix.server.naming import name_reasons, reasons
 from flwr_splitmix.server.options import (
     Options,
@@ -171,7 +171,7 @@ class RoundLoop(RoundMessages):
         Raises
         ------
         AggregatorError
-            If the aggregator draws nodes by itself.
+            If the aggregator draws nodes by itself, or `initial_arrays` is empty and it averages.
         LinkError
             If clients cannot be reached, or fewer than `min_nodes` are left.
         RunError
@@ -180,6 +180,7 @@ class RoundLoop(RoundMessages):
         """
         check_draws_no_nodes(self.aggregator.strategy)
         self.prepare(None)
+        check_initial_arrays(initial_arrays, averages=self.aggregator.averages)
         self.draws = self.seed
         run = self.recorder.run
         if self.link is None:
@@ -234,6 +235,8 @@ class RoundLoop(RoundMessages):
             )
         check_works_without_grid(self.aggregator.strategy, len(clients))
         self.prepare(clients)
+        if initial_arrays is not None:
+            check_initial_arrays(initial_arrays, averages=self.aggregator.averages)
         last, self._last_fit = self._last_fit, None
         if last is not None and initial_arrays is None and last.has(clients):
             link, arrays, self.draws = last.link, last.arrays, last.next_draws
@@ -381,7 +384,7 @@ class RoundLoop(RoundMessages):
             norms, means = {}, self._intake.means(clients.replies)
         self.require(clients)
         made = self.aggregate_train(clients.server_round, clients.replies)
-        arrays, metrics = aggregated(made, self)
+        arrays, metrics = aggregated(made, self, result.arrays)
         if self.aggregator.averages and not arrays:
             raise AggregatorError(
                 f"aggregate_train of {type(self).__name__} returns no arrays, so that no client's "

@@ -17,8 +17,12 @@ from flwr_splitmix.clients import ClientError, Order, PrivacyBudget, SplitClient
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.mixers import FullShare
+from flwr_splitmix.events import StepDone
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.mixers import BoxShare, FullShare
+from flwr_splitmix.observers import Observer
 from flwr_splitmix.segments import Geometry
+from flwr_splitmix.strategies import PSL, VanillaCutMixSL
 
 ORDER = Order(client=0, seed=9, server_round=1, num_rounds=2)
 INPUTS, LABELS = torch.randn(8, 5), torch.arange(8) % 3
@@ -68,6 +72,18 @@ class Times(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return (inputs.sign() + 2) * self.factor / 10
+
+
+class Boxes(Observer):
+    """Keeps the columns of the grid from which boxes are cut."""
+
+    def __init__(self) -> None:
+        self.columns: set[int] = set()
+
+    def on_step(self, event: StepDone) -> None:
+        assert event.plan is not None
+        shares = (share for client in event.plan.clients for share in event.plan.shares(client))
+        self.columns |= {share.columns for share in shares if isinstance(share, BoxShare)}
 
 
 class Failing(Lower):
@@ -344,3 +360,26 @@ def test_a_client_with_a_budget_looks_for_layers_across_the_batch_in_every_round
     for server_round in (1, 2):
         client.attach(replace(ORDER, server_round=server_round), None)
     assert copies == [True, True]
+
+
+def test_a_batch_of_one_example_before_batch_norm_is_refused_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each client logged 45 lines."""
+    client = SplitClient(Lower(nn.BatchNorm1d(5)), DATA, batch_size=1, device="cpu")
+    strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), num_classes=3, device="cpu")
+    with pytest.raises(LinkError, match="client 0: batch normalisation in the lower segment needs"):
+        strategy.fit([client], 1)
+    assert "client 0 failed in step: batch normalisation in the lower segment" in caplog.text
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_grid_of_the_lower_segment_is_that_of_the_boxes() -> None:
+    """It was ignored, with an error about the upper segment's."""
+    lower = nn.Sequential(nn.Linear(5, 60), nn.Unflatten(1, (20, 3)))
+    lower.geometry = Geometry(20, 3, grid=(4, 5))  # type: ignore[assignment]
+    upper = nn.Sequential(nn.Flatten(), nn.Linear(60, 3))
+    clients = [SplitClient(copy.deepcopy(lower), DATA, batch_size=4) for _ in range(2)]
+    boxes = Boxes()
+    VanillaCutMixSL(upper, num_classes=3, observers=[boxes]).fit(clients, 1)
+    assert boxes.columns == {5}

@@ -50,6 +50,18 @@ def test_what_is_no_metric_is_named(returned: Any, said: str) -> None:
         rows(lambda server_round, arrays: returned)
 
 
+@pytest.mark.parametrize(("accuracy", "told"), [(71.5, 1), (-0.1, 1), (1, 0), (0.0, 0)])
+def test_an_accuracy_that_is_no_share_is_told_once(
+    accuracy: float, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """71.5 became a top-1 of 7150 %."""
+    strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1)
+    strategy.fit(TOY.make_clients(), 3, evaluate_fn=lambda *_: MetricRecord({"accuracy": accuracy}))
+    said = [text for text in caplog.messages if "divide percentages by 100" in text]
+    assert len(said) == told
+    assert all(f"round 1: evaluate_fn returned an accuracy of {accuracy:g}" in s for s in said)
+
+
 class Streamed(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(())
@@ -97,7 +109,7 @@ def test_another_lower_segment_than_the_clients_is_named(lower: nn.Module) -> No
     data = TOY.test_data(0)
     assert data is not None
     evaluate = central_evaluation(strategy.upper, lower, data)
-    with pytest.raises(ValueError, match="central_evaluation's lower segment must be like the cli"):
+    with pytest.raises(ValueError, match="lower segment does not fit central_evaluation's: it"):
         strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-from flwr.app import ConfigRecord
+from typing import Any
 
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord
+
+from flwr_splitmix.server.aggregation import AggregatorError
 from flwr_splitmix.server.job import message_config
+from flwr_splitmix.server.rounds import RoundLoop
+from flwr_splitmix.strategies import PSL, SFL
+from flwr_splitmix.testing.toy import Toy
+
+TOY = Toy(clients=2)
 
 
 def test_entries_that_no_client_fn_sees_are_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -21,3 +29,36 @@ def test_no_entries_no_words(
 ) -> None:
     assert dict(message_config("train_config", nothing)) == {}
     assert not caplog.text
+
+
+def begin(strategy: RoundLoop, how: str, arrays: Any) -> None:
+    grid: Any = None
+    if how == "start":
+        strategy.start(grid, arrays, 1)
+    else:
+        strategy.fit(TOY.make_clients(), 1, initial_arrays=arrays)
+
+
+@pytest.mark.parametrize("how", ["start", "fit"])
+@pytest.mark.parametrize(
+    ("arrays", "kind"),
+    [
+        (TOY.lower().state_dict(), "an OrderedDict"),
+        ([], "a list of nothing"),
+        (TOY.lower(), "a ToyLower"),
+    ],
+    ids=["state_dict", "list", "module"],
+)
+def test_what_is_no_record_of_arrays_is_refused_in_words(how: str, arrays: Any, kind: str) -> None:
+    with pytest.raises(TypeError) as error:
+        begin(PSL(TOY.upper(), device="cpu"), how, arrays)
+    assert str(error.value) == (
+        f"initial_arrays is {kind}; needed is ArrayRecord(lower.state_dict())"
+    )
+
+
+@pytest.mark.parametrize("how", ["start", "fit"])
+def test_an_empty_first_lower_segment_is_not_the_clients_fault(how: str) -> None:
+    """The message said that the clients have no weights."""
+    with pytest.raises(AggregatorError, match="initial_arrays is empty, and a strategy that av"):
+        begin(SFL(TOY.upper(), device="cpu"), how, ArrayRecord())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import strategy as flower
 
+from flwr_splitmix.clients.lower import Shaped, differences
 from flwr_splitmix.server.aggregation.nodes import AggregatorError
 from flwr_splitmix.words import described
 
@@ -52,14 +53,19 @@ def asked_no_node(strategy: flower.Strategy, server_round: int) -> AggregatorErr
 
 
 def aggregated(
-    made: object, strategy: flower.Strategy
+    made: object, strategy: flower.Strategy, like: Mapping[str, Shaped]
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Return what `aggregate_train` made: arrays and metrics, or None where it made none.
+
+    Parameters
+    ----------
+    like
+        A lower segment, whose names and shapes the arrays must have.
 
     Raises
     ------
     AggregatorError
-        If it returned anything but such a pair, or None.
+        If it returned anything but such a pair, or None, or other arrays.
     """
     if made is None:  # a method that ends without a return
         return None, None
@@ -75,4 +81,9 @@ def aggregated(
                 f"in its pair where {kind.__name__} is needed"
             )
     arrays, metrics = made
+    if arrays and (wrong := differences(like, arrays)):
+        raise AggregatorError(
+            f"aggregate_train of {type(strategy).__name__} returns other arrays than the clients' "
+            f"lower segments have: {wrong}"
+        )
     return arrays, metrics

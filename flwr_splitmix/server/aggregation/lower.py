@@ -115,7 +115,8 @@ class LowerAggregator:
         Raises
         ------
         AggregatorError
-            If the strategy waits for more nodes than take part, or asks no node to train.
+            If the strategy waits for more nodes than take part, asks no node to train, or sends
+            several ArrayRecords, none of which is under its `arrayrecord_key`.
         """
         config = ConfigRecord({**config, "server-round": server_round})
         if self.strategy is None or grid is None:
@@ -127,8 +128,26 @@ class LowerAggregator:
         made = self.strategy.configure_train(server_round, arrays, config, view)
         messages = training_messages_of(made, self.strategy, server_round)
         for message in messages:
-            message.content = RecordDict(dict(message.content.items()))
+            message.content = self._segment_first(message.content)
         return messages
+
+    def _segment_first(self, content: RecordDict) -> RecordDict:
+        """Return a copy of a message's content in which the lower segment comes first.
+
+        A client takes the first ArrayRecord; others are for mods.
+        """
+        names = list(content.array_records)
+        keys = (getattr(own, "arrayrecord_key", None) for own in with_wrapped(self.strategy))
+        key = next((key for key in keys if key is not None), "arrays")
+        if len(names) < 2:
+            return RecordDict(dict(content.items()))
+        if key not in names:
+            raise AggregatorError(
+                f"{type(self.strategy).__name__} sends the ArrayRecords {', '.join(names)}, and "
+                f"none is {key!r}, its arrayrecord_key, so that clients cannot tell which is the "
+                "lower segment"
+            )
+        return RecordDict({key: content[key], **dict(content.items())})
 
     def _tell(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
         """Have a server optimizer record the round's arrays, without a Flower run.
@@ -159,12 +178,13 @@ class LowerAggregator:
         self._put_in_order(replies[0])
         # Before the strategy sees them: some of Flower's take the arrays out of the replies.
         whole = whole_numbers(replies[0])
+        like = dict(next(iter(replies[0].content.array_records.values())))
         optimizes = isinstance(self.strategy, _SERVER_OPTIMIZERS)
         means = means_of_measured(replies, whole) if optimizes else {}
         self._warn_of_wrapped_optimizer(replies[0])
         made = self.strategy.aggregate_train(server_round, replies)
-        arrays, metrics = aggregated(made, self.strategy)
-        if arrays is None:
+        arrays, metrics = aggregated(made, self.strategy, like)
+        if not arrays:
             raise AggregatorError(
                 f"{type(self.strategy).__name__} made nothing of the weights of "
                 f"{counted(len(replies), 'client')}, so that none of them would learn; it "

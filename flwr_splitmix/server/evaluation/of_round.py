@@ -94,6 +94,15 @@ def evaluate_model(
     central = measured = None
     if evaluate_fn is not None:
         record = _metrics(evaluate_fn(server_round, result.arrays))
+        if _is_no_share(record) and not any(
+            map(_is_no_share, result.evaluate_metrics_serverapp.values())
+        ):
+            log.warning(
+                "round %d: evaluate_fn returned an accuracy of %g, and it is read as a share, from "
+                "0 to 1; divide percentages by 100",
+                server_round,
+                record["accuracy"],
+            )
         if record is not None:
             result.evaluate_metrics_serverapp[server_round] = record
         central = central_result(record)
@@ -112,6 +121,12 @@ def evaluate_model(
     if measured is not None:
         result.evaluate_metrics_clientapp[server_round] = to_record(measured)
     return central or measured
+
+
+def _is_no_share(record: MetricRecord | None) -> bool:
+    """Return whether metrics have an accuracy outside 0..1."""
+    accuracy = None if record is None else record.get("accuracy")
+    return isinstance(accuracy, (int, float)) and not 0 <= accuracy <= 1
 
 
 def _metrics(returned: Any) -> MetricRecord | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.server.aggregation import (
     AggregatorError,
     AggregatorName,
@@ -48,6 +50,20 @@ def test_an_aggregator_by_name_is_that_of_flower_and_takes_a_single_node(
     made: Any = LowerAggregator(make_aggregator(name)).strategy
     assert type(made) is getattr(flower, name)
     assert ANY_NODES.items() <= vars(made).items()
+
+
+def test_a_strategy_of_split_learning_is_no_aggregator() -> None:
+    """It failed in the first round, with a message about a link."""
+    own = SFL(Toy().upper(), device="cpu")
+    for aggregator in (own, noisy(own)):
+        with pytest.raises(AggregatorError, match="SFL runs rounds of split learning, and aggreg"):
+            SFL(Toy().upper(), aggregator=aggregator, device="cpu")
+
+
+def test_a_strategy_around_one_of_split_learning_is_told_its_place() -> None:
+    wrapper, grid = noisy(SFL(Toy().upper(), device="cpu")), cast(Grid, None)
+    with pytest.raises(LinkError, match=r"no strategy can wrap it: .* aggregator=Differential"):
+        wrapper.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
 
 
 def test_a_subclass_of_a_refused_strategy_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +261,33 @@ def test_what_an_own_aggregator_returns_is_named(returned: object, sentence: str
     toy = Toy()
     strategy = SFL(toy.upper(), device="cpu", aggregator=Own(**ANY_NODES))
     with pytest.raises(AggregatorError, match=sentence):
+        strategy.fit(toy.make_clients(sgd(0.1)), 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda name: None if name == "position" else name, r"it lacks position \(6, 3\)"),
+        (lambda name: f"net.{name}", r"it lacks .* and \d+ more; it also has net\.position"),
+    ],
+    ids=["dropped", "renamed"],
+)
+def test_an_own_aggregator_that_changes_names_is_named(
+    change: Callable[[str], str | None], sentence: str
+) -> None:
+    """central_evaluation's lower segment, or the clients, got the blame."""
+
+    class Own(flower.FedAvg):
+        def aggregate_train(self, *arguments: Any) -> Any:
+            arrays, metrics = super().aggregate_train(*arguments)
+            assert arrays is not None
+            changed = {new: a for name, a in arrays.items() if (new := change(name)) is not None}
+            return ArrayRecord(changed), metrics
+
+    toy = Toy()
+    strategy = SFL(toy.upper(), device="cpu", aggregator=Own(**ANY_NODES))
+    match = f"aggregate_train of Own returns other arrays than the clients' lower.*: {sentence}"
+    with pytest.raises(AggregatorError, match=match):
         strategy.fit(toy.make_clients(sgd(0.1)), 1)
 
 

@@ -6,13 +6,16 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
+from flwr_splitmix.links.ticket import arrays_of
 from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator, nodes
 from flwr_splitmix.server.messages import messages_to
+from tests.server.aggregation.aggregators import noisy
 
 
 class FakeGrid:
@@ -79,6 +82,43 @@ def test_an_aggregator_may_ask_for_the_nodes_as_often_as_it_likes() -> None:
     aggregator = LowerAggregator(Waiting(least=2, questions=20))
     grid = cast(Grid, FakeGrid([1, 2]))
     assert len(aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])) == 1
+
+
+class Sending(flower.FedAvg):
+    """Sends records of arrays of its own, before others."""
+
+    def __init__(self, *names: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.names = names
+
+    def configure_train(self, *arguments: Any) -> list[Message]:
+        own = {name: ArrayRecord([np.full(1, len(name))]) for name in self.names}
+        return messages_to([1], RecordDict(own), MessageType.TRAIN, in_run=False)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Sending("controls", "arrays"),
+        Sending("arrays", "controls"),
+        Sending("controls", "weight", arrayrecord_key="weight"),
+        noisy(Sending("controls", "weight", arrayrecord_key="weight")),
+        Sending("weight"),
+    ],
+)
+def test_the_lower_segment_comes_first_whatever_else_an_aggregator_sends(
+    strategy: flower.Strategy,
+) -> None:
+    """Clients took the first record, in whichever order they were."""
+    grid = cast(Grid, FakeGrid([1]))
+    (message,) = LowerAggregator(strategy).configure(1, ArrayRecord(), ConfigRecord(), grid, [1])
+    assert float(next(iter(arrays_of(message.content).values()))) == len("arrays")
+
+
+def test_records_of_which_none_is_the_lower_segment_are_refused() -> None:
+    grid = cast(Grid, FakeGrid([1]))
+    with pytest.raises(AggregatorError, match="Sending sends the ArrayRecords a, b, and none is"):
+        LowerAggregator(Sending("a", "b")).configure(1, ArrayRecord(), ConfigRecord(), grid, [1])
 
 
 def test_an_aggregator_that_asks_nobody_is_an_error() -> None:
