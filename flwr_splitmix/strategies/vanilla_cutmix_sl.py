@@ -18,7 +18,8 @@ class VanillaCutMixSL(SplitStrategy):
     Parameters
     ----------
     upper
-        The upper segment; its `geometry` gives the grid of patches, which must otherwise be square.
+        The upper segment; its `geometry`, or else that of the lower segments, gives the grid of
+        patches, which must otherwise be square.
     k
         Must be 2.
     beta

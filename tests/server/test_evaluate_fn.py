@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,9 @@ def test_what_is_no_metric_is_named(returned: Any, said: str) -> None:
         rows(lambda server_round, arrays: returned)
 
 
-@pytest.mark.parametrize(("accuracy", "told"), [(71.5, 1), (-0.1, 1), (1, 0), (0.0, 0)])
+@pytest.mark.parametrize(
+    ("accuracy", "told"), [(71.5, 1), (-0.1, 1), (1, 0), (0.0, 0), (math.nan, 0)]
+)
 def test_an_accuracy_that_is_no_share_is_told_once(
     accuracy: float, told: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -161,7 +161,7 @@ class ContextStore:
     def load(
         self, index: int, at_most: int | None = None
     ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """Return the state if it is this client's in this run, undamaged, and not too late."""
+        """Return this client's state in this run, if undamaged and of a round <= `at_most`."""
         record = self._state.config_records.get(_KEY)
         if record is None:
             return None

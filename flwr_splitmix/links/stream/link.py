@@ -68,7 +68,7 @@ class StreamLink(DialledLink):
         Whether the rounding error of a client's gradients is added to its next ones.
     run
         Id of the run, under which nodes keep their clients' states so that a resumed run finds
-        them, and so no other run's; "" takes that of the strategy's run, and without one keeps
+        them: another one for each run. "" takes that of the strategy's run, and without one keeps
         them for one `start`.
     attach_timeout
         Seconds to wait for nodes to attach, and for their replies at the end of a round.

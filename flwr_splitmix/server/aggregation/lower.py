@@ -137,10 +137,10 @@ class LowerAggregator:
         A client takes the first ArrayRecord; others are for mods.
         """
         names = list(content.array_records)
-        keys = (getattr(own, "arrayrecord_key", None) for own in with_wrapped(self.strategy))
-        key = next((key for key in keys if key is not None), "arrays")
         if len(names) < 2:
             return RecordDict(dict(content.items()))
+        keys = (getattr(own, "arrayrecord_key", None) for own in with_wrapped(self.strategy))
+        key = next((key for key in keys if key is not None), "arrays")
         if key not in names:
             raise AggregatorError(
                 f"{type(self.strategy).__name__} sends the ArrayRecords {', '.join(names)}, and "

@@ -94,14 +94,13 @@ def evaluate_model(
     central = measured = None
     if evaluate_fn is not None:
         record = _metrics(evaluate_fn(server_round, result.arrays))
-        if _is_no_share(record) and not any(
-            map(_is_no_share, result.evaluate_metrics_serverapp.values())
-        ):
+        earlier = result.evaluate_metrics_serverapp.values()
+        if (wrong := _no_share(record)) is not None and all(_no_share(r) is None for r in earlier):
             log.warning(
                 "round %d: evaluate_fn returned an accuracy of %g, and it is read as a share, from "
                 "0 to 1; divide percentages by 100",
                 server_round,
-                record["accuracy"],
+                wrong,
             )
         if record is not None:
             result.evaluate_metrics_serverapp[server_round] = record
@@ -123,10 +122,12 @@ def evaluate_model(
     return central or measured
 
 
-def _is_no_share(record: MetricRecord | None) -> bool:
-    """Return whether metrics have an accuracy outside 0..1."""
+def _no_share(record: MetricRecord | None) -> float | None:
+    """Return the accuracy in metrics if it is below 0 or above 1, else None."""
     accuracy = None if record is None else record.get("accuracy")
-    return isinstance(accuracy, (int, float)) and not 0 <= accuracy <= 1
+    if isinstance(accuracy, (int, float)) and (accuracy < 0 or accuracy > 1):
+        return accuracy
+    return None
 
 
 def _metrics(returned: Any) -> MetricRecord | None:

@@ -273,9 +273,11 @@ def agree_on_shape(
     most = 2 * fitting.count(chosen) > len(fitting)
     for client in clients.alive:
         if shapes[client] != chosen:
-            others = f"{'most clients' if most else 'others'} make {chosen.size}{_laid(chosen)}"
+            others = f"{'most clients' if most else 'others'} make {chosen.size}"
             if shapes[client].batch != chosen.batch:
                 others += f": give all of them one batch_size, here {chosen.batch}"
+            elif shapes[client].size == chosen.size:
+                others += f" in a grid {_laid(chosen)}, not in one {_laid(shapes[client])}"
             clients.fail(client, _differs(shapes[client], others))
     sizes = [int(clients.descriptions[c]["num-examples"]) for c in clients.alive]
     batches = mean_batches(sizes, [chosen.batch] * len(sizes))
@@ -301,10 +303,10 @@ def _differs(shape: SmashedShape, expected: str) -> str:
     prefix = f"{counted(shape.prefix, 'prefix token')} + " if shape.prefix else ""
     return (
         f"its smashed data are {shape.batch} x ({prefix}{counted(shape.patches, 'patch')}) x "
-        f"{shape.width}{_laid(shape)}, {expected}"
+        f"{shape.width}, {expected}"
     )
 
 
 def _laid(shape: SmashedShape) -> str:
-    """Return, for a message, in which grid the patches lie, if one is known."""
-    return "" if shape.grid is None else f" in a grid of {shape.grid[0]} x {shape.grid[1]}"
+    """Return, for a message, what a grid of patches is like."""
+    return "that is not named" if shape.grid is None else f"of {shape.grid[0]} x {shape.grid[1]}"

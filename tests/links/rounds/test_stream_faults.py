@@ -141,7 +141,7 @@ def test_another_model_is_refused_at_attach_whatever_state_is_kept(tmp_path: Pat
             start(strategy, link, grid, 1)
         else:
             with pytest.raises(
-                LinkError, match=r"does not fit this client's: it has position \(6, 5\)"
+                LinkError, match=r"does not fit this client's: it has position \(6, 3\)"
             ):
                 start(strategy, link, grid, 2)
 

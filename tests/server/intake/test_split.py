@@ -199,9 +199,10 @@ def test_the_grid_of_patches_is_that_of_the_upper_segment_or_else_of_the_lower_o
     assert agree_on_shape(clients, None)[0].grid == (2, 3)
     assert clients.alive == (0, 2)
     assert clients.failures[1] == (
-        "its smashed data are 4 x (6 patches) x 3, others make (4, 6, 3) in a grid of 2 x 3"
+        "its smashed data are 4 x (6 patches) x 3, others make (4, 6, 3) in a grid of 2 x 3, "
+        "not in one that is not named"
     )
-    assert "x 3 in a grid of 3 x 2, others" in clients.failures[3]
+    assert clients.failures[3].endswith(" in a grid of 2 x 3, not in one of 3 x 2")
     assert agree_on_shape(Described(says(**columns)), Geometry(6, 3))[0].grid == (2, 3)
     for said in (columns, {}):
         clients = Described(says(), says(**said))
