@@ -163,7 +163,7 @@ class Vault:
 
 def _expected(share: NoisyShare) -> float:
     """Return the mean difference between a noisy label's own class and another one."""
-    if not share.labels_clamped:
+    if not share.noise.clamp_labels:
         return share.lam
     levels = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
     noise = share.noise.sigma_y * torch.special.ndtri(levels)

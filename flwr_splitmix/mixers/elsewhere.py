@@ -8,6 +8,7 @@ the mixture's gradient. Only the third party knows the members of the groups and
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -58,9 +59,9 @@ class _NoisyGroupShare(_GroupShare):
     name: ClassVar[str] = "noisy-group"
 
     @property
-    def labels_clamped(self) -> bool:
-        """False: a sum of noisy labels is unbounded, even if each of them is clamped."""
-        return False
+    def label_range(self) -> tuple[float, float]:
+        """Unlimited: the server does not know how many noisy labels a sum has."""
+        return -math.inf, math.inf
 
 
 GROUP_SHARES: tuple[type[Share], ...] = (_GroupShare, _NoisyGroupShare)
@@ -147,6 +148,34 @@ def check_hides(mixer: Mixer) -> None:
         raise ValueError(
             f"{VIA}, but with k_times a group's k mixtures together hold every patch of each "
             f"member; leave k_times out, or {HERE}"
+        )
+
+
+def check_unrounded(mixer: Mixer, prefix: int, wire_dtype: str) -> None:
+    """Raise ValueError if uploads would be rounded on the wire and then added up.
+
+    A sum of whole multiples of two scales (int8, int4) can be taken apart into both; so can one of
+    floats with short mantissas where one is much the larger: with bfloat16, 256 times.
+
+    Parameters
+    ----------
+    mixer
+        One that `describe` allows.
+    prefix
+        Number of prefix tokens, which are added up.
+    wire_dtype
+        Format of the uploads.
+    """
+    if wire_dtype == "keep":
+        return
+    bare = mixer.mixer if isinstance(mixer, Noisy) else mixer
+    k = int(getattr(bare, "k", 1))
+    shape = SmashedShape(1, k * max(1, getattr(bare, "min_patches", 1)), 1, prefix, classes=2)
+    if mixer.plan(range(k), shape, np.random.default_rng(0)).sums:
+        raise ValueError(
+            f"{VIA}, but wire_dtype is {wire_dtype!r}, and this mixer adds uploads up: a sum of "
+            "rounded numbers can be taken apart into the single ones; set wire_dtype to 'keep' "
+            f"(wire_dtype_down may be any), or {HERE}"
         )
 
 

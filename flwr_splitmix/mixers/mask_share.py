@@ -118,6 +118,11 @@ class MaskShare(Share):
             return gradient
         return self._select(gradient[:, : self.prefix], gradient)
 
+    @property
+    def summed(self) -> bool:
+        """Whether there are prefix tokens; each patch is one member's."""
+        return self.prefix > 0
+
     def _kept(self, batch: int) -> Tensor:
         """Return the kept patches, unchecked."""
         return self.positions(batch)

@@ -32,6 +32,11 @@ class WeightedShare(FullShare):
         """Add the weighted smashed data."""
         mixed += upload
 
+    @property
+    def summed(self) -> bool:
+        """True: a mixture is a sum."""
+        return True
+
 
 class Mixup(GroupMixer):
     """Weighted sums of the smashed data, and of the labels, of `k` clients.

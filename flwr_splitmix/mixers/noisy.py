@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -12,13 +13,22 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.labels import target_rows
+from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.hooks import checked_plan
+from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.mixer import Mixer
+from flwr_splitmix.mixers.mixup import WeightedShare
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire
 from flwr_splitmix.mixers.share_hooks import place_upload, uploaded
 from flwr_splitmix.mixers.wrapper import WrappedMixer
-from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed, noisy_labels
+from flwr_splitmix.privacy.mechanism import (
+    add_noise,
+    clip_smashed,
+    label_range,
+    noisy_labels,
+    smashed_limit,
+)
 from flwr_splitmix.privacy.noise import GaussianNoise
 
 log = logging.getLogger("flwr.splitmix")
@@ -29,6 +39,9 @@ NO_LABEL_NOISE = (
     "sigma-y 0.0"
 )
 """Why multi-label examples get no noise on their labels."""
+
+_NO_LARGER = (FullShare.upload, WeightedShare.upload, MaskShare.upload)
+"""Uploads of which no number is larger than that of the smashed data which it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +160,21 @@ class NoisyShare(Share):
         return self.inner.overwrites
 
     @property
-    def labels_clamped(self) -> bool:
-        """Whether the client clamps its noisy labels."""
-        return self.noise.clamp_labels
+    def label_range(self) -> tuple[float, float]:
+        """The smallest and the largest number that noise can make of a label."""
+        return label_range(self.noise)
+
+    @property
+    def smashed_limit(self) -> float:
+        """What clipping and noise allow; infinite for shares that may make numbers larger."""
+        kinds = type(self), type(self.inner)
+        told = kinds[0] is NoisyShare and self.inner.family and kinds[1].upload in _NO_LARGER
+        return smashed_limit(self.noise) if told else math.inf
+
+    @property
+    def summed(self) -> bool:
+        """Whether the inner share is, or everybody's noise is added at every position."""
+        return self._everywhere or self.inner.summed
 
     @property
     def _everywhere(self) -> bool:

@@ -117,6 +117,16 @@ class Plan:
                 own[index] = member.share
         return shares
 
+    @property
+    def sums(self) -> bool:
+        """Whether a mixture holds numbers that are sums of several members' numbers."""
+        return any(
+            member.share.summed
+            for groups in self.passes
+            for group in groups
+            for member in group.members
+        )
+
     def only(self, group: int) -> Self:
         """Return the plan of one group of the first pass alone."""
         return replace(self, passes=((self.passes[0][group],),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -140,9 +141,19 @@ class Share(ABC):
         return "classes"
 
     @property
-    def labels_clamped(self) -> bool:
-        """Whether soft labels lie in 0..1."""
-        return True
+    def label_range(self) -> tuple[float, float]:
+        """The smallest and the largest number that a soft label may have."""
+        return 0.0, 1.0
+
+    @property
+    def smashed_limit(self) -> float:
+        """The largest magnitude of an upload's numbers; infinite if the share sets none."""
+        return math.inf
+
+    @property
+    def summed(self) -> bool:
+        """Whether `place` adds numbers of the upload to those of other members."""
+        return False
 
     @property
     def noised(self) -> bool:

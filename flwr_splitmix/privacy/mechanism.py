@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from flwr_splitmix.privacy.noise import GaussianNoise
 from flwr_splitmix.seeding import secret_normal
 
-__all__ = ["GaussianNoise", "add_noise", "clip_smashed", "noisy_labels"]
+__all__ = [
+    "GaussianNoise",
+    "add_noise",
+    "clip_smashed",
+    "label_range",
+    "noisy_labels",
+    "smashed_limit",
+]
+
+FARTHEST = 9.0
+"""No noise is this many standard deviations from 0: `secret_normal` ends at 8.6."""
+
+ROUNDING = 1.01
+"""Factor by which a number may become larger when it is rounded; bfloat16 needs 1.004."""
 
 
 def clip_smashed(smashed: Tensor, noise: GaussianNoise) -> Tensor:
@@ -117,3 +132,23 @@ def noisy_labels(
         return noised
     # Zero times a number keeps its sign.
     return lam * noised if lam else torch.zeros_like(noised)
+
+
+def smashed_limit(noise: GaussianNoise) -> float:
+    """Return the largest magnitude of a clipped number with noise, also if rounded on its way.
+
+    Infinite without clipping. A mixing ratio makes numbers smaller before the noise, never larger.
+    """
+    clipped = {"patch": noise.clip_norm, "sample": noise.clip_norm, "range": noise.clip_norm / 2}
+    return ROUNDING * (clipped.get(noise.clip, math.inf) + FARTHEST * noise.sigma_s)
+
+
+def label_range(noise: GaussianNoise) -> tuple[float, float]:
+    """Return the smallest and the largest number of `noisy_labels`, also if rounded.
+
+    They are those of any mixing ratio, so that whoever is told them learns nothing of a client's.
+    """
+    if noise.clamp_labels:
+        return 0.0, 1.0
+    farthest = FARTHEST * noise.sigma_y
+    return -ROUNDING * farthest, ROUNDING * (1 + farthest)

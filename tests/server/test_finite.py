@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flwr_splitmix.clients import SplitClient, split_client
+from flwr_splitmix.clients import PrivacyBudget, SplitClient, split_client
 from flwr_splitmix.clients import graphs as client_module
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.finite import FiniteCheck
-from flwr_splitmix.strategies import CutMixSL
+from flwr_splitmix.strategies import CutMixSL, DPCutMixSL
 from flwr_splitmix.testing.toy import Toy, sgd
 
 BAD = torch.tensor([1.0, float("inf"), float("nan")])
@@ -69,6 +71,21 @@ def test_a_client_that_sends_nan_is_reported_at_the_end_of_the_round(
         clients[2].segment.embed.bias.fill_(float("nan"))  # type: ignore[operator, union-attr]
     strategy.fit(clients, 1)
     assert all(t.isfinite().all() for t in strategy.upper.module.state_dict().values())
+
+
+def test_too_large_a_gradient_costs_a_step_and_no_client(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients with a budget refuse it, and were left out of the round for what the server sent."""
+    toy = Toy(clients=4, batch_norm=False)
+    noise = GaussianNoise(sigma_s=1.0, sigma_y=1.0)
+
+    def steep(logits: Tensor, targets: Tensor) -> Tensor:
+        return 1e12 * cross_entropy(logits, targets, reduction="none")
+
+    strategy = DPCutMixSL(toy.upper(), noise=noise, optimizer=sgd(1e-20), loss=steep, device="cpu")
+    budget = PrivacyBudget(max_epsilon=1e9)
+    strategy.fit(toy.make_clients(sgd(0.1), privacy=budget), 1)
+    assert [row["clients_failed"] for row in strategy.rows] == [0]
+    assert "of the smashed data had numbers beyond 1e+06 and were not sent" in caplog.text
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections import Counter
@@ -83,6 +84,21 @@ def check_size(tensor: Tensor) -> None:
     least, most = tensor.aminmax()
     if max(-float(least), float(most)) > LARGEST:
         raise UploadError(f"sent numbers beyond {LARGEST:g}, which would overflow in the model")
+
+
+def check_range(tensor: Tensor, least: float, most: float, what: str) -> None:
+    """Raise UploadError if a number is not in `least`..`most`; waits for the tensor's device.
+
+    Parameters
+    ----------
+    what
+        Description of the tensor, for the message.
+    """
+    if not tensor.numel() or (least, most) == (-math.inf, math.inf):
+        return
+    low, high = map(float, tensor.aminmax())
+    if low < least or high > most + 1e-6:
+        raise UploadError(f"uploaded {what} outside {least:g}..{most:g}")
 
 
 def check_form(description: Mapping[str, Any], own: str, other: str, needed: str) -> None:

@@ -21,6 +21,7 @@ from flwr_splitmix.server.intake.checks import (
     agreed,
     check_form,
     check_number,
+    check_range,
     check_shape,
     check_size,
     check_tensor,
@@ -141,8 +142,9 @@ def read_upload(
     Raises
     ------
     UploadError
-        If a tensor is missing, has the wrong shape or dtype, or is not finite, or if a label is
-        not a class; the message names what was expected.
+        If a tensor is missing, has the wrong shape or dtype, is not finite, or has numbers beyond
+        what its share allows (with noise: clipping and the farthest draw), or if a label is not a
+        class; the message names what was expected.
     """
     shares = plan.shares(client)
     smashed, labels = reply.get("smashed"), reply.get("labels")
@@ -162,6 +164,7 @@ def read_upload(
             raise UploadError(NOT_FINITE)
         if passes:
             check_size(tensor)
+            check_range(tensor, -share.smashed_limit, share.smashed_limit, "smashed data")
         checked.append(finite.cleaned(client, tensor) if passes is None else tensor)
     return Upload(
         checked,
@@ -191,10 +194,7 @@ def _read_labels(
             if share is not None:
                 check_tensor(soft, (batch, num_classes), dtype)
                 check_size(soft)
-                if not share.labels_clamped:
-                    continue
-                if float(soft.min()) < 0 or float(soft.max()) > 1 + 1e-6:
-                    raise UploadError("uploaded soft labels outside 0..1")
+                check_range(soft, *share.label_range, "soft labels")
         return labels
     if "ids" in kinds:
         if table is None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import StepResult
 from flwr_splitmix.labels import Tally, TargetLoss, loss_on, tally, target_loss
@@ -22,7 +23,7 @@ from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
 from flwr_splitmix.values import check_choice, check_truth, whole_number
-from flwr_splitmix.words import with_article
+from flwr_splitmix.words import counted, with_article
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -36,7 +37,8 @@ class Learned(StepResult):
     Parameters
     ----------
     lost
-        The groups of whose gradient nothing is left without numbers that are not finite; their
+        The groups of whose gradient nothing is left without numbers that are not finite, or whose
+        gradient has numbers beyond `LARGEST`, for which clients would leave the round; their
         clients get none. Empty where finding out would mean waiting for an accelerator.
     """
 
@@ -112,6 +114,7 @@ class ServerSegment(TrainedSegment):
         self.geometry = geometry if isinstance(geometry, Geometry) else None
         self.server_update = server_update
         self.waits = self.device.type == "cpu"
+        self._huge = torch.zeros((), dtype=torch.int64, device=self.device)
 
     def learn(
         self, mixed: Mixed, progress: float, num_rounds: int, seed: int, rng: np.random.Generator
@@ -221,7 +224,30 @@ class ServerSegment(TrainedSegment):
                 for group, own in enumerate(gradient.chunk(groups))
                 if not all_finite([own]) and not bool((own.isfinite() & (own != 0)).any())
             )
-        return Learned(loss / groups, gradient.nan_to_num_(0.0, 0.0, 0.0), lost)
+        gradient.nan_to_num_(0.0, 0.0, 0.0)
+        least, most = (rows.view(groups, -1) for rows in gradient.flatten(1).aminmax(dim=1))
+        huge = torch.maximum(-least, most).amax(1) > LARGEST
+        if not self.waits or bool(huge.any()):
+            samples = huge.repeat_interleave(len(gradient) // groups)
+            gradient.masked_fill_(samples[:, None, None], 0.0)
+            self._huge = self._huge + huge.sum()
+            if self.waits:
+                lost += tuple(huge.nonzero().flatten().tolist())
+        return Learned(loss / groups, gradient, lost)
+
+    def tell_untaken(self, server_round: int) -> None:
+        """Log also how many groups' gradients were too large to be sent."""
+        super().tell_untaken(server_round)
+        huge, self._huge = int(self._huge), torch.zeros((), dtype=torch.int64, device=self.device)
+        if huge:
+            log.warning(
+                "round %d: %s of the smashed data had numbers beyond %g and %s not sent: the "
+                "learning rate may be too high, or a client's upload absurd",
+                server_round,
+                counted(huge, "gradient"),
+                LARGEST,
+                "was" if huge == 1 else "were",
+            )
 
     def _logits(self, smashed: Tensor) -> Tensor:
         with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,10 +15,22 @@ from torch import Tensor
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.links import Clients, LinkError
+from flwr_splitmix.links.frames.wire import WIRE_DTYPES, narrow, widen
 from flwr_splitmix.links.link import Outcome
-from flwr_splitmix.mixers import Mixup, Noisy, NoMixing, PatchCutMix, Plan, SmashedShape
+from flwr_splitmix.mixers import (
+    FullShare,
+    Mixer,
+    Mixup,
+    Noisy,
+    NoisyShare,
+    NoMixing,
+    PatchCutMix,
+    Plan,
+    SmashedShape,
+)
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
+from flwr_splitmix.privacy.mechanism import clip_smashed
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.server.intake.checks import UploadError, plausible
 from flwr_splitmix.server.intake.split import agree_on_shape, read_test_upload, read_upload
@@ -91,16 +104,77 @@ def test_finite_numbers_that_would_overflow_in_the_model_are_refused() -> None:
             read_test_upload(reply, SHAPE, 3, torch.float32)
 
 
-def test_soft_labels_that_would_overflow_are_refused_also_where_noise_is_on_them() -> None:
-    mixer = Noisy(Mixup(2), GaussianNoise(sigma_s=1.0, sigma_y=1.0, clamp_labels=False))
-    plan = mixer.plan([0, 1], replace(SHAPE, classes=3), np.random.default_rng(0))
+NOISE = GaussianNoise(sigma_s=0.5, sigma_y=2.0, clip_norm=3.0, clamp_labels=False)
+
+
+def noised(noise: GaussianNoise = NOISE, mixer: Mixer | None = None) -> Plan:
+    noisy = Noisy(mixer or Mixup(2, alpha=None), noise)
+    return noisy.plan([0, 1], replace(SHAPE, classes=3), np.random.default_rng(0))
+
+
+def filled(plan: Plan, number: float, label: float) -> dict[str, Any]:
     share = plan.shares(0)[0]
     assert share is not None
-    assert not share.labels_clamped
-    sent = torch.zeros(share.upload_shape(SHAPE.size))
-    read({"smashed": [sent], "labels": [torch.full((4, 3), 50.0)]}, plan)
-    with pytest.raises(UploadError, match="sent numbers beyond"):
-        read({"smashed": [sent], "labels": [torch.full((4, 3), 1e30)]}, plan)
+    return {
+        "smashed": [torch.full(share.upload_shape(SHAPE.size), number)],
+        "labels": [torch.full((4, 3), label)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("clip", "number"), [("patch", 7.4), ("sample", 7.4), ("range", 5.9), ("none", 1e6)]
+)
+@pytest.mark.parametrize("mixer", [NoMixing(), Mixup(2), PatchCutMix(2)], ids=str)
+def test_smashed_data_that_no_noise_can_make_are_refused(
+    clip: Any, number: float, mixer: Mixer
+) -> None:
+    """Numbers of 1e6 in one step used to ruin a run."""
+    plan = noised(replace(NOISE, clip=clip), mixer)
+    for sign in (1, -1):
+        read(filled(plan, sign * number, 0.0), plan)
+        with pytest.raises(UploadError, match=r"smashed data outside|sent numbers beyond"):
+            read(filled(plan, sign * (1.05 * number), 0.0), plan)
+
+
+@pytest.mark.parametrize("place", ["after", "before"])
+def test_soft_labels_that_no_noise_can_make_are_refused(place: Any) -> None:
+    plan = noised(replace(NOISE, label_noise=place))
+    for label in (-18.0, 19.0):
+        read(filled(plan, 0.0, label), plan)
+    for label in (-18.5, 19.5, 1e30):
+        with pytest.raises(UploadError, match=r"soft labels outside|sent numbers beyond"):
+            read(filled(plan, 0.0, label), plan)
+
+
+@pytest.mark.parametrize("wire", WIRE_DTYPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_largest_numbers_that_a_client_can_send_pass_rounded(
+    wire: Any, dtype: torch.dtype
+) -> None:
+    """Clipping keeps a patch of one number, and the farthest noise is 8.6 sigma."""
+    record = torch.zeros(SHAPE.size)
+    record[..., 0] = 3.0
+    for sigma in (1e-6, 0.5):
+        noise = replace(NOISE, sigma_s=sigma)
+        kept = clip_smashed(record * 100, noise) + 8.6 * sigma
+        sent, scale = narrow(kept.to(dtype), wire, torch.Generator().manual_seed(0))
+        plan = noised(noise, NoMixing())
+        reply = {**filled(plan, 0.0, 0.0), "smashed": [widen(sent, scale, dtype)]}
+        reply["labels"] = [reply["labels"][0].to(dtype)]
+        read_upload(reply, plan, 0, 3, dtype)
+
+
+def test_a_share_of_ones_own_that_may_make_numbers_larger_has_no_limit() -> None:
+    class Turned(FullShare):
+        name = "turned"
+        family = "full"
+
+        def upload(self, smashed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            summed = smashed.sum(1, keepdim=True).expand_as(smashed) / SHAPE.patches**0.5
+            return summed, summed
+
+    assert math.isinf(NoisyShare.around(Turned(), NOISE, 3).smashed_limit)
+    assert NoisyShare.around(FullShare(), NOISE, 3).smashed_limit < 8
 
 
 def test_more_patches_than_the_share_are_refused() -> None:

@@ -208,6 +208,28 @@ def test_one_group_whose_gradients_overflow_ruins_neither_weights_nor_adam(
     assert not torch.equal(segment.module.state_dict()["own.weight"], before)
 
 
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("update", ["sequential", "sum"])
+def test_a_gradient_that_clients_would_refuse_is_not_sent(
+    update: ServerUpdate, waits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients with a max-epsilon used to leave the round, one group after the other."""
+    segment = ServerSegment(TOY.upper(), device="cpu", server_update=update)
+    segment.waits = waits
+    mixed = mixture()
+    mixed.targets[B : 2 * B] *= -1e9
+    result = segment.learn(mixed, 0.5, 1, seed=0, rng=np.random.default_rng(2))
+    own = result.gradient.view(GROUPS, B, 6, 3)
+    assert (own[1] == 0).all()
+    assert all(bool(own[group].abs().amax() > 1e-6) for group in (0, 2))
+    assert result.lost == ((1,) if waits else ())
+    segment.tell_untaken(7)
+    assert "round 7: 1 gradient of the smashed data had numbers beyond 1e+06" in caplog.text
+    caplog.clear()
+    segment.tell_untaken(8)
+    assert not caplog.text
+
+
 @pytest.mark.parametrize("update", ["sequential", "sum"])
 def test_a_module_may_overwrite_its_input(update: ServerUpdate) -> None:
     mixed = mixture()

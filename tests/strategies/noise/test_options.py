@@ -27,6 +27,7 @@ from flwr_splitmix.strategies import (
     ShuffledPSL,
     SplitStrategy,
 )
+from flwr_splitmix.testing.toy import sgd
 from tests.laws.makers import EDGES
 from tests.strategies.noise.honest import (
     E_S,
@@ -136,6 +137,29 @@ def test_soft_labels_outside_0_to_1_are_refused_where_they_are_to_be_clamped() -
         strategy.fit(clients, 1)
         expected = {3: "uploaded soft labels outside 0..1"} if clamp else {}
         assert seen.rounds[0].failures == expected
+
+
+@pytest.mark.parametrize("part", ["smashed", "labels"])
+def test_one_client_that_sends_what_no_noise_can_make_ends_nobody_elses_run(part: str) -> None:
+    """Labels of -1e6 in one step used to bring gradients for which all others left the run."""
+
+    class Absurd(Honest):
+        @exchange
+        def step(self, **arguments: Any) -> dict[str, Any]:
+            reply = super().step(**arguments)
+            return {**reply, part: [torch.full_like(t, -1e6) for t in reply[part]]} if reply else {}
+
+    seen = Seen()
+    noise = GaussianNoise(sigma_s=0.1, sigma_y=0.1, clamp_labels=False)
+    options: dict[str, Any] = {"optimizer": sgd(0.1), "device": "cpu", "observers": [seen]}
+    strategy = DPMixSL(TOY.upper(), noise=noise, **options)
+    clients = [*TOY.make_clients()[:3], TOY.make_clients(kind=Absurd)[3]]
+    clients[3].sent = {}  # type: ignore[attr-defined]
+    strategy.fit(clients, 2)
+    for done in seen.rounds:
+        assert done.failures.keys() == {3}
+        assert done.failures[3].startswith("uploaded s")
+    assert all(bool((p.abs() < 100).all()) for p in strategy.upper.module.parameters())
 
 
 def test_noise_is_in_what_the_server_learns_from() -> None:
