@@ -83,6 +83,9 @@ class SplitClient(PartedExchanges):
     ----------
     peers
         All clients of this process, if the strategy mixes raw inputs across them; otherwise None.
+    sends_sums
+        Whether it sends what a mixer adds up. A node does not if it uploads to a third party's
+        mixer only and the server has its uploads rounded: they could be taken out of the sum.
 
     Raises
     ------
@@ -127,6 +130,7 @@ class SplitClient(PartedExchanges):
         self._told_unknown = self._looked = False
         self._described = (0, 0)
         self.peers: Sequence[SplitClient] | None = None
+        self.sends_sums = True
         self._pending: Pending | None = None
         self._parted = None
         self._drawn: tuple[int, Example] | None = None
@@ -219,6 +223,11 @@ class SplitClient(PartedExchanges):
         check_plan(plan)
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
         check_sizes(shares, math.prod(self._described))
+        if not self.sends_sums and any(share.summed for share in shares if share is not None):
+            raise ClientError(
+                "this node has a mixer of its own (link-via) and sends it no rounded numbers to "
+                "add up, as the sum could be taken apart: set the run's wire-dtype to 'keep'"
+            )
         if self.guard is not None:
             self.guard.admit_kinds(shares)
         inputs, labels = self._inputs(number, shares)

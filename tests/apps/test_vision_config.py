@@ -236,6 +236,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({**VIA, **NOISE, "strategy": "DPSL"}, ["cannot be NoMixing", "with or without noise"]),
     ({**VIA, "straggler": "skip"}, ["straggler is 'skip'", "set straggler to 'wait'"]),
     (
+        {**VIA, "strategy": "MixupSL", "wire_dtype": "float16"},
+        ["wire-dtype is 'float16', and this mixer adds uploads up", "set wire-dtype to 'keep'"],
+    ),
+    (
         {**VIA, "group_order": "arrival"},
         ["group-order is 'arrival'", "set group-order to 'random'"],
     ),

@@ -38,9 +38,10 @@ class NoisyUploads:
         assert share is not None
         release = release_of(share, geometry.prefix + geometry.patches, geometry.width)
         # Of uploads that are rounded before they are added, each is charged as seen alone, and so
-        # is one of a group from which the others may be left out as too late.
-        rounded = config.wire_dtype != "keep"
-        summed = (config.trusted_mixer or config.link_via) and not (rounded or config.pace.skips)
+        # is one of a group from which the others may be left out as too late. A third-party mixer
+        # adds up no rounded ones.
+        trusted = config.trusted_mixer and config.wire_dtype == "keep"
+        summed = (trusted or config.link_via) and not config.pace.skips
         # The ratios of the masks are the plan's.
         release = replace(
             release, ratio=1.0, seen="sum" if summed else "alone", ratios=(1.0,) if summed else ()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.mixers.elsewhere import check_unrounded, describe
 from flwr_splitmix.runs import Run
 from flwr_splitmix.server.mixing.elsewhere import check_goes_elsewhere
 
@@ -55,6 +55,7 @@ def check_third_party(config: VisionConfig, mixer: Mixer) -> None:
         parts=config.micro_batches,
     )
     describe(mixer)
+    check_unrounded(mixer, 0, config.wire_dtype)
 
 
 def mixer_link(config: VisionConfig, run: Run | None) -> MixerLink:

@@ -48,6 +48,8 @@ class Frame:
         Plain values and tensors.
     body_bytes, header_bytes
         Of a decoded frame: bytes of its tensors on the wire, and of everything else.
+    narrowed
+        Of a decoded frame: whether a tensor came in a narrower format than its own.
     """
 
     kind: Kind
@@ -56,6 +58,7 @@ class Frame:
     payload: Mapping[str, Any] = field(default_factory=dict)
     body_bytes: int = 0
     header_bytes: int = 0
+    narrowed: bool = False
 
 
 def encode(
@@ -153,9 +156,18 @@ def decode(
         tensors = read_body(b"".join([memoryview(first)[start:], *rest]))
     except BodyError as error:
         raise CodecError(str(error)) from None
-    payload = Assembler(tensors, max_body).payload(header["payload"])
+    assembler = Assembler(tensors, max_body)
+    payload = assembler.payload(header["payload"])
     body = sum(tensor.nbytes for tensor in tensors)
-    return Frame(header["kind"], header["number"], header["text"], payload, body, length - body)
+    return Frame(
+        header["kind"],
+        header["number"],
+        header["text"],
+        payload,
+        body,
+        length - body,
+        assembler.narrowed,
+    )
 
 
 def read_prefix(

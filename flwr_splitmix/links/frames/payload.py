@@ -94,12 +94,18 @@ class Assembler:
         The tensors of the body.
     max_bytes
         Most bytes that narrowed tensors may take once widened.
+
+    Attributes
+    ----------
+    narrowed
+        Whether one of them was narrowed.
     """
 
     def __init__(self, tensors: list[Tensor], max_bytes: int) -> None:
         self._tensors = tensors
         self._used: set[int] = set()
         self._left = max_bytes
+        self.narrowed = False
 
     def payload(self, node: Any) -> dict[str, Any]:
         """Return the payload described by a header.
@@ -146,6 +152,7 @@ class Assembler:
         packed = numbers.dtype == torch.uint8
         if not numbers.is_floating_point() and numbers.dtype != torch.int8 and not packed:
             raise CodecError("only floating-point, int8 and packed tensors can be widened")
+        self.narrowed = True
         self._left -= numbers.numel() * (2 if packed else 1) * dtype.itemsize
         if self._left < 0:
             raise CodecError("a frame's tensors are larger than allowed when they are widened")

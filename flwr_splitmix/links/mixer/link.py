@@ -51,7 +51,8 @@ class MixerLink(DialledLink):
         Whether to use plaintext, wherever the mixer is.
     wire_dtype, wire_dtype_down, wire_feedback, run, attach_timeout, step_timeout, reattach_timeout
         As in `StreamLink`, between nodes and mixer. Mixtures and their gradients are sent
-        unchanged. `attach_timeout` is also how long to wait for a mixer that cannot be reached.
+        unchanged. Where the mixer adds uploads up, `wire_dtype` must be "keep".
+        `attach_timeout` is also how long to wait for a mixer that cannot be reached.
 
     Attributes
     ----------
@@ -204,7 +205,6 @@ class MixerLink(DialledLink):
             **asked,
             "run": self.run or self.run_of_strategy or self._nameless,
             "attempts": attempts,
-            "wire-dtype": self.wire_dtype,
         }
 
     def _begin(

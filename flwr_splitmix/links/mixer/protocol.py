@@ -28,7 +28,7 @@ from pathlib import Path
 from flwr_splitmix.links.link import LinkError
 
 METHOD = "/flwr_splitmix.Mixer/Serve"
-PROTOCOL = 2
+PROTOCOL = 3
 
 TOKEN_KEY = "splitmix-mixer-token"
 PROTOCOL_KEY = "splitmix-mixer-protocol"

@@ -9,7 +9,7 @@ from typing import Any
 
 from flwr.app import Context
 
-from flwr_splitmix.clients import Client, ClientError
+from flwr_splitmix.clients import Client, ClientError, SplitClient
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.node.keys import INDEX, MIXER, check_keys
@@ -17,6 +17,9 @@ from flwr_splitmix.links.node.state import node_folder
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.privacy.policy import NodePolicy, PolicyError
 from flwr_splitmix.words import one_line
+
+STEPS = "num-steps"
+"""The metric that says how many optimizer steps a client has taken in a round."""
 
 
 class NodeGuards:
@@ -54,6 +57,7 @@ class NodeGuards:
         except PolicyError as error:
             raise LinkError(f"this node's configuration: {error}") from None
         self._pinned = bool(context.node_config.get(MIXER))
+        self._rounds = ticket.wire_dtype != "keep"
         self._averaged = ticket.returns_arrays
         if self._pinned and self.policy.allow_averaging is None:
             # A server that must not see the uploads must not get the segment that made them.
@@ -93,6 +97,8 @@ class NodeGuards:
         self._client = make()
         if isinstance(self._client, Client):
             self._client.govern(self.policy, self._folder, self._index, self._records_of_run)
+        if isinstance(self._client, SplitClient):
+            self._client.sends_sums = not (self._pinned and self._rounds)
         return self._client
 
     def answer(
@@ -122,6 +128,15 @@ class NodeGuards:
                 "its operator can allow it, and strategies that average can measure centrally"
             )
         return ""
+
+    def reported(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the client's metrics as the server may see them.
+
+        A server that withholds one group's gradient would learn from the number of steps taken who
+        is in that group: a node with a mixer of its own reports none.
+        """
+        hidden = {STEPS: 0} if self._pinned and STEPS in metrics else {}
+        return {**metrics, **hidden}
 
     @property
     def _records_of_run(self) -> str:

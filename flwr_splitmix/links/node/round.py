@@ -58,6 +58,7 @@ def serve_round(
         with _keeping(host, ticket, only_if_it_fails=True):
             _serve(host, ticket, context, description, guards)
         returned, metrics, warning = host.finish(ticket)
+        metrics = guards.reported(metrics)
         released = {"lower-segment": returned, "metrics": dict(metrics)}
         guards.audit.write("release", released, to=SUPERLINK)
     except Exception as error:

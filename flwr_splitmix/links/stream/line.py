@@ -58,6 +58,8 @@ class Line:
         When the connection broke (`time.monotonic`); None while one is open, or before the first.
     connections
         How many connections the client has had.
+    exact
+        Whether a reply with a tensor in a narrower format than its own fails the line.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Line:
         self.failure: str | None = None
         self.lost_since: float | None = None
         self.connections = 0
+        self.exact = False
         self._changed = changed
         self._wire = wire
         self._max_body = max_body
@@ -256,6 +259,12 @@ class Line:
                 return True
             if frame.number != oldest.number:
                 return False
+            if self.exact and frame.narrowed:
+                self._fail(
+                    "sent rounded numbers, of which a sum can be taken apart; the run's wire-dtype "
+                    "must be 'keep'"
+                )
+                return True
             now = time.monotonic()
             seconds, self._heard = now - max(oldest.began, self._heard), now
             if frame.kind == "error":

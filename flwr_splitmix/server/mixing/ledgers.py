@@ -49,24 +49,15 @@ class RoundLedger:
         Delta of the reported epsilon.
     attempts
         By client index, how often it may have sent this round before, according to the ServerApp.
-    rounded
-        Whether uploads are rounded on the wire.
     """
 
     def __init__(
-        self,
-        run: RunLedger,
-        server_round: int,
-        delta: float,
-        attempts: Mapping[int, int],
-        *,
-        rounded: bool = False,
+        self, run: RunLedger, server_round: int, delta: float, attempts: Mapping[int, int]
     ) -> None:
         self._run = run
         self._round = server_round
         self._delta = delta
         self._attempts = attempts
-        self._rounded = rounded
 
     def begin(self, descriptions: Mapping[int, Mapping[str, Any]]) -> tuple[int, ...]:
         """Begin the round and return the clients to which nothing can be charged.
@@ -97,6 +88,8 @@ class RoundLedger:
     def charge(self, plan: Plan, mixed: Mixed) -> None:
         """Charge mixtures before they are sent to the server.
 
+        What a mixer adds up has not been rounded on the wire (`Line.exact`).
+
         Raises
         ------
         RefusedError
@@ -104,7 +97,7 @@ class RoundLedger:
         """
         with self._run.lock:
             self._check()
-            self._run.ledger.charge_sums(plan, mixed, rounded=self._rounded)
+            self._run.ledger.charge_sums(plan, mixed)
 
     def finish(self, failures: Collection[int]) -> RunAccount:
         """End the round and return the account for the server.

@@ -52,8 +52,6 @@ class LedgerAsked(BaseModel):
         As in `PrivacyLedger`.
     attempts
         Client index, as text -> how often it may have sent this round's batches before.
-    wire_dtype
-        Dtype of uploads on the wire.
     """
 
     model_config = ConfigDict(
@@ -64,7 +62,6 @@ class LedgerAsked(BaseModel):
     delta: Annotated[StrictFloat, Field(gt=0, lt=1)]
     relation: Relation
     attempts: dict[str, Whole] = Field(max_length=MAX_MIXED_NODES)
-    wire_dtype: WireDtype
 
 
 class Opening(BaseModel):

@@ -147,9 +147,7 @@ class MixingRoom:
             return None
         attempts = {int(client): number for client, number in asked.attempts.items()}
         run = self._ledgers.of(asked.run, asked.relation)
-        return RoundLedger(
-            run, order.round, asked.delta, attempts, rounded=asked.wire_dtype != "keep"
-        )
+        return RoundLedger(run, order.round, asked.delta, attempts)
 
     def _attach(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Report the nodes still awaited; the ServerApp names those that will not come."""
@@ -209,6 +207,8 @@ class MixingRoom:
         if SMALL_CALL + steps.gradient_bytes > MAX_BODY:
             raise RefusedError("a step's mixtures would be larger than a frame may be")
         self.longest_call = SMALL_CALL + steps.gradient_bytes
+        for line in self._lines.values():
+            line.exact = steps.sums
 
         def step(arguments: Mapping[str, Any]) -> dict[str, Any]:
             mixtures = steps.take(arguments)

@@ -52,6 +52,8 @@ class MixedSteps:
         The mixtures' description for the ServerApp; "num-examples" is the mean over clients.
     gradient_bytes
         Total size of the gradients of a step's mixtures, in bytes.
+    sums
+        Whether mixtures hold sums of several members' numbers, so that no upload may be rounded.
 
     Raises
     ------
@@ -86,7 +88,9 @@ class MixedSteps:
         self._batches = WholeBatches(clients, self._uploads, _whoever_is_left)
         self._number = 0
         self._last: tuple[Plan, Mixed, list[int]] | None = None
-        groups = len(self._plan(clients.alive).passes[0])
+        plan = self._plan(clients.alive)
+        self.sums = plan.sums
+        groups = len(plan.passes[0])
         if not groups:
             n = len(clients.alive)
             raise RefusedError(

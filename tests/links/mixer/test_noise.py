@@ -88,14 +88,19 @@ def test_the_mixers_epsilon_is_that_of_a_ledger_that_sees_sums(
     assert elsewhere(mixed).report().split(": ", 1)[1] == local.ledger.report().split(": ", 1)[1]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_uploads_that_are_rounded_on_the_wire_are_charged_as_seen_alone(
-    dtype: str, start_mixer: Start, link_to: LinkTo, tmp_path: Path
+@pytest.mark.parametrize("clamp", [True, False])
+def test_patches_that_are_rounded_on_the_wire_cost_what_they_cost_exact(
+    clamp: bool, start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    """A sum of rounded numbers hides no more than the rounded numbers themselves."""
-    rounded = through(link_to(start_mixer(), wire_dtype=dtype), tmp_path / "nodes", "DPMixSL")
-    assert epsilons(rounded) == epsilons(alone("DPMixSL", trusted_mixer=False))
-    assert epsilons(rounded)[-1] > epsilons(alone("DPMixSL"))[-1]
+    """Each is seen alone, and labels, which are added up, are not rounded."""
+    noise = replace(KEPT, clamp_labels=clamp)
+    mixer = start_mixer()
+    spent = [
+        epsilons(through(link_to(mixer, wire_dtype=wire), tmp_path / wire, "DPCutMixSL",
+                         noise=noise))
+        for wire in ("keep", "int8")
+    ]  # fmt: skip
+    assert spent[0] == spent[1]
 
 
 class Sources(Observer):

@@ -30,7 +30,6 @@ NOISE = GaussianNoise(sigma_s=1.0, sigma_y=1.0).to_plain()
 NOISY: dict[str, Any] = {**CUTMIX, "noise": NOISE}
 LEDGER: dict[str, Any] = {
     "run": "r", "delta": 1e-5, "relation": "replace", "attempts": {"0": 0, "1": 0},
-    "wire-dtype": "keep",
 }  # fmt: skip
 
 
@@ -91,7 +90,7 @@ def test_an_opening_with_noise_is_none_that_is_refused(channel: MixerChannel) ->
         (with_ledger(attempts={"0": 0}), "attempts must be those of the nodes"),
         (with_ledger(attempts={"0": -1, "1": 0}), "ledger.attempts.0 is wrong"),
         (with_ledger(attempts={"0": 0.5, "1": 0}), "ledger.attempts.0 is wrong"),
-        (with_ledger(**{"wire-dtype": "none"}), "ledger.wire-dtype is wrong"),
+        (with_ledger(**{"wire-dtype": "keep"}), "ledger.wire-dtype is wrong"),
         ({"mixing": {"mixer": "NoMixing", "noise": NOISE}, "ledger": LEDGER}, "no such mixer here"),
         (
             {"mixing": {**NOISY, "min_patches": 0}, "ledger": LEDGER},

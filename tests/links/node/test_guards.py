@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.mixers import FullShare, InputShare, WeightedShare
-from tests.links.node.worst_server import TICKET, TOY, L, Node, noisy, refused
+from flwr_splitmix.mixers import FullShare, InputShare, PatchShare, WeightedShare
+from tests.links.node.worst_server import TICKET, TOY, L, N, Node, noisy, refused
 
 
 @pytest.fixture
@@ -52,6 +52,29 @@ def test_noise_that_hides_nothing_is_refused(node: Node, share: dict[str, Any]) 
     withheld = outcome.error is not None or outcome.reply == {"budget-spent": True}
     assert withheld, outcome
     assert node.client.epsilon == 0
+    node.end()
+
+
+@pytest.mark.parametrize(
+    ("changes", "pins", "passes"),
+    [
+        ({"wire_dtype": "int4"}, {"link-via": "mixer.example:9444"}, False),
+        ({"wire_dtype": "int4"}, {}, True),
+        ({}, {"link-via": "mixer.example:9444"}, True),
+    ],
+)
+def test_a_node_with_a_mixer_of_its_own_rounds_nothing_that_is_added_up(
+    changes: dict[str, Any], pins: dict[str, Any], passes: bool, tmp_path: Path
+) -> None:
+    node = Node(tmp_path, pins)
+    node.begin(**changes)
+    patches = PatchShare(lam=0.5, patches=N, seed=1, start=0, stop=N // 2).to_wire()
+    assert node.step([patches]).reply is not None
+    outcome = node.step([WeightedShare(lam=0.5).to_wire()], number=1)
+    if passes:
+        assert outcome.reply is not None
+    else:
+        refused(outcome, "sends it no rounded numbers to add up")
     node.end()
 
 
