@@ -17,7 +17,8 @@ class ClientLedger(Ledger):
 
     A run that goes on has the ledger of its last round, which lacks what other runs have spent
     since. So a state that this ledger has returned or taken before changes nothing. To any other
-    state it adds its own sum, charged to every record: too much perhaps, never too little.
+    state it adds its own sum, charged to every record: too much perhaps, never too little. A copy
+    is another ledger, also one that was pickled: it may not have what this one spends from then on.
 
     Parameters
     ----------
@@ -27,6 +28,13 @@ class ClientLedger(Ledger):
 
     def __init__(self, relation: Relation = "replace", records: int | None = None) -> None:
         super().__init__(relation, records)
+        self._begin()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def _begin(self) -> None:
         self._id = secrets.token_hex(8)
         self._taken = b""
 

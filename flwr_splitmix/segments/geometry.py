@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 from typing import Literal
 
 from flwr_splitmix.words import are, counted
@@ -40,6 +41,9 @@ class Geometry:
     positions: Literal["lower", "upper", "none"] = "lower"
 
     def __post_init__(self) -> None:
+        if self.grid is not None:  # it may be a list, or of NumPy's integers
+            rows, columns = self.grid
+            object.__setattr__(self, "grid", (index(rows), index(columns)))
         if self.grid is not None and self.grid[0] * self.grid[1] != self.patches:
             raise ValueError(
                 f"a grid of {counted(self.grid[0], 'row')} and {counted(self.grid[1], 'column')} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from flwr_splitmix.segments import Geometry
@@ -27,3 +28,10 @@ def test_prefix_tokens_are_tokens() -> None:
     assert geometry.shape(3) == (3, 14, 5)
     assert str(geometry) == "2 prefix tokens + 12 patches x 5"
     assert str(Geometry(patches=1, width=5, prefix=1)) == "1 prefix token + 1 patch x 5"
+
+
+def test_a_grid_may_be_a_list_or_of_numpys_integers() -> None:
+    geometry = Geometry(6, 8, grid=[np.int64(2), np.int64(3)])  # type: ignore[arg-type]
+    assert geometry.grid == (2, 3)
+    assert [type(number) for number in geometry.grid or ()] == [int, int]
+    assert hash(geometry)

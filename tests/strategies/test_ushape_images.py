@@ -208,3 +208,14 @@ def test_rows_of_a_table_are_learned_in_the_u_shape() -> None:
     )
     strategy.fit([client], 5)
     assert strategy.rows[-1]["accuracy"] > 0.8
+
+
+def test_whole_numbers_below_zero_are_no_token_ids() -> None:
+    """They became 0 without a word."""
+    rows = torch.randint(-30, 42, (40, 6), generator=torch.Generator().manual_seed(0))
+    data: Any = TensorDataset(rows, torch.zeros(40, dtype=torch.int64))
+    client = UShapeClient(Columns(), Answer(), data, batch_size=20, device="cpu")
+    with pytest.raises(
+        LinkError, match=r"rows of a table and series must be floating: \.float\(\)"
+    ):
+        USHAPE_STRATEGIES["USplitSL"](Middle(), device="cpu").fit([client], 1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.words import are, counted
 
 NOTHING = -1
@@ -43,7 +44,17 @@ class TextBatch:
 
     @classmethod
     def of(cls, example: Example, device: torch.device) -> TextBatch:
-        """Make a batch from an example of a `TextSet` or another data set, on a device."""
+        """Make a batch from an example of a `TextSet` or another data set, on a device.
+
+        Raises
+        ------
+        ExamplesError
+            If token ids are negative, and not `NOTHING`, which marks padding.
+        """
+        if holds_ids(example[0]) and example[0].numel() and int(example[0].min()) < NOTHING:
+            raise ExamplesError(
+                "token ids are negative; rows of a table and series must be floating: .float()"
+            )
         ids, labels = (part.to(device) for part in example)
         if not holds_ids(ids):
             return cls(ids, torch.ones(len(ids), 1, dtype=torch.int64, device=device), labels)

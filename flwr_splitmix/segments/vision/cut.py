@@ -127,8 +127,9 @@ def split_vision_parts(
     ----------
     head_to, trunk_to
         The last part of the head and of the trunk, by the names of `split_vision_model`'s `cut_at`,
-        such as "blocks.1". By default the tail is one block with norm and classifier, and the head
-        the embedding, with one block where a class token joins the patches.
+        such as "blocks.1". By default the tail is one block with norm and classifier (without a
+        block, if there are two or fewer), and the head the embedding, with one block where a class
+        token joins the patches.
     name, num_classes, channels, image_size, patch_size, depth, seed, **timm_options
         As those of `split_vision_model`.
 

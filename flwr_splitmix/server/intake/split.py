@@ -246,8 +246,8 @@ def agree_on_shape(
 
     The upper segment's geometry decides, or what most clients make if it is None, and of several
     shapes as frequent the smallest; clients that differ are left out of the round with a message.
-    The shape includes the number of classes, and the grid of patches if a geometry has one, that of
-    the upper segment or else of the clients' lower ones.
+    The shape includes the number of classes, and the grid of patches: the upper segment's, or else
+    the one that most clients name, if any do.
 
     Raises
     ------
@@ -265,7 +265,6 @@ def agree_on_shape(
         for client, shape in shapes.items():
             if (shape.patches, shape.width, shape.prefix) != expected:
                 clients.fail(client, _differs(shape, f"the upper segment expects {geometry}"))
-            shapes[client] = replace(shape, grid=geometry.grid or shape.grid)
     fitting = [shapes[c] for c in clients.alive]
     if not fitting:
         raise LinkError(f"no client fits the upper segment: {reasons(clients)}")
@@ -276,12 +275,11 @@ def agree_on_shape(
             others = f"{'most clients' if most else 'others'} make {chosen.size}"
             if shapes[client].batch != chosen.batch:
                 others += f": give all of them one batch_size, here {chosen.batch}"
-            elif shapes[client].size == chosen.size:
-                others += f" in a grid {_laid(chosen)}, not in one {_laid(shapes[client])}"
             clients.fail(client, _differs(shapes[client], others))
     sizes = [int(clients.descriptions[c]["num-examples"]) for c in clients.alive]
     batches = mean_batches(sizes, [chosen.batch] * len(sizes))
-    return replace(chosen, classes=num_classes), batches
+    grid = geometry.grid if geometry is not None and geometry.grid else _grid_of_most(clients)
+    return replace(chosen, classes=num_classes, grid=grid), batches
 
 
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
@@ -291,12 +289,21 @@ def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
     shape = SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
     if (numbers := math.prod(shape.size)) > MAX_SMASHED:
         raise UploadError(_differs(shape, f"or {numbers} numbers; allowed are {MAX_SMASHED}"))
-    if (columns := description.get("grid-columns")) is None:
-        return shape
-    check_number("grid-columns", columns, 1, shape.patches)
-    if shape.patches % columns:
-        raise UploadError(f"says that its {shape.patches} patches form {columns} columns")
-    return replace(shape, grid=(shape.patches // columns, columns))
+    if (columns := description.get("grid-columns")) is not None:
+        check_number("grid-columns", columns, 1, shape.patches)
+        if shape.patches % columns:
+            raise UploadError(f"says that its {shape.patches} patches form {columns} columns")
+    return shape
+
+
+def _grid_of_most(clients: Clients) -> tuple[int, int] | None:
+    """Return the grid (rows, columns) that most of those name that name one; None if none does."""
+    said = [clients.descriptions[client] for client in clients.alive]
+    columns = [each["grid-columns"] for each in said if each.get("grid-columns") is not None]
+    if not columns:
+        return None
+    chosen = agreed(columns, int)
+    return said[0]["patches"] // chosen, chosen
 
 
 def _differs(shape: SmashedShape, expected: str) -> str:
@@ -305,8 +312,3 @@ def _differs(shape: SmashedShape, expected: str) -> str:
         f"its smashed data are {shape.batch} x ({prefix}{counted(shape.patches, 'patch')}) x "
         f"{shape.width}, {expected}"
     )
-
-
-def _laid(shape: SmashedShape) -> str:
-    """Return, for a message, what a grid of patches is like."""
-    return "that is not named" if shape.grid is None else f"of {shape.grid[0]} x {shape.grid[1]}"
