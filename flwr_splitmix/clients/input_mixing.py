@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import cache
 
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.mixers import InputShare, WeightedShare
+
+log = logging.getLogger("flwr.splitmix")
 
 
 def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example:
@@ -18,8 +22,8 @@ def mix_inputs(share: InputShare, batch_of: Callable[[int], Example]) -> Example
     ----------
     batch_of
         Returns a client's batch of this step: inputs (b, C, H, W), cells (b, N, width), series
-        (b, C, length) if the cells are one row, vectors (b, F), or of any shape if they are one
-        cell; and labels int64 (b,).
+        (b, C, length) if the cells are one row and not C, vectors (b, F), or of any shape if they
+        are one cell; and labels int64 (b,).
 
     Returns
     -------
@@ -67,6 +71,8 @@ def _to_cells(inputs: Tensor, rows: int, columns: int) -> Tensor:
         divided = inputs.reshape(batch, channels, columns, length // columns)
         return divided.permute(0, 2, 1, 3).reshape(batch, columns, -1)
     divided_already = len(shape) == 2 and shape[0] == count
+    if divided_already and rows == 1 < count and shape[1] % count == 0:
+        _warn_of_channels(*shape)
     if count == 1 or divided_already or (len(shape) == 1 and shape[0] % count == 0):
         return inputs.reshape(batch, count, -1)
     raise ClientError(
@@ -83,8 +89,20 @@ def _to_cells(inputs: Tensor, rows: int, columns: int) -> Tensor:
 def _is_series(inputs: Tensor, rows: int, columns: int) -> bool:
     """Return whether inputs are series (b, C, length) that one row of cells divides.
 
-    Inputs of as many rows as there are cells are divided already.
+    Inputs of as many rows as there are cells are divided already: nothing distinguishes series of
+    as many channels from them.
     """
     if inputs.ndim != 3 or rows != 1 or inputs.shape[1] == columns:
         return False
     return inputs.shape[2] % columns == 0
+
+
+@cache
+def _warn_of_channels(count: int, width: int) -> None:
+    """Warn, once for a shape, that what may be channels of series are mixed as whole cells."""
+    log.warning(
+        "inputs of shape (%d, %d) are mixed as %d cells of %d numbers, since grid=(1, %d) has as "
+        "many columns; if they are series of %d channels, take another number of columns, so that "
+        "they are divided along their length",
+        *(count, width, count, width, count, count),
+    )

@@ -144,8 +144,9 @@ class InputLevel(Mixer):
         Defines how inputs are mixed: `Mixup`, `RandomCutout`, `VanillaCutMix` or `PatchCutMix`.
     grid
         (rows, columns) of the cells that every channel of an image is divided into, (1, columns)
-        for series; None uses the grid of patches at the cut, and for `Mixup`, which needs no
-        cells, a single one.
+        for series (b, C, length), along their length, unless C equals columns: such inputs count
+        as cells (b, columns, width), and a warning says so. None uses the grid of patches at the
+        cut, and for `Mixup`, which needs no cells, a single one.
     across
         "batch": mix with other images of the client's own batch; works everywhere. "clients": mix
         with images of other clients, for comparison; works only within one process (`fit`), and
