@@ -255,6 +255,10 @@ class Clients(ABC):
         """Make the calls; every client of `payloads` has an outcome."""
 
 
+UNNAMED = "unnamed-"
+"""Beginning of the id of a start without a run, followed by 16 hexadecimal digits."""
+
+
 class Link(ABC):
     """The connection from a strategy to its clients within a round."""
 

@@ -20,9 +20,10 @@ from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients, Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
 from flwr_splitmix.links.errors import sentence
-from flwr_splitmix.links.link import RoundLostError
+from flwr_splitmix.links.link import UNNAMED, RoundLostError
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer
+from flwr_splitmix.observers.metrics import LOSS
 from flwr_splitmix.runs import Run
 from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
 from flwr_splitmix.server.aggregation.answers import (
@@ -186,7 +187,7 @@ class RoundLoop(RoundMessages):
         if self.link is None:
             self.link = default_link(run, min(timeout, 120.0))
         # Nodes keep states by this name: those of another start in this Flower run are not its own.
-        own = f"unnamed-{secrets.token_hex(8)}"
+        own = f"{UNNAMED}{secrets.token_hex(8)}"
         self.link.run_of_strategy = own if run is None else run.id
         train = message_config("train_config", train_config)
         evaluate = message_config("evaluate_config", evaluate_config)
@@ -393,7 +394,10 @@ class RoundLoop(RoundMessages):
         result.arrays = arrays or result.arrays
         names = [name for name in means if name.startswith(EPSILON)]
         self._epsilons.take(clients, names)
-        result.train_metrics_clientapp[clients.server_round] = metrics or MetricRecord(dict(means))
+        reported = metrics or MetricRecord(dict(means))
+        if LOSS in means:  # the aggregator has none if one client had nothing to predict
+            reported.setdefault(LOSS, means[LOSS])
+        result.train_metrics_clientapp[clients.server_round] = reported
         return norms, means
 
     def _evaluate(self, job: Job, server_round: int) -> EvaluationResult | None:

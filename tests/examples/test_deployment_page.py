@@ -15,7 +15,7 @@ import pytest
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.node.keys import INDEX, OPTIONAL
-from flwr_splitmix.links.node.state import CONTEXT_BYTES, FORGET_DAYS
+from flwr_splitmix.links.node.state import CONTEXT_BYTES, FORGET_DAYS, FORGET_UNNAMED_DAYS
 from flwr_splitmix.links.stream.protocol import (
     NOTICE_SECONDS,
     PING_SECONDS,
@@ -126,5 +126,6 @@ def test_seconds_megabytes_and_days_are_the_codes_own() -> None:
         f"`step-timeout` ({in_app()['step-timeout']:g} s)",
         f"up to {CONTEXT_BYTES // 10**6} MB,",
         f"taken part in for {FORGET_DAYS:g} days",
+        f"go after {FORGET_UNNAMED_DAYS:g} days",
     ):
         assert said in page, said

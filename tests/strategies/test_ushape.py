@@ -213,6 +213,19 @@ def test_the_loss_of_a_round_is_the_clients_mean() -> None:
     assert strategy.rows[0]["loss"] == pytest.approx(loss)
 
 
+def test_one_client_without_a_loss_does_not_take_it_out_of_flowers_result() -> None:
+    """Flower's aggregators need it from all, so the aggregator was given none."""
+    toy = TextToy(clients=2)
+    nothing = TextSet([[1, 2, 3, 4]] * 9, [[-100] * 4] * 8 + [[1, 2, 3, 4]])
+    strategy = USplitFL(toy.server(), device="cpu", steps_per_round=1)
+    clients = toy.clients_for(strategy)
+    clients.append(UShapeClient(toy.head(), toy.tail(), nothing, batch_size=1, device="cpu"))
+    result = strategy.fit(clients, 2)
+    losses = [result.train_metrics_clientapp[n].get("train-loss") for n in (1, 2)]
+    assert losses == [row["loss"] for row in strategy.rows]
+    assert None not in losses
+
+
 # Table VI of the paper: bodies alone, one sample of T = 512 at d = 2048 in bfloat16.
 
 LENGTH, WIDTH = 512, 2048

@@ -24,7 +24,7 @@ from flwr_splitmix.files import home_folder
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.host import StateStore
-from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.link import UNNAMED, LinkError
 from flwr_splitmix.links.node.keys import STATE_DIR
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.storage import DIGEST, digest
@@ -37,8 +37,13 @@ CONTEXT_BYTES = 64_000_000
 FORGET_DAYS = 30.0
 """States of runs not used on this node for this many days are removed."""
 
+FORGET_UNNAMED_DAYS = 3.0
+"""The same for starts without a run, which nothing resumes; others may still be in progress."""
+
 _RUN = re.compile(r"(?!.*\.(?i:jsonl))[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Names of directories, except names like those of the node's ledger and logs beside them."""
+
+_UNNAMED = re.compile(rf"{UNNAMED}[0-9a-f]{{16}}")
 
 _KEY = "splitmix-state"
 
@@ -104,7 +109,7 @@ def open_store(run: str, context: Context) -> StateStore:
     if (folder := node_folder(context)) is None:
         return ContextStore(context, run)
     try:
-        forget_runs(folder, FORGET_DAYS)
+        forget_runs(folder)
         (folder / run).mkdir(mode=0o700, exist_ok=True)
         os.utime(folder / run)
     except OSError as error:
@@ -115,10 +120,14 @@ def open_store(run: str, context: Context) -> StateStore:
     return ClientStore(folder / run)
 
 
-def forget_runs(folder: Path, days: float) -> None:
-    """Remove the states of runs not used for `days` days, and nothing else."""
-    before = time.time() - days * 86_400
+def forget_runs(folder: Path) -> None:
+    """Remove the states of runs not used for a number of days, and nothing else.
+
+    It is `FORGET_UNNAMED_DAYS` for starts without a run, otherwise `FORGET_DAYS`.
+    """
     for run in folder.iterdir():
+        days = FORGET_UNNAMED_DAYS if _UNNAMED.fullmatch(run.name) else FORGET_DAYS
+        before = time.time() - days * 86_400
         # A directory with other files stays; another process may delete first.
         with contextlib.suppress(OSError):
             if run.is_dir() and not run.is_symlink() and run.stat().st_mtime < before:

@@ -118,10 +118,24 @@ def test_runs_long_forgotten_are_removed_and_nothing_else(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("not ours")
     for name in ("old", "mixed", "file"):
         os.utime(tmp_path / name, (long_ago, long_ago))
-    forget_runs(tmp_path, 30)
+    forget_runs(tmp_path)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["file", "mixed/0/notes.txt", "new/0/round-000001.safetensors"]
     assert not (tmp_path / "old").exists()
+
+
+def test_a_start_without_a_run_is_forgotten_earlier_but_not_while_it_may_go_on(
+    tmp_path: Path,
+) -> None:
+    """Nothing resumes it, and each left the states of its clients for 30 days."""
+    ages = {"unnamed-" + "0a" * 8: 4, "unnamed-" + "1b" * 8: 2, "unnamed-mine": 4, "psl-1": 4}
+    for run, days in ages.items():
+        ClientStore(tmp_path / run).save(0, 1, TENSORS, META)
+        then = time.time() - days * 86_400
+        os.utime(tmp_path / run, (then, then))
+    open_store("unnamed-" + "2c" * 8, context(**{"state-dir": str(tmp_path)}))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"unnamed-" + "1b" * 8, "unnamed-" + "2c" * 8, "unnamed-mine", "psl-1"}
 
 
 def test_a_run_that_is_still_used_is_not_forgotten(tmp_path: Path) -> None:
