@@ -312,7 +312,7 @@ class AppConfig(BaseModel):
         )
 
 
-def _in_keys(text: str, keys: Iterable[str]) -> str:
+def in_keys(text: str, keys: Iterable[str]) -> str:
     """Return a message of the library with the names of keys, where it has those of arguments."""
     arguments = {key.replace("-", "_"): key for key in keys}
     return re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), text)
@@ -325,7 +325,7 @@ def _message(error: Any, known: Iterable[str]) -> str:
         return unknown_key(key, known)
     if error["type"] == "missing":
         return f"run-config lacks {key!r}"
-    message = _in_keys(error["msg"].removeprefix("Value error, "), known)
+    message = in_keys(error["msg"].removeprefix("Value error, "), known)
     if not key:
         return f"run-config: {message}"
     return f"run-config: {key} is {error['input']!r}; {message[:1].lower()}{message[1:]}"

@@ -151,8 +151,8 @@ def check_hides(mixer: Mixer) -> None:
         )
 
 
-def check_unrounded(mixer: Mixer, prefix: int, wire_dtype: str) -> None:
-    """Raise ValueError if uploads would be rounded on the wire and then added up.
+def check_adds_nothing(mixer: Mixer, prefix: int, wire_dtype: str) -> None:
+    """Raise ValueError if a mixer adds up uploads, which the wire rounds.
 
     A sum of whole multiples of two scales (int8, int4) can be taken apart into both; so can one of
     floats with short mantissas where one is much the larger: with bfloat16, 256 times.
@@ -164,10 +164,8 @@ def check_unrounded(mixer: Mixer, prefix: int, wire_dtype: str) -> None:
     prefix
         Number of prefix tokens, which are added up.
     wire_dtype
-        Format of the uploads.
+        Format of the uploads, which rounds them.
     """
-    if wire_dtype == "keep":
-        return
     bare = mixer.mixer if isinstance(mixer, Noisy) else mixer
     k = int(getattr(bare, "k", 1))
     shape = SmashedShape(1, k * max(1, getattr(bare, "min_patches", 1)), 1, prefix, classes=2)

@@ -240,6 +240,14 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["wire-dtype is 'float16', and this mixer adds uploads up", "set wire-dtype to 'keep'"],
     ),
     (
+        {**VIA, "cut_at": "blocks.0", "wire_dtype": "int8"},
+        [
+            "run-config: cut-at 'blocks.0' has prefix tokens, a third party mixes (link-via), but "
+            "wire-dtype is 'int8', and this mixer adds uploads up",
+            "set wire-dtype to 'keep' (wire-dtype-down may be any)",
+        ],
+    ),
+    (
         {**VIA, "group_order": "arrival"},
         ["group-order is 'arrival'", "set group-order to 'random'"],
     ),
@@ -308,6 +316,8 @@ def test_a_wrong_value_is_named(wrong: dict[str, Any], said: list[str]) -> None:
     [
         ({"link_via": "mixer"}, r"via \(link-via\) is 'mixer'; it must be host:port"),
         ({}, r"token_file \(link-via-token\): /no/token cannot be read: No such file"),
+        # It rounds nothing of float32 uploads.
+        ({"strategy": "MixupSL", "wire_dtype": "float32"}, r"link-via-token\): /no/token cannot"),
         # Noise goes with a mixer, whatever is said of trust in it.
         ({**NOISE, "strategy": "DPCutMixSL"}, r"link-via-token\): /no/token cannot be read"),
         ({**NOISE, "strategy": "DPMixSL", "trusted_mixer": True}, r"link-via-token\): /no/token"),

@@ -8,6 +8,7 @@ from typing import Any
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
+from flwr_splitmix.apps.vision.third_party import check_sums
 from flwr_splitmix.cutting import split_call
 from flwr_splitmix.segments import SPLITS, SplitModel
 from flwr_splitmix.segments.across_batch import needs_whole_batch
@@ -24,7 +25,8 @@ def segments_of(config: VisionConfig) -> SplitModel:
     ------
     ConfigError
         If there is no such model or cut, pretrained weights are not available, there is no epsilon
-        for the lower segment, or a segment does not allow micro-batches.
+        for the lower segment, a segment does not allow micro-batches, or a third party would add
+        up rounded uploads.
     """
     images = images_of(config)
     options: dict[str, Any] = {"pretrained": True} if config.pretrained else {}
@@ -66,6 +68,7 @@ def segments_of(config: VisionConfig) -> SplitModel:
                     f"segment of {config.model} has {layer}, which needs a whole batch; allowed "
                     f"with it is micro-batches 1, or a model without {layer}"
                 )
+    check_sums(config, segments.lower.geometry.prefix)
     return segments
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
+from flwr_splitmix.apps.run_config import ConfigError, in_keys
 from flwr_splitmix.links import MixerLink
+from flwr_splitmix.links.frames.wire import rounds
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.mixers.elsewhere import check_unrounded, describe
+from flwr_splitmix.mixers.elsewhere import check_adds_nothing, describe
 from flwr_splitmix.runs import Run
 from flwr_splitmix.server.mixing.elsewhere import check_goes_elsewhere
 
@@ -55,7 +59,24 @@ def check_third_party(config: VisionConfig, mixer: Mixer) -> None:
         parts=config.micro_batches,
     )
     describe(mixer)
-    check_unrounded(mixer, 0, config.wire_dtype)
+
+
+def check_sums(config: VisionConfig, prefix: int) -> None:
+    """Raise ConfigError if a third party would add up uploads that the wire rounds.
+
+    Parameters
+    ----------
+    prefix
+        Number of prefix tokens at the cut.
+    """
+    if not (config.link_via and rounds(config.wire_dtype, torch.float32)):
+        return
+    try:
+        check_adds_nothing(config.trial().mixer, prefix, config.wire_dtype)
+    except ValueError as error:
+        cut = f"cut-at {config.cut_at!r} has prefix tokens, " if prefix else ""
+        said = in_keys(str(error), (key.replace("_", "-") for key in type(config).model_fields))
+        raise ConfigError(f"run-config: {cut}{said}") from None
 
 
 def mixer_link(config: VisionConfig, run: Run | None) -> MixerLink:

@@ -176,6 +176,11 @@ def wire_bytes(tensor: Tensor, wire: WireDtype) -> int:
     return numbers + (4 if wire == "float16" else 0)
 
 
+def rounds(wire: str, dtype: torch.dtype) -> bool:
+    """Return whether a format may round tensors of `dtype`: "float32" rounds float64 only."""
+    return wire != "keep" and (wire != "float32" or dtype == torch.float64)
+
+
 def _narrows(tensor: Tensor, wire: WireDtype) -> bool:
     if wire == "keep" or not tensor.is_floating_point():
         return False

@@ -7,9 +7,11 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
+import torch
 from flwr.app import Context
 
 from flwr_splitmix.clients import Client, ClientError, SplitClient
+from flwr_splitmix.links.frames.wire import rounds
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.node.keys import INDEX, MIXER, check_keys
@@ -57,7 +59,7 @@ class NodeGuards:
         except PolicyError as error:
             raise LinkError(f"this node's configuration: {error}") from None
         self._pinned = bool(context.node_config.get(MIXER))
-        self._rounds = ticket.wire_dtype != "keep"
+        self._wire = ticket.wire_dtype
         self._averaged = ticket.returns_arrays
         if self._pinned and self.policy.allow_averaging is None:
             # A server that must not see the uploads must not get the segment that made them.
@@ -98,7 +100,9 @@ class NodeGuards:
         if isinstance(self._client, Client):
             self._client.govern(self.policy, self._folder, self._index, self._records_of_run)
         if isinstance(self._client, SplitClient):
-            self._client.sends_sums = not (self._pinned and self._rounds)
+            weights = {weight.dtype for weight in self._client.segment.parameters()}
+            rounded = any(rounds(self._wire, dtype) for dtype in weights | {torch.float32})
+            self._client.sends_sums = not (self._pinned and rounded)
         return self._client
 
     def answer(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from flwr_splitmix.links import MixerLink
+from flwr_splitmix.links.frames.wire import rounds
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.mixers.elsewhere import HERE, VIA, MixedElsewhere, check_unrounded
+from flwr_splitmix.mixers.elsewhere import HERE, VIA, MixedElsewhere, check_adds_nothing
 from flwr_splitmix.observers import LedgerElsewhere
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.segments.upper import ServerSegment
@@ -47,7 +48,9 @@ def mix_elsewhere(
     elsewhere = MixedElsewhere(mixer)
     steps, epochs = lengths
     geometry = upper.geometry
-    check_unrounded(mixer, 0 if geometry is None else geometry.prefix, link.wire_dtype)
+    if rounds(link.wire_dtype, upper.input_dtype):
+        prefix = 0 if geometry is None else geometry.prefix
+        check_adds_nothing(mixer, prefix, link.wire_dtype)
     link.mixing = {
         "mixing": elsewhere.description,
         "classes": upper.num_classes,

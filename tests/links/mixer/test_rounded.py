@@ -14,9 +14,10 @@ from flwr_splitmix.links.frames.wire import WIRE_DTYPES
 from flwr_splitmix.links.mixer.channel import MixerChannel
 from flwr_splitmix.links.stream.certificates import Certificates
 from flwr_splitmix.mixers import Mixer, Mixup, Noisy, PatchCutMix
-from flwr_splitmix.mixers.elsewhere import check_unrounded, describe
+from flwr_splitmix.mixers.elsewhere import check_adds_nothing, describe
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.mixing.process import MixerServer
+from flwr_splitmix.strategies import MixupSL
 from tests.links.fake_grid import FakeGrid, OneAtATime, toy_app
 from tests.links.mixer.nodes import FIRST, Nodes, wait_until_attached
 from tests.links.mixer.third_party import TOY, make, secret, start
@@ -73,14 +74,13 @@ def test_a_run_that_would_add_up_rounded_uploads_is_refused(
     wire: str, mixer: Mixer, prefix: int
 ) -> None:
     with pytest.raises(ValueError, match=f"wire_dtype is '{wire}', and this mixer adds uploads up"):
-        check_unrounded(mixer, prefix, wire)
-    check_unrounded(mixer, prefix, "keep")
+        check_adds_nothing(mixer, prefix, wire)
 
 
 @pytest.mark.parametrize("mixer", PATCHES, ids=str)
 @pytest.mark.parametrize("wire", NARROW)
 def test_a_run_that_puts_rounded_patches_side_by_side_is_not(wire: str, mixer: Mixer) -> None:
-    check_unrounded(mixer, 0, wire)
+    check_adds_nothing(mixer, 0, wire)
 
 
 def test_a_strategy_refuses_it_before_the_run(tmp_path: Path) -> None:
@@ -90,6 +90,15 @@ def test_a_strategy_refuses_it_before_the_run(tmp_path: Path) -> None:
         make("MixupSL", link)
     make("CutMixSL", link)
     make("MixupSL", MixerLink("127.0.0.1:9444", token, wire_dtype_down="int8"))
+
+
+def test_a_format_that_rounds_nothing_is_no_rounding(tmp_path: Path) -> None:
+    """float32 was refused for float32 uploads, which travel as they are."""
+    token = secret(tmp_path / "token", "c0ffee" * 8)
+    link = MixerLink("127.0.0.1:9444", token, wire_dtype="float32")
+    with pytest.raises(ValueError, match="wire_dtype is 'float32', and this mixer adds uploads up"):
+        MixupSL(TOY.upper(), link=link)
+    MixupSL(TOY.upper().float(), link=link)
 
 
 def test_a_node_with_a_mixer_of_its_own_does_not_say_how_many_steps_it_took(

@@ -55,18 +55,37 @@ def test_noise_that_hides_nothing_is_refused(node: Node, share: dict[str, Any]) 
     node.end()
 
 
+PINS = {"link-via": "mixer.example:9444"}
+
+
+class Cast(nn.Module):
+    """A lower segment in another dtype."""
+
+    def __init__(self, lower: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.lower = lower.to(dtype)
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.lower(inputs.to(self.dtype))
+
+
 @pytest.mark.parametrize(
-    ("changes", "pins", "passes"),
+    ("changes", "pins", "dtype", "passes"),
     [
-        ({"wire_dtype": "int4"}, {"link-via": "mixer.example:9444"}, False),
-        ({"wire_dtype": "int4"}, {}, True),
-        ({}, {"link-via": "mixer.example:9444"}, True),
+        ({"wire_dtype": "int4"}, PINS, torch.float64, False),
+        ({"wire_dtype": "int4"}, PINS, torch.float32, False),
+        ({"wire_dtype": "int4"}, {}, torch.float64, True),
+        ({"wire_dtype": "float32"}, PINS, torch.float64, False),
+        ({"wire_dtype": "float32"}, PINS, torch.float32, True),
+        ({}, PINS, torch.float64, True),
     ],
 )
 def test_a_node_with_a_mixer_of_its_own_rounds_nothing_that_is_added_up(
-    changes: dict[str, Any], pins: dict[str, Any], passes: bool, tmp_path: Path
+    changes: dict[str, Any], pins: dict[str, Any], dtype: torch.dtype, passes: bool, tmp_path: Path
 ) -> None:
     node = Node(tmp_path, pins)
+    node.lower = Cast(TOY.lower(), dtype)
     node.begin(**changes)
     patches = PatchShare(lam=0.5, patches=N, seed=1, start=0, stop=N // 2).to_wire()
     assert node.step([patches]).reply is not None
