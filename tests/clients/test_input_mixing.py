@@ -161,9 +161,9 @@ def test_series_of_as_many_channels_as_columns_are_cells_and_a_warning_says_so(
     """Whole channels were exchanged without a word; cells (b, columns, width) look the same."""
     half = PatchShare(lam=0.5, patches=6, seed=3, start=0, stop=3)
     for width, warnings in ((5, 0), (18, 1), (18, 1)):
-        batch = (torch.randn(B, 6, width), torch.zeros(B, dtype=torch.int64))
-        mixed, _ = mix_inputs(share_of((0, half), rows=1, columns=6), lambda _, batch=batch: batch)
-        assert (mixed == batch[0]).all(2).sum().item() == 3 * B
+        batch = [(torch.randn(B, 6, width), torch.zeros(B, dtype=torch.int64))]
+        mixed, _ = mix_inputs(share_of((0, half), rows=1, columns=6), batch.__getitem__)
+        assert (mixed == batch[0][0]).all(2).sum().item() == 3 * B
         said = [record.getMessage() for record in caplog.records]
         assert len(said) == warnings
     assert "shape (6, 18) are mixed as 6 cells of 18 numbers, since grid=(1, 6)" in said[0]

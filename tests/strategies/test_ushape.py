@@ -218,9 +218,8 @@ def test_one_client_without_a_loss_does_not_take_it_out_of_flowers_result() -> N
     toy = TextToy(clients=2)
     nothing = TextSet([[1, 2, 3, 4]] * 9, [[-100] * 4] * 8 + [[1, 2, 3, 4]])
     strategy = USplitFL(toy.server(), device="cpu", steps_per_round=1)
-    clients = toy.clients_for(strategy)
-    clients.append(UShapeClient(toy.head(), toy.tail(), nothing, batch_size=1, device="cpu"))
-    result = strategy.fit(clients, 2)
+    without = UShapeClient(toy.head(), toy.tail(), nothing, batch_size=1, device="cpu")
+    result = strategy.fit([*toy.clients_for(strategy), without], 2)
     losses = [result.train_metrics_clientapp[n].get("train-loss") for n in (1, 2)]
     assert losses == [row["loss"] for row in strategy.rows]
     assert None not in losses
