@@ -164,8 +164,8 @@ class PrivacyGuard:
                 f"this client has {self._allowance}, and it cannot be told whether its lower "
                 "segment mixes the examples of a batch, which would leave no epsilon (the client's "
                 "log says why): take one that can be copied (copy.deepcopy), returns finite "
-                "numbers with random weights, and draws random numbers from the generators of "
-                "torch, NumPy or Python"
+                "numbers with random weights, draws random numbers from the generators of torch, "
+                "NumPy or Python, and has no outputs or buffers that depend on the time"
             )
 
     def admit_kinds(self, shares: Sequence[Share | None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,14 +15,15 @@ from flwr_splitmix.segments.across_batch import mixes_examples
 class Remembering(nn.Module):
     """Subtracts a running mean of earlier batches; if `lazy`, the first call makes it."""
 
-    def __init__(self, *, lazy: bool = False) -> None:
+    def __init__(self, *, lazy: bool = False, persistent: bool = True) -> None:
         super().__init__()
         if not lazy:
-            self.register_buffer("centre", torch.zeros(4))
+            self.register_buffer("centre", torch.zeros(4), persistent=persistent)
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not hasattr(self, "centre"):
             self.register_buffer("centre", torch.zeros(4))
+            return inputs
         centre = self.get_buffer("centre")
         outputs = inputs - centre
         centre.mul_(0.999).add_(0.001 * inputs.mean((0, 1)))
@@ -53,16 +56,52 @@ class Counting(nn.Module):
         return inputs * self.get_buffer("calls").add_(1)
 
 
-class Growing(nn.Module):
-    """Appends each batch's mean to what it has seen."""
+class Warming(nn.Module):
+    """Scales by a buffer that follows a plain counter."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("seen", torch.zeros(0, 4))
+        self.calls = 0
+        self.register_buffer("alpha", torch.zeros(()))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        self.seen: Tensor
-        self.seen = torch.cat([self.seen, inputs.mean(1)])
+        self.calls += 1
+        return inputs * self.get_buffer("alpha").fill_(min(1.0, self.calls / 1000))
+
+
+class Shown(nn.Module):
+    """Keeps its attention for plots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("attention", torch.zeros(1), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.attention: Tensor
+        self.attention = inputs.softmax(-1)
+        return 2 * inputs
+
+
+class Attribute(nn.Module):
+    """Subtracts the mean of the last batch, which is no buffer."""
+
+    mean: Tensor | float = 0.0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = inputs - self.mean
+        self.mean = inputs.mean((0, 1))
+        return outputs
+
+
+class Stamped(nn.Module):
+    """Keeps a number that nobody seeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("stamp", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.get_buffer("stamp").fill_(int.from_bytes(os.urandom(7), "big"))
         return inputs
 
 
@@ -72,13 +111,13 @@ class Growing(nn.Module):
         (Remembering(), "centre"),
         (Remembering(lazy=True), "centre"),
         (nn.Sequential(nn.Linear(4, 4), Remembering()), "1.centre"),
+        (Remembering(persistent=False), "centre"),
         (First(), "first"),
         (nn.InstanceNorm1d(4, track_running_stats=True), "running_mean"),
     ],
-    ids=["mean", "lazy", "within", "first", "instance norm"],
+    ids=["mean", "lazy", "within", "not persistent", "first", "instance norm"],
 )
 def test_a_buffer_that_examples_change_is_named(module: nn.Module, buffer: str) -> None:
-    """A call's outputs do not show it, as each call of the trial finds the buffers as they were."""
     for inputs in (torch.randn(3, 4, 4), torch.zeros(3, 4, 4)):
         expected = f"the buffer {buffer!r} that examples change"
         assert mixes_examples(module, inputs) == expected
@@ -86,8 +125,8 @@ def test_a_buffer_that_examples_change_is_named(module: nn.Module, buffer: str) 
 
 @pytest.mark.parametrize(
     "module",
-    [Counting(), spectral_norm(nn.Linear(4, 4)), nn.InstanceNorm1d(4)],
-    ids=["counter", "spectral norm", "instance norm"],
+    [Counting(), Warming(), Shown(), spectral_norm(nn.Linear(4, 4)), nn.InstanceNorm1d(4)],
+    ids=["counter", "plain counter", "for plots", "spectral norm", "instance norm"],
 )
 def test_a_buffer_that_examples_do_not_change_is_none(
     module: nn.Module, caplog: pytest.LogCaptureFixture
@@ -96,6 +135,10 @@ def test_a_buffer_that_examples_do_not_change_is_none(
     assert not caplog.records
 
 
+def test_what_changes_outputs_of_the_next_batch_is_found_without_a_buffer() -> None:
+    assert mixes_examples(Attribute(), torch.randn(3, 4, 4)) == "a layer across the batch"
+
+
 def test_buffers_that_differ_from_call_to_call_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    assert mixes_examples(Growing(), torch.randn(3, 4, 4)) is None
-    assert "its buffers differ from call to call" in caplog.text
+    assert mixes_examples(Stamped(), torch.randn(3, 4, 4)) is None
+    assert "its outputs or buffers differ from call to call" in caplog.text
