@@ -165,7 +165,7 @@ class PrivacyGuard:
                 "segment mixes the examples of a batch, which would leave no epsilon (the client's "
                 "log says why): take one that can be copied (copy.deepcopy), returns finite "
                 "numbers with random weights, draws random numbers from the generators of torch, "
-                "NumPy or Python, and has no outputs or buffers that depend on the time"
+                "NumPy or Python, and depends neither on the time nor on its number of calls"
             )
 
     def admit_kinds(self, shares: Sequence[Share | None]) -> None:

@@ -81,10 +81,9 @@ def mixes_examples(
     each example is missing from one. This is done twice: with the segment's weights on the inputs,
     rolled in the second batch, and with random weights on random inputs. So a layer is hidden
     neither by a closed gate, nor by weights that somebody chose, nor by examples that are all
-    alike. All of these are second calls: what changes their outputs after other examples in the
-    first one is found, too. So is a buffer that then differs, such as a running mean, unless it is
-    neither persistent nor changes an output of the next call. Torch's random generators are left as
-    they were.
+    alike. A buffer that a call leaves otherwise after other examples, such as a running mean, is
+    found, too, unless it is neither persistent nor changes an output of the next call. Torch's
+    random generators are left as they were.
 
     Parameters
     ----------
@@ -189,16 +188,16 @@ def _found(
 ) -> str:
     """Replace half of the examples at a time, and return what makes outputs of others change.
 
-    All batches have one shape, so kernels round the outputs of unchanged examples alike. All
-    outputs are those of a second call, of a copy that was called once with the inputs or, by turns,
-    once with their replacements. So whatever counts calls is alike in all of them, and what a call
-    keeps of its examples shows.
+    All batches have one shape, so kernels round the outputs of unchanged examples alike. Every call
+    finds the buffers as the first one did, or made them.
 
     Raises
     ------
     _UntoldError
         If the outputs do not show it.
     """
+    kept = {name: buffer.clone() for name, buffer in segment.named_buffers()}
+    changed: set[str] = set()
 
     def call(part: nn.Module, batch: Tensor) -> Tensor:
         with torch_seed(batch.device, 0), seeded_as_torch(), seeded_secrets():
@@ -207,9 +206,20 @@ def _found(
             raise _UntoldError("it does not return a tensor with a row for each example")
         return outputs.clone()  # it may be a buffer
 
-    def second(called: nn.Module, batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        copied = copy.deepcopy(called)
-        return call(copied, batch), dict(copied.named_buffers())
+    def run(batch: Tensor) -> Tensor:
+        for name, buffer in segment.named_buffers():  # a call may change them for the next
+            if name not in kept:
+                kept[name] = buffer.clone()
+            elif not torch.equal(kept[name], buffer):
+                changed.add(name)
+                if kept[name].shape == buffer.shape:
+                    buffer.copy_(kept[name])
+        return call(segment, batch)
+
+    def called(batch: Tensor) -> nn.Module:
+        copied = copy.deepcopy(segment)  # so that counters outside of buffers begin alike, too
+        call(copied, batch)
+        return copied
 
     if torch.equal(inputs, replacements):
         raise _UntoldError("it fails on other inputs than these, which are all alike")
@@ -218,31 +228,31 @@ def _found(
     # Without these, the first example would be in every mixture, and hide a largest number of its.
     halves += [~halves[0], ~halves[-1]]
     with torch.no_grad():
-        other = copy.deepcopy(segment)
-        call(segment, inputs), call(other, replacements)
-        (before, left), (after, right) = second(segment, inputs), second(other, replacements)
+        before, after = run(inputs), run(replacements)
         if not (before.isfinite().any() and after.isfinite().any()):
             raise _UntoldError("its outputs are NaN or infinite")
-        names = sorted(n for n in left if n not in right or not _same(left[n], right[n]))
-        # One that is not persistent leaves with no weights: it matters only if it changes outputs.
-        if names and _same(before, second(other, inputs)[0]):
-            names = [name for name in names if name in segment.state_dict()]
-        if (
-            not names
-            and before.shape == after.shape
-            and all(
-                _agree(
-                    _joined(before, after, half),
-                    second((segment, other)[i % 2], _joined(inputs, replacements, half))[0],
-                )
-                for i, half in enumerate(halves)
-            )
+        if before.shape == after.shape and all(
+            _agree(_joined(before, after, half), run(_joined(inputs, replacements, half)))
+            for half in halves
         ):
-            return ""
-        again, left_again = second(segment, inputs)
-        if not _agree(before, again) or any(not _same(left[n], left_again[n]) for n in names):
-            raise _UntoldError("its outputs or buffers differ from call to call")
-        return f"the buffer {names[0]!r} that examples change" if names else _UNNAMED
+            if not changed:
+                return ""
+            one, other, again = called(inputs), called(replacements), called(inputs)
+            if _differing(one, again, changed):
+                raise _UntoldError("its buffers differ from call to call")
+            names = _differing(one, other, changed)
+            # One that is not persistent leaves with no weights: it matters if it changes outputs.
+            if names and not segment.state_dict().keys() & names:
+                names = set() if _same(call(one, inputs), call(other, inputs)) else names
+            return f"the buffer {min(names)!r} that examples change" if names else ""
+        if not _agree(before, run(inputs)):
+            raise _UntoldError("its outputs differ from call to call")
+        return _UNNAMED
+
+
+def _differing(one: nn.Module, other: nn.Module, names: set[str]) -> set[str]:
+    """Return the names of those buffers that differ between two copies of a segment."""
+    return {name for name in names if not _same(one.get_buffer(name), other.get_buffer(name))}
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
