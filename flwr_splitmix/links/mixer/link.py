@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -119,8 +118,6 @@ class MixerLink(DialledLink):
         )
         self.mixing: Mapping[str, Any] | None = None
         self.hear: Callable[[RunAccount], None] | None = None
-        # Id of a run without one: the mixer must not put two runs into one ledger.
-        self._nameless = secrets.token_hex(8)
         self._unread: set[str] = set()
 
     def open(self, grid: Grid | None) -> None:
@@ -203,7 +200,7 @@ class MixerLink(DialledLink):
         attempts = {str(ticket.client): ticket.attempt for ticket in tickets}
         return {
             **asked,
-            "run": self.run or self.run_of_strategy or self._nameless,
+            "run": self.run or self.run_of_strategy,
             "attempts": attempts,
         }
 
