@@ -67,7 +67,8 @@ class PlainDisplay:
             print(line, flush=True)
         except BrokenPipeError:
             self.closed = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            with open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 class BarDisplay:
