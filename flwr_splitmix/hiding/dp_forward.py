@@ -79,8 +79,8 @@ class DPForward(Hiding):
     accounts = True
     rests_on = ("obfuscate",)
     warning = (
-        "DP-Forward's epsilon is about messages; gradients that go back to the trunk are without "
-        "noise, and tell of texts and labels: docs/language.md"
+        "DP-Forward's epsilon is about messages; gradients that clients return to the trunk, where "
+        "they do, are without noise, and tell of texts and labels: docs/language.md"
     )
 
     def __init__(

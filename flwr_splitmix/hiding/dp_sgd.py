@@ -25,8 +25,19 @@ from flwr_splitmix.words import counted
 if TYPE_CHECKING:
     from flwr_splitmix.hiding.text_gradients import TextGradients
 
-OUTSIDE: tuple[Channel, ...] = ("messages", "returned-gradients", "lengths", "losses", "trunk")
-"""What leaves a client that trains by DP-SGD without being covered by epsilon."""
+
+def outside_of(*, returns: bool) -> tuple[Channel, ...]:
+    """Return what leaves a client that trains by DP-SGD without being covered by epsilon.
+
+    Parameters
+    ----------
+    returns
+        Whether gradients are returned to the trunk. Else it learns nothing from this client, which
+        sends no losses either.
+    """
+    if returns:
+        return ("messages", "returned-gradients", "lengths", "losses", "trunk")
+    return ("messages", "lengths")
 
 
 def shift_of(noise_multiplier: float) -> float:
@@ -238,7 +249,7 @@ class DPSGD(Hiding):
             np.repeat(texts, copies**2),
             shift_of(self.noise_multiplier),
             attempt=self.side.attempt,
-            outside=OUTSIDE,
+            outside=outside_of(returns=self.side.returns),
         )
         examples = self.side.examples.get("train", self._texts)
         self.accountant.step(

@@ -13,6 +13,11 @@ from tests.apps.language_app import TINY, fit, read
 
 NOISY = {**TINY, "strategy": "DPForwardSL", "steps_per_round": 5, "num_server_rounds": 2}
 
+WITHOUT_GRADIENTS = (
+    "messages to the trunk, which carry texts without noise; the lengths of texts, which masks tell"
+)
+"""What DP-SGD does not cover where only the tail learns."""
+
 
 def remarks(nodes: int | None = 2, **values: Any) -> list[str]:
     report = Report("app", nodes or 2, nodes_known=nodes is not None)
@@ -79,6 +84,8 @@ def test_what_is_not_covered_is_said() -> None:
     assert "Not covered: the lengths of texts, which masks tell; mean losses and scores" in said
     (said,) = remarks(learns="tail", evaluation="benchmark")
     assert "Not covered: the lengths of texts, which masks tell. Assumed" in said
+    (said,) = remarks(learns="tail", strategy="DPSGDSL")
+    assert said.split("Not covered: ")[1].startswith(f"{WITHOUT_GRADIENTS}. Assumed")
 
 
 def test_without_a_ledger_nothing_is_said_and_without_sizes_what_is_needed() -> None:

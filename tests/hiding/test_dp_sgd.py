@@ -18,6 +18,7 @@ from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import DPSGD, DPForward
+from flwr_splitmix.privacy.events import OUTSIDE_OF_TEXTS
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.laws import check_ushape_equals_whole, sgd
 from flwr_splitmix.testing.toy_texts import ToyTail
@@ -71,6 +72,16 @@ def test_epsilon_is_opacus_and_beside_it_that_of_the_batches_there_are() -> None
     said = str(hiding.statement())
     assert "messages to the trunk, which carry texts without noise" in said
     assert client.epsilon is None  # what leaves in each step has none
+
+
+def test_where_the_tail_alone_learns_neither_gradients_nor_losses_are_outside() -> None:
+    """The statement listed both, and a trunk that learned nothing from the client."""
+    toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=1.3))
+    strategy = USHAPE_STRATEGIES["DPSGDSL"](toy.server(), device="cpu", steps_per_round=2)
+    (client,) = toy.clients_for(strategy, learns="tail")
+    strategy.fit([client], 1)
+    statement = client.hiding.statement()
+    assert set(statement.outside) == {OUTSIDE_OF_TEXTS[c] for c in ("messages", "lengths")}
 
 
 def test_only_its_own_hooks_are_silent() -> None:

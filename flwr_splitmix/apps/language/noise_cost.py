@@ -86,10 +86,11 @@ class _Noise:
 
 
 def _noise_of(config: LanguageConfig, method: type[Hiding]) -> _Noise:
+    learns, tests = config.learns == "all", config.evaluation_kind == "federated"
     if issubclass(method, dp_sgd.DPSGD):
         shift = dp_sgd.shift_of(config.noise_multiplier)
         # A text that is in a batch n times moves the sum n times as far.
-        return _Noise(shift, 2, False, dp_sgd.OUTSIDE)
+        return _Noise(shift, 2, False, dp_sgd.outside_of(returns=learns))
     hiding = dp_forward.DPForward(
         epsilon=config.epsilon,
         delta=config.delta,
@@ -97,7 +98,6 @@ def _noise_of(config: LanguageConfig, method: type[Hiding]) -> _Noise:
         sensitivity=config.sensitivity,
         releases=config.releases,
     )
-    learns, tests = config.learns == "all", config.evaluation_kind == "federated"
     outside = dp_forward.outside_of(
         head_learns=learns and (not config.adapted or "head" in config.adapted),
         returns=learns,
