@@ -19,6 +19,12 @@ OWN_REST = "own_rest"
 TOKENS = "tokens"
 """Place in a stem where timm turns a map into tokens (b, N, d), unless the model keeps maps."""
 
+GRID = "grid"
+"""Place in a stem, after an embedding that returns tokens and their grid's size: keeps the tokens.
+
+The grid is that of a square image.
+"""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -105,6 +111,7 @@ LAYOUTS = {
     **dict.fromkeys(("EfficientFormer", "SwiftFormer"), _of_stages("norm", OWN_HEAD)),
     "EfficientFormerV2": replace(_of_stages("norm", OWN_HEAD), sized=True),
     "NextViT": _of_stages("norm", "head"),
+    "CPUBone": _of_stages("head"),
     "MambaOut": replace(_of_stages("head"), channels_last=True),
     "Sequencer2d": replace(_of_stages("norm", "head"), channels_last=True),
     "GlobalContextVit": replace(_of_stages("head"), sized=True),
@@ -189,7 +196,12 @@ LAYOUTS = {
     "Visformer": _cut_early("stem", sized=True),
     "Nest": _cut_early("patch_embed", stages=r"levels\.\d+", sized=True),
     "VOLO": _cut_early("patch_embed", sized=True),
-    "VisionTransformerRelPos": _cut_early("patch_embed", patched=True),
+    **dict.fromkeys(("VisionTransformerRelPos", "ConVit"), _cut_early("patch_embed", patched=True)),
+    "VisionTransformerSAM": _cut_early("patch_embed", patched=True, channels_last=True),
+    "Twins": _cut_early("patch_embeds.0", GRID, patched=True),
+    "MultiScaleVit": _cut_early("patch_embed", GRID, sized=True),
+    "Hiera": _cut_early("patch_embed", sized=True),
+    "EfficientViM": _cut_early("patch_embed"),
     "SwinTransformerV2Cr": Layout(("patch_embed",), r"stages\.\d+", ("head",), patched=True),
 }
 """Layouts by the names of timm's classes."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor, nn
 
 from flwr_splitmix.segments.vision.feature_maps import MapToTokens, open_cnn
-from flwr_splitmix.segments.vision.layouts import DROPOUT, OWN_HEAD, OWN_REST, TOKENS, Layout
+from flwr_splitmix.segments.vision.layouts import (
+    DROPOUT,
+    GRID,
+    OWN_HEAD,
+    OWN_REST,
+    TOKENS,
+    Layout,
+)
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request, Stage
 from flwr_splitmix.segments.vision.tokens import ClassifierHead
 from flwr_splitmix.segments.vision.zoo import cannot_cut, create
@@ -68,18 +76,46 @@ class RestOfModel(nn.Module):
         return logits
 
 
+class _Passed(nn.Module):
+    """Place of a part that is below: returns its first input.
+
+    An nn.Identity would not do: it takes no other inputs, and there are models that stop at one.
+    """
+
+    def forward(self, maps: Tensor, *_: Any, **__: Any) -> Tensor:
+        return maps
+
+
+class _PassedWithGrid(nn.Module):
+    """Place of an embedding that also returns the size of the grid of tokens, which is square."""
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        side = math.isqrt(tokens.shape[1])
+        return tokens, (side, side)
+
+
+class _Tokens(nn.Module):
+    """Keeps the tokens of an embedding that returns also the size of their grid."""
+
+    def forward(self, embedded: tuple[Tensor, Any]) -> Tensor:
+        return embedded[0]
+
+
 def _rest(model: Any, below: list[str]) -> nn.Module:
     """Return a model that computes what follows the parts `below`, which are taken from it."""
+    passed = _PassedWithGrid if GRID in below else _Passed
     for name in below:
-        parent, _, own = name.rpartition(".")
-        # An nn.Identity would do, but for models that stop at one.
-        setattr(model.get_submodule(parent), own, nn.Sequential())
+        if name != GRID:
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, passed())
     return RestOfModel(model)
 
 
 def _part(model: Any, name: str) -> nn.Module:
     if name == DROPOUT:
         return nn.Dropout(float(getattr(model, "drop_rate", 0.0)))
+    if name == GRID:
+        return _Tokens()
     if name == TOKENS:
         return nn.Identity() if getattr(model, "use_conv", False) else MapToTokens()
     part: nn.Module = _own_head(model) if name == OWN_HEAD else model.get_submodule(name)

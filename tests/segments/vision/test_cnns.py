@@ -69,14 +69,23 @@ STAGED: list[tuple[str, str, dict[str, Any]]] = [
     # The rest of these does not run in a row: what is above the cut is timm's own forward pass.
     ("hrnet_w18_small", "layer1", NO_PATHS),
     ("vit_relpos_small_patch16_224", "stem", {"embed_dim": 64, "num_heads": 2}),
+    ("convit_tiny", "stem", {"embed_dim": 16, "num_heads": 4}),
+    ("samvit_base_patch16", "stem", {"embed_dim": 64, "num_heads": 2}),  # channels-last, too
+    # Their embeddings return the size of the grid, too, or take more than images.
+    ("twins_svt_small", "stem", {"embed_dims": (16, 32, 64, 64), "num_heads": (1, 1, 2, 2)}),
+    ("mvitv2_tiny", "stem", {}),
+    ("hiera_tiny_224", "stem", {"embed_dim": 32}),
     ("coatnet_nano_rw_224", "stages.0", {}),  # built for one size of images
     *(("swin_tiny_patch4_window7_224", at, SWIN) for at in ("stem", "layers.0", "layers.3")),
     ("swinv2_tiny_window8_256", "layers.0", SWIN),
 ]
 """Models, their cuts, and options that make them small."""
 
-SIZED = ("coatnet", "efficientvit_m0", "levit", "resmlp")
+SIZED = ("coatnet", "efficientvit_m0", "levit", "resmlp", "mvitv2", "hiera")
 """Beginnings of names of models that timm builds for one size of images."""
+
+PATCHED = ("swin", "vit_relpos", "convit", "samvit", "twins")
+"""The same for one size of images and of patches."""
 
 
 def run(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,14 +130,12 @@ def test_a_model_in_stages(name: str, cut_at: str, small: dict[str, Any]) -> Non
     options: dict[str, Any] = {"drop_rate": 0.3, "drop_path_rate": 0.2, **small}
     if name.startswith("resnetv2"):
         del options["drop_path_rate"]  # timm's own gives a stage of it two of its arguments
-    windows: dict[str, Any] = {"img_size": 32, "patch_size": 4} if name.startswith("swin") else {}
-    if name.startswith(SIZED):
-        windows = {"img_size": 32}
-    if name.startswith("vit_relpos"):
-        windows = {"img_size": 32, "patch_size": 4}
+    sizes: dict[str, Any] = {"img_size": 32} if name.startswith((*SIZED, *PATCHED)) else {}
+    if name.startswith(PATCHED):
+        sizes["patch_size"] = 4
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        whole = timm.create_model(name, num_classes=7, in_chans=1, **options, **windows)
+        whole = timm.create_model(name, num_classes=7, in_chans=1, **options, **sizes)
     pair = split_vision_model(name, cut_at=cut_at, num_classes=7, cell=1, seed=SEED, **options)
     assert_same(pair, whole, torch.randn(3, 1, 32, 32))
 
@@ -138,7 +145,7 @@ def test_a_model_in_stages(name: str, cut_at: str, small: dict[str, Any]) -> Non
     [
         ("lcnetv2_small", 64), ("selecsls42", 64), ("dpn48b", 64), ("cspnext_tiny", 64),
         ("lowformer_b0", 64), ("iformer_t", 64), ("legacy_xception", 64), ("inception_v3", 128),
-        ("efficientformerv2_s0", 224),
+        ("efficientformerv2_s0", 224), ("cpubone_b0_bfrobust", 64), ("efficientvim_m1", 64),
     ],
 )  # fmt: skip
 def test_a_larger_model_computes_what_it_did_before_it_was_cut(

@@ -200,9 +200,9 @@ def test_the_default_is_the_papers_model() -> None:
     [
         ("vit_tinny_patch16_224", {}, "did you mean vit_tiny_patch16_224"),
         (
-            "twins_svt_small",
+            "tnt_s_patch16_224",
             {},
-            "cut: the parts of timm's Twins are .*; allowed are .* such as vit",
+            "cut: the parts of timm's TNT are .*; allowed are .* such as vit",
         ),
         ("lenet", {}, "did you mean lenet5"),
         ("nothing", {}, r"Allowed are timm's vit_\*, .*, maxvit\*, and lenet5"),

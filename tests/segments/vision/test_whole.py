@@ -40,6 +40,8 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("coatnet_nano_rw_224", {"image_size": 32}),
     ("levit_128s", {"image_size": 32}),
     ("volo_d1_224", {"image_size": 32}),
+    ("twins_svt_small", {"image_size": 32, "embed_dims": (16, 32, 64, 64)}),
+    ("hiera_tiny_224", {"image_size": 32, "embed_dim": 32}),
     ("swin_tiny_patch4_window7_224", {"image_size": 32, "embed_dim": 24}),
     ("vgg11_bn", {"image_size": 224, "mlp_ratio": 1 / 512}),
 ]
