@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from flwr_splitmix.links import Clients
-from flwr_splitmix.mixers import Mixer, SmashedShape
+from flwr_splitmix.mixers import Mixer, Plan, Share, SmashedShape, Upload
 from flwr_splitmix.server.intake.checks import plausible
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.tally import RoundTally
@@ -19,6 +20,9 @@ WHERE_STATES_ARE = (
     " (virtual clients on several machines need one run directory for all; a SuperNode needs a "
     "state-dir that can be written)"
 )
+
+MUCH_LARGER = 10
+"""Clients whose numbers differ from the median client's by more than this factor are told."""
 
 
 class Remarks:
@@ -109,6 +113,30 @@ class Remarks:
                 error,
             )
 
+    def on_uploads(self, uploads: Mapping[int, object], plan: Plan) -> None:
+        """Warn about clients whose smashed data are far larger or smaller than the others'.
+
+        Waits for the uploads' device.
+        """
+        largest = {
+            client: _largest(upload, plan.shares(client))
+            for client, upload in uploads.items()
+            if isinstance(upload, Upload)
+        }
+        known = {client: value for client, value in largest.items() if value > 0}
+        if not known:
+            return
+        usual = statistics.median_low(known.values())
+        for word, factors in (
+            ("larger", {client: value / usual for client, value in known.items()}),
+            ("smaller", {client: usual / value for client, value in known.items()}),
+        ):
+            self._say(
+                sorted(client for client, factor in factors.items() if factor > MUCH_LARGER),
+                f"sends smashed data more than {MUCH_LARGER} times {word} than the median "
+                "client's: are its inputs scaled like the others'?",
+            )
+
     def on_plans(
         self,
         server_round: int,
@@ -154,3 +182,14 @@ class Remarks:
         self._said.update((what, c) for c in new)
         if new:
             log.warning("%s %s", name_clients(new), what)
+
+
+def _largest(upload: Upload, shares: Sequence[Share | None]) -> float:
+    """Return the largest absolute value of a client's smashed data; 0 if that cannot be told."""
+    values = [0.0]
+    for tensor, share in zip(upload.smashed, shares, strict=True):
+        # What another share makes of smashed data is not known here.
+        if tensor is not None and tensor.numel() and share is not None and share.family is not None:
+            scale = share.lam if share.family == "mixup" else 1.0
+            values.append(float(tensor.detach().abs().amax()) / scale if scale else 0.0)
+    return max(values)

@@ -334,6 +334,8 @@ class SplitStrategy(RoundLoop):
             except EmptyMixtureError:  # the clients that remain had no patch in this step
                 tally.add_empty()
                 continue
+            if number == 0 and not isinstance(self.mixer, MixedElsewhere):
+                self._remarks.on_uploads(event.uploads, plan)
             self.audience.on_step(event)
         taken.finish(steps)
         self.upper.tell_untaken(server_round)

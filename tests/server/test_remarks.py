@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from flwr.app import ArrayRecord
 
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.server.remarks import Remarks
-from flwr_splitmix.strategies import PSL, CutMixSL
+from flwr_splitmix.strategies import PSL, STRATEGIES, CutMixSL, MixupSL
 from flwr_splitmix.testing.toy import Toy
 
 
@@ -50,3 +52,33 @@ def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
         "each of clients 0, 1 sends 1 prefix token of every image, which have attended to all "
         "of it if the model is cut at a block: they are summed with the others', not masked"
     ]
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [(255.0, "larger"), (1 / 255, "smaller"), (3.0, ""), (0.0, "")],
+)
+@pytest.mark.parametrize("strategy", ["PSL", "CutMixSL", "MixupSL"])
+def test_a_client_whose_inputs_are_scaled_otherwise_is_named(
+    strategy: str, scale: float, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One whose pixels go up to 255 makes smashed data that crowd out the others'."""
+    toy = Toy(clients=4)
+    server = STRATEGIES[strategy](toy.upper(), device="cpu", steps_per_round=2)
+    clients = toy.clients_for(server)
+    with torch.no_grad():
+        for parameter in clients[2].segment.parameters():
+            parameter.mul_(scale)
+    with caplog.at_level(logging.WARNING, "flwr.splitmix"):
+        server.fit(clients, 1, initial_arrays=ArrayRecord())
+    remarks = [message for message in caplog.messages if "sends smashed data" in message]
+    told = f"client 2 sends smashed data more than 10 times {said} than the median client's: are"
+    assert [message.startswith(told) for message in remarks] == [True] * bool(said)
+
+
+def test_small_mixing_ratios_are_no_small_inputs(caplog: pytest.LogCaptureFixture) -> None:
+    toy = Toy(clients=6)
+    server = MixupSL(toy.upper(), device="cpu", k=3, alpha=0.05, steps_per_round=1)
+    with caplog.at_level(logging.WARNING, "flwr.splitmix"):
+        server.fit(toy.clients_for(server), 8)
+    assert "sends smashed data" not in caplog.text
