@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import own_labels
+from benchmarks import dishonest_client, own_labels
 from flwr_splitmix.strategies import STRATEGIES
 from flwr_splitmix.threads import POLICY
 from tests.waiting import wait_for
@@ -106,6 +106,13 @@ def test_labels_are_read_from_the_gradients_of_every_round(tmp_path: Path) -> No
     written = figures("image_labels", tmp_path / "image_labels.json", OMP_NUM_THREADS="1")
     assert written["labels_read"].keys() == {"1"}
     assert all(0.1 < share <= 1 for share in written["labels_read"]["1"].values())
+
+
+def test_a_client_at_fault_is_compared_with_an_honest_one(tmp_path: Path) -> None:
+    written = figures("dishonest_client", tmp_path / "dishonest.json", OMP_NUM_THREADS="1")
+    (row,) = written["accuracy"].values()
+    assert row.keys() == dishonest_client.FAULTS.keys()
+    assert all(0.1 < accuracy <= 1 for accuracy in row.values())
 
 
 def test_methods_compares_every_strategy_with_psl(tmp_path: Path) -> None:
