@@ -159,6 +159,8 @@ def _describe_node(message: Message, context: Context) -> Message:
     index = context.node_config.get("partition-id")
     if type(index) is int and index >= 0:
         record = ConfigRecord({"client": index, "simulated": ray_runs_here()})
+        if type(parts := context.node_config.get("num-partitions")) is int:
+            record["partitions"] = parts
     else:
         record = ConfigRecord(
             {"error": "a SuperNode has no partition-id; give it one with --node-config"}

@@ -17,7 +17,7 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod, message_size_mod
 from safetensors.torch import load_file
 
 from flwr_splitmix import Run, SplitClient, SplitClientApp, adamw
-from flwr_splitmix.links import StreamLink, polling
+from flwr_splitmix.links import StreamLink, directory
 from flwr_splitmix.links.ticket import RECORD, Ticket, to_arrays, with_record
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.strategies import PSL
@@ -169,7 +169,7 @@ def test_a_node_needs_neither_ray_nor_what_is_for_models_data_or_results_of_othe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message is a process of its own, in which the imports that a node lacks fail."""
-    monkeypatch.setattr(polling, "_question", question)
+    monkeypatch.setattr(directory, "_question", question)
     nodes = tmp_path / "nodes"
 
     def handle(sent: Message, context: Context) -> Message:

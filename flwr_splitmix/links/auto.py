@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flwr_splitmix.links.directory import Directory
 from flwr_splitmix.links.in_run import RunLink, needed
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
-from flwr_splitmix.links.polling import Directory
 from flwr_splitmix.links.ray.link import RayLink
 from flwr_splitmix.links.stream.link import StreamLink
 

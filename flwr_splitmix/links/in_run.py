@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flwr.serverapp import Grid
 
+from flwr_splitmix.links.directory import Directory
 from flwr_splitmix.links.link import Link, LinkError
-from flwr_splitmix.links.polling import Directory
 
 
 class RunLink(Link):

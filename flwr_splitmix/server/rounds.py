@@ -34,6 +34,7 @@ from flwr_splitmix.server.aggregation.answers import (
 from flwr_splitmix.server.aggregation.choice import (
     check_draws_no_nodes,
     check_works_without_grid,
+    warn_of_minima,
 )
 from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpack
 from flwr_splitmix.server.docstrings import complete
@@ -180,6 +181,7 @@ class RoundLoop(RoundMessages):
             aggregator, model or optimizer.
         """
         check_draws_no_nodes(self.aggregator.strategy)
+        warn_of_minima(self.aggregator.strategy, self.min_nodes)
         self.prepare(None)
         check_initial_arrays(initial_arrays, averages=self.aggregator.averages)
         self.draws = self.seed

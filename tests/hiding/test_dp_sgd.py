@@ -80,7 +80,8 @@ def test_where_the_tail_alone_learns_neither_gradients_nor_losses_are_outside() 
     strategy = USHAPE_STRATEGIES["DPSGDSL"](toy.server(), device="cpu", steps_per_round=2)
     (client,) = toy.clients_for(strategy, learns="tail")
     strategy.fit([client], 1)
-    statement = client.hiding.statement()
+    hiding: Any = client.hiding
+    statement = hiding.statement()
     assert set(statement.outside) == {OUTSIDE_OF_TEXTS[c] for c in ("messages", "lengths")}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.events import Exchange, StepDone, StepResult
-from flwr_splitmix.links import StreamLink, polling
+from flwr_splitmix.links import StreamLink, directory
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.mixers import PatchCutMix, SmashedShape
 from flwr_splitmix.mixers.noisy import Noisy
@@ -184,7 +184,7 @@ def _outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Torch's generator belongs to all of a process, and the server learns while clients compute.
     """
-    monkeypatch.setattr(polling, "_question", question)
+    monkeypatch.setattr(directory, "_question", question)
     learn_part = ServerSegment.learn_part
 
     def in_turn(self: ServerSegment, *arguments: Any, **named: Any) -> StepResult:

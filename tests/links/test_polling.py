@@ -1,17 +1,13 @@
-"""Sending messages, and knowing which node holds which client."""
+"""Sending messages and reading replies."""
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
-from flwr_splitmix.links import LinkError, polling
 from flwr_splitmix.links.polling import (
-    Directory,
     Mail,
     Online,
     error_sentence,
@@ -25,49 +21,6 @@ from tests.links.fake_grid import NEVER, FakeGrid, question, toy_app
 APP = toy_app(Toy(clients=3))
 
 
-def test_nodes_are_asked_once_for_their_partition_id() -> None:
-    grid = FakeGrid(APP, 3)
-    directory = Directory()
-    for _ in range(3):
-        assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
-    assert len(grid.sent) == 3
-
-
-def test_only_connected_nodes_are_listed() -> None:
-    grid = FakeGrid(APP, 3)
-    directory = Directory()
-    directory.update(grid.grid, 3, 60)
-    grid.online.discard(101)
-    assert directory.update(grid.grid, 2, 60) == {0: 100, 2: 102}
-    with pytest.raises(LinkError, match="2 nodes answered within 0 s, min-nodes is 3"):
-        directory.update(grid.grid, 3, 0)
-
-
-def virtual(message: Message, context: Context) -> Message:
-    """Answer as a virtual node does."""
-    reply = APP(message, context)
-    record = {**reply.content.config_records[RECORD], "simulated": True}
-    reply.content[RECORD] = ConfigRecord(record)
-    return reply
-
-
-def test_the_virtual_nodes_of_a_simulation_are_counted() -> None:
-    directory = Directory()
-    directory.update(FakeGrid(virtual, 3).grid, 2, 60)
-    assert directory.virtual == 3
-    directory = Directory()
-    directory.update(FakeGrid(APP, 3).grid, 2, 60)
-    assert directory.virtual == 0
-
-
-def test_a_simulation_with_too_few_nodes_does_not_wait_for_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(polling, "_VIRTUAL", 0.1)
-    with pytest.raises(LinkError, match=r"1 node answered within 0\.1 s, .*'num-supernodes=2'"):
-        Directory().update(FakeGrid(virtual, 1).grid, 2, 60)
-
-
 def test_the_engines_words_around_an_error_are_left_out() -> None:
     wrapped = (
         "<class 'flwr.ClientAppException'>:<'\nException ClientAppException occurred. Message: "
@@ -76,151 +29,6 @@ def test_the_engines_words_around_an_error_are_left_out() -> None:
     reply = Message(Error(3, wrapped), reply_to=question(100))
     assert error_sentence(reply).startswith("its ClientApp failed: the first line")
     assert error_sentence(reply).endswith("list index out of range")
-
-
-def test_a_node_that_was_started_again_takes_the_place_of_its_old_self(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Flower lists the old id until its heartbeat is overdue."""
-    monkeypatch.setattr(polling, "CLAIM_SECONDS", 2.0)
-    gone: set[int] = set()
-
-    def handle(message: Message, context: Context) -> Message:
-        if context.node_id in gone:
-            NEVER.wait()
-        return APP(message, context)
-
-    grid = FakeGrid(handle, 3)
-    directory = Directory()
-    directory.update(grid.grid, 3, 60)
-    gone.add(101)
-    grid.contexts[201] = grid.contexts[101].__class__(
-        run_id=1, node_id=201, node_config={"partition-id": 1}, state=RecordDict(), run_config={}
-    )
-    grid.online.add(201)
-    assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 201, 2: 102}
-
-
-def newcomer(grid: FakeGrid, node: int, index: int) -> None:
-    """Connect another node that says it has an index."""
-    grid.contexts[node] = Context(
-        run_id=1, node_id=node, node_config={"partition-id": index}, state=RecordDict(),
-        run_config={},
-    )  # fmt: skip
-    grid.online.add(node)
-
-
-def test_two_nodes_of_one_index_are_left_out_and_the_others_go_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Before: LinkError, and the run was over for everybody."""
-    grid, directory = FakeGrid(APP, 3), Directory()
-    grid.contexts[102].node_config["partition-id"] = 1
-    with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        for _ in range(3):
-            assert directory.update(grid.grid, 1, 60) == {0: 100}
-    assert sorted(r.getMessage() for r in caplog.records) == [
-        f"node {node} is left out: it says partition-id 1 as node {other} does; each SuperNode "
-        "needs its own in --node-config"
-        for node, other in ((101, 102), (102, 101))
-    ]
-    assert len(grid.sent) == 3  # nobody is asked again and again
-    with pytest.raises(
-        LinkError, match="min-nodes is 3: node 101 is left out: it says partition-id 1 as node 102"
-    ):
-        directory.update(grid.grid, 3, 0)
-    grid.online.discard(102)
-    assert directory.update(grid.grid, 2, 60) == {0: 100, 1: 101}
-
-
-def test_the_first_node_keeps_its_index_from_one_that_comes_later(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    grid, directory = FakeGrid(APP, 3), Directory()
-    directory.update(grid.grid, 3, 60)
-    newcomer(grid, 201, 1)
-    with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        for _ in range(3):
-            assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("node 201 is left out: it says partition-id 1, which node 101 has")
-    assert len(grid.sent) == 3 + 2  # the new one, and once more the one that it competes with
-
-
-def test_who_was_away_has_its_index_again_when_it_is_back() -> None:
-    grid, directory = FakeGrid(APP, 3), Directory()
-    directory.update(grid.grid, 3, 60)
-    newcomer(grid, 201, 1)
-    directory.update(grid.grid, 3, 60)
-    grid.online.discard(101)
-    assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 201, 2: 102}
-    grid.online.add(101)
-    assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
-
-
-def test_a_node_that_was_silent_for_a_while_has_its_index_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A newcomer that waits for the first node's weakness has its index only for so long."""
-    monkeypatch.setattr(polling, "CLAIM_SECONDS", 2.0)
-    silent = {101}
-    asked: list[int] = []
-
-    def handle(message: Message, context: Context) -> Message:
-        asked.append(context.node_id)
-        if context.node_id in silent and asked.count(context.node_id) > 1:
-            NEVER.wait()
-        return APP(message, context)
-
-    grid, directory = FakeGrid(handle, 3), Directory()
-    directory.update(grid.grid, 3, 60)
-    newcomer(grid, 201, 1)
-    assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 201, 2: 102}
-    silent.clear()
-    assert directory.update(grid.grid, 3, 60) == {0: 100, 1: 101, 2: 102}
-
-
-def test_a_silent_node_is_waited_for_once_and_heard_when_it_answers() -> None:
-    """Before: every round waited for it as long as for the first answer."""
-    gate = threading.Event()
-
-    def handle(message: Message, context: Context) -> Message:
-        if context.node_id == 102:
-            gate.wait(60)
-        return APP(message, context)
-
-    grid, directory = FakeGrid(handle, 3), Directory()
-    took = []
-    for _ in range(3):
-        began = time.monotonic()
-        assert directory.update(grid.grid, 2, 4.0) == {0: 100, 1: 101}
-        took.append(time.monotonic() - began)
-    assert took[0] >= 4.0
-    assert max(took[1:]) < 3.0
-    with pytest.raises(LinkError, match="2 nodes answered within 2 s, min-nodes is 3"):
-        directory.update(grid.grid, 3, 2.0)
-    assert len(grid.sent) == 3 + 3  # once in every update, however long it takes
-    gate.set()
-    assert directory.update(grid.grid, 2, 60) == {0: 100, 1: 101, 2: 102}
-
-
-def test_a_node_without_partition_id_is_named() -> None:
-    grid = FakeGrid(APP, 1)
-    grid.contexts[100].node_config.clear()
-    with pytest.raises(LinkError, match="a SuperNode has no partition-id; give it one"):
-        Directory().update(grid.grid, 1, 0)
-
-
-@pytest.mark.parametrize("index", [True, 1.0, "1", -1])
-def test_a_partition_id_of_another_type_is_none(index: Any) -> None:
-    """True was index 1 under the name "True", and a resumed run could not read its ledgers."""
-
-    def handle(message: Message, context: Context) -> Message:
-        record = ConfigRecord({"client": index, "simulated": False})
-        return Message(RecordDict({RECORD: record}), reply_to=message)
-
-    with pytest.raises(LinkError, match="a node did not say its partition-id"):
-        Directory().update(FakeGrid(handle, 1).grid, 1, 0)
 
 
 def test_replies_that_nobody_waits_for_are_thrown_away() -> None:

@@ -17,7 +17,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 
-from flwr_splitmix.links import StreamLink, polling
+from flwr_splitmix.links import StreamLink, directory
 from flwr_splitmix.links.link import Clients
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.schedule import constant
@@ -149,7 +149,7 @@ def test_a_robust_aggregator_of_flower_keeps_the_model_sound(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, _, _ in robust()])
 def test_it_does_so_over_the_stream_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "_question", question)
+    monkeypatch.setattr(directory, "_question", question)
     ((aggregator, number),) = [(a, n) for own, a, n in robust() if own == name]
     toy, seen = replace(TOY, clients=number, examples=8, tests=0), Rounds()
     grid = FakeGrid(app_of(lambda: clients_with(liar(everywhere(1e3)), toy)), number)

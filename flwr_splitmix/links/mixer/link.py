@@ -17,10 +17,10 @@ from flwr_splitmix.links.link import Clients, LinkError, Observe, RoundLostError
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel, dictionary
 from flwr_splitmix.links.mixer.groups import MixedGroups, NoGroups
 from flwr_splitmix.links.mixer.protocol import read_token
-from flwr_splitmix.links.polling import Mail, Online
+from flwr_splitmix.links.polling import Mail, Online, why_not_attached
 from flwr_splitmix.links.stream.endpoint import is_loopback, join_address, split_address
 from flwr_splitmix.links.stream.pairs import read_authority, read_pair
-from flwr_splitmix.links.stream.replies import LOST, POLL_SECONDS, collect, why_not_attached
+from flwr_splitmix.links.stream.replies import LOST, POLL_SECONDS, collect
 from flwr_splitmix.links.ticket import Ticket, with_record
 from flwr_splitmix.privacy import RunAccount
 from flwr_splitmix.values import check_truth

@@ -15,7 +15,12 @@ from torch import Tensor
 
 from flwr_splitmix.links.in_run import RunLink
 from flwr_splitmix.links.link import Clients, Observe, Outcome
-from flwr_splitmix.links.polling import refusal, release_record, send_and_wait
+from flwr_splitmix.links.polling import (
+    refusal,
+    release_record,
+    send_and_wait,
+    why_not_attached,
+)
 from flwr_splitmix.links.ray.actor import Packed, convert_all, pack, unpack
 from flwr_splitmix.links.ray.hosts import Hosts
 from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
@@ -225,8 +230,8 @@ def _read_descriptions(
         reply = replies.get(node)
         if reply is None:
             failures[ticket.client] = not_attached(timeout)
-        elif (reason := refusal(reply)) is not None:
-            failures[ticket.client] = reason
+        elif refusal(reply) is None and (record := reply.content.config_records.get(RECORD)):
+            descriptions[ticket.client] = dict(record)
         else:
-            descriptions[ticket.client] = dict(reply.content.config_records[RECORD])
+            failures[ticket.client] = why_not_attached(reply)
     return descriptions, failures

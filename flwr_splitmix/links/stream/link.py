@@ -19,7 +19,7 @@ from flwr_splitmix.links.dialled import DialledLink
 from flwr_splitmix.links.frames.codec import MAX_BODY
 from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.link import Clients, LinkError, Observe
-from flwr_splitmix.links.polling import Mail, Online
+from flwr_splitmix.links.polling import Mail, Online, why_not_attached
 from flwr_splitmix.links.stream.clients import Changes, StreamClients, next_changes
 from flwr_splitmix.links.stream.endpoint import Endpoint
 from flwr_splitmix.links.stream.line import Line
@@ -28,7 +28,6 @@ from flwr_splitmix.links.stream.replies import (
     POLL_SECONDS,
     collect,
     is_plain,
-    why_not_attached,
 )
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint

@@ -17,11 +17,6 @@ POLL_SECONDS = 0.05
 LOST = "is not connected to the SuperLink any more"
 
 
-def why_not_attached(reply: Message) -> str:
-    """Return why a node that answered its message did not attach."""
-    return refusal(reply) or "answered its message without attaching"
-
-
 def is_plain(description: Mapping[str, Any]) -> bool:
     """Return whether a client's description has only plain values and a valid "state-round"."""
     plain = all(isinstance(value, (bool, int, float, str)) for value in description.values())

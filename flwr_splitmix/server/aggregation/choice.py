@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Literal, get_args
 
@@ -9,6 +10,8 @@ from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.server.aggregation.nodes import AggregatorError, waits_for_ever
 from flwr_splitmix.server.shape import Shape
+
+log = logging.getLogger("flwr.splitmix")
 
 AggregatorName = Literal[
     "FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedMedian", "FedTrimmedAvg"
@@ -26,6 +29,8 @@ _REFUSED: dict[str, str] = {
 
 _CONFIGURED = {getattr(flower, name).configure_train for name in get_args(AggregatorName)}
 """Flower's own methods; they differ in what they record of a round before drawing its nodes."""
+
+_MINIMA = ("min_train_nodes", "min_available_nodes")
 
 
 def make_aggregator(name: AggregatorName) -> flower.Strategy:
@@ -98,9 +103,22 @@ def check_enough_nodes(strategy: flower.Strategy | None, nodes: int) -> None:
         If it, or one that it wraps, asks for more than `nodes`.
     """
     for own in _sampling_as_flower(strategy):
-        keys = ("min_train_nodes", "min_available_nodes")
-        if any(getattr(own, key, 0) > nodes for key in keys):
+        if any(getattr(own, key, 0) > nodes for key in _MINIMA):
             raise waits_for_ever(type(own).__name__, nodes)
+
+
+def warn_of_minima(strategy: flower.Strategy | None, min_nodes: int) -> None:
+    """Warn of a strategy that needs more nodes in a round than `min_nodes`."""
+    for own in _sampling_as_flower(strategy):
+        needed = max(getattr(own, key, 0) for key in _MINIMA)
+        if needed > min_nodes:
+            log.warning(
+                "min_nodes is %d, but a round with fewer than %d nodes will end the run: that many "
+                "has %s as its min_train_nodes or min_available_nodes; lower them",
+                min_nodes,
+                needed,
+                type(own).__name__,
+            )
 
 
 def check_works_without_grid(strategy: flower.Strategy | None, clients: int) -> None:

@@ -42,19 +42,27 @@ def test_errors_leave_their_clients_out_and_warnings_are_logged(
         said = (at_first if begins else at_last).get(index, {"num-examples": 7} if begins else {})
         if isinstance(said, Error):
             return Message(said, reply_to=message)
+        if index == 6:  # a mod has answered by itself, which ended the run with a KeyError
+            return Message(RecordDict(), reply_to=message)
         content = RecordDict({RECORD: ConfigRecord(said)})
         if not begins:
             content["metrics"] = MetricRecord({"num-steps": index})
         return Message(content, reply_to=message)
 
-    grid = FakeGrid(handle, 6)
-    nodes = {index: 100 + index for index in range(6)}
+    grid = FakeGrid(handle, 7)
+    nodes = {index: 100 + index for index in range(7)}
     ticket = Ticket(client=-1, seed=0, server_round=1, num_rounds=9)
     messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
     messages = with_tickets(messages, nodes, ticket, lambda client: 0)
     with link.round(grid.grid, messages) as clients:
         assert clients.descriptions == {c: {"num-examples": 7} for c in (0, 3, 4, 5)}
-    assert clients.failures == {1: "no memory", 2: "no data", 3: "gone", 4: "lost"}
+    assert clients.failures == {
+        1: "no memory",
+        2: "no data",
+        3: "gone",
+        4: "lost",
+        6: "answered its message without attaching",
+    }
     assert "full" in caplog.text
     assert [dict(reply.content) for reply in clients.replies] == [
         {"metrics": MetricRecord({"num-steps": index})} for index in (0, 5)

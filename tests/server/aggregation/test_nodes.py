@@ -14,6 +14,7 @@ from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.links.ticket import arrays_of
 from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator, nodes
+from flwr_splitmix.server.aggregation.choice import make_aggregator, warn_of_minima
 from flwr_splitmix.server.messages import messages_to
 from tests.server.aggregation.aggregators import noisy
 
@@ -49,6 +50,22 @@ def test_an_aggregator_that_waits_for_more_nodes_is_an_error_not_a_wait(
     with pytest.raises(AggregatorError, match=r"Fed\w+ waits for more nodes than the 2 that take"):
         aggregator.configure(1, ArrayRecord(), ConfigRecord(), grid, [1, 2])
     assert not slept  # as Flower's wait does
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "told"),
+    [
+        (flower.FedAdam(), ["min_nodes is 1, but a round with fewer than 2 nodes will end the"]),
+        (make_aggregator("FedAdam"), []),
+        (flower.FedAvg(min_train_nodes=1, min_available_nodes=1), []),
+        (None, []),
+    ],
+)
+def test_minima_beyond_min_nodes_are_told_before_a_round_is_too_small(
+    aggregator: Any, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_minima(aggregator, 1)
+    assert [said[: len(own)] for said, own in zip(caplog.messages, told, strict=True)] == told
 
 
 class Waiting(flower.FedAvg):

@@ -13,7 +13,7 @@ import pytest
 
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
-from flwr_splitmix.links import StreamLink, polling
+from flwr_splitmix.links import StreamLink, directory
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.observers import Observer
@@ -141,7 +141,7 @@ class Slow(OneAtATime):
 @pytest.fixture
 def _outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give questions explicit metadata; without it they can be made inside a run only."""
-    monkeypatch.setattr(polling, "_question", question)
+    monkeypatch.setattr(directory, "_question", question)
 
 
 def over_stream(strategy: SplitStrategy, waits: Callable[[int], object]) -> FakeGrid:

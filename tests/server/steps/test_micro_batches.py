@@ -13,7 +13,7 @@ import pytest
 from torch import nn
 
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
-from flwr_splitmix.links import LinkError, StreamLink, polling
+from flwr_splitmix.links import LinkError, StreamLink, directory
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.sandbox.superlink import free_port
@@ -181,7 +181,7 @@ def over_stream(
 @pytest.fixture(autouse=True)
 def _outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give questions explicit metadata; without it they can be made inside a run only."""
-    monkeypatch.setattr(polling, "_question", question)
+    monkeypatch.setattr(directory, "_question", question)
     Kept.kept = {}
 
 

@@ -1,0 +1,221 @@
+"""Which node holds which client, as the nodes say."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.polling import Mail, refusal, send_and_wait, wait_for
+from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.words import counted
+
+log = logging.getLogger("flwr.splitmix")
+
+CLAIM_SECONDS = 15.0
+"""Seconds for the holder of an index that another node claims to answer again."""
+
+GRACE_SECONDS = 1.0
+"""Seconds to wait for nodes that have been waited for before, in vain."""
+
+
+class Directory:
+    """Which node holds which client, by its `partition-id`; each node is asked once.
+
+    A node that does not answer is asked again at every update, but waited for only once.
+
+    Nodes report their own index. The first to report an index in a run keeps it while it is
+    connected and answers; any other claimant is left out and logged. If several nodes claim a free
+    index at the same time, all are left out until only one of them remains.
+
+    Attributes
+    ----------
+    simulated
+        By node id, whether the node reported to be a virtual node of a simulation.
+    virtual
+        Number of connected nodes if they are virtual, also those that do not answer; else 0.
+    """
+
+    def __init__(self) -> None:
+        self.simulated: dict[int, bool] = {}
+        self.virtual = 0
+        self._clients: dict[int, int] = {}
+        self._claims: dict[int, int] = {}
+        self._left_out: dict[int, str] = {}
+        self._silent: set[int] = set()
+        self._parts: dict[int, int] = {}
+        self._told_parts = ""
+        self._late: Mail | None = None
+
+    def update(self, grid: Grid, min_nodes: int, timeout: float) -> dict[int, int]:
+        """Ask the nodes not known yet, and wait for the new ones among them.
+
+        Beyond that, wait only until `min_nodes` nodes are known; all in all `timeout` seconds.
+
+        Returns
+        -------
+        client index -> node id of the nodes connected now, sorted by index.
+
+        Raises
+        ------
+        LinkError
+            If there are fewer than `min_nodes` nodes with distinct indices in time, or none.
+        """
+        began = time.monotonic()
+        deadline = began + timeout
+        refusals: dict[int, str] = {}
+        self._ask_again(grid, refusals)
+        while True:
+            nodes = set(grid.get_node_ids())
+            new = nodes - self._clients.keys() - self._silent - self._left_out.keys()
+            patience = max(deadline - time.monotonic(), 1.0)
+            self._note(self._ask(grid, new, patience, refusals))
+            if self._late is not None:
+                self._note(self._read(self._late.look(), refusals))
+            if held := self._held_and_claimed(nodes):
+                # A restarted SuperNode has a new id; its old id no longer answers.
+                answers = self._ask(grid, held, min(timeout, CLAIM_SECONDS), refusals)
+                self._silent |= held - answers.keys()
+            present = nodes - self._silent
+            self._settle_claims(present)
+            known = {c: n for n, c in self._clients.items() if n in present}
+            # A simulation's nodes never grow in number; they are there from its beginning.
+            virtual = bool(nodes) and all(self.simulated.get(node) for node in nodes)
+            if len(known) >= min_nodes and known:
+                answered = all(self.simulated.get(node) for node in known.values())
+                self.virtual = len(nodes) if answered else 0
+                self._warn_of_parts(known)
+                return dict(sorted(known.items()))
+            limit = min(timeout, _VIRTUAL) if virtual else timeout
+            if time.monotonic() > began + limit:
+                refusals |= {
+                    n: f"node {n} is left out: {why}"
+                    for n, why in self._left_out.items()
+                    if n in nodes
+                }
+                why = "; ".join(sorted(set(refusals.values()))[:3])
+                raise LinkError(
+                    f"{counted(len(known), 'node')} answered within {limit:g} s, "
+                    f"min-nodes is {min_nodes}"
+                    + (f": {why}" if why else "")
+                    + (_MORE_VIRTUAL.format(min_nodes) if virtual and not why else "")
+                )
+            time.sleep(0.5)
+
+    def _note(self, answers: Mapping[int, int]) -> None:
+        self._silent -= answers.keys()
+        for node, client in answers.items():
+            if self._clients.get(node) != client:
+                self._clients.pop(node, None)
+                self._claims[node] = client
+
+    def leave_out(self, node: int, why: str) -> None:
+        """Ignore a node for the rest of the run, and log why."""
+        self._clients.pop(node, None)
+        self._claims.pop(node, None)
+        self._name(node, why)
+
+    def _name(self, node: int, why: str) -> None:
+        if node not in self._left_out:
+            log.warning("node %d is left out: %s", node, why)
+        self._left_out[node] = why
+
+    def _ask(
+        self, grid: Grid, nodes: Iterable[int], timeout: float, refusals: dict[int, str]
+    ) -> dict[int, int]:
+        """Ask nodes for their index; return the valid answers, and add the others to `refusals`."""
+        asked = sorted(nodes)
+        replies = send_and_wait(grid, [_question(node) for node in asked], timeout)
+        self._silent |= set(asked) - replies.keys()
+        return self._read(replies, refusals)
+
+    def _ask_again(self, grid: Grid, refusals: dict[int, str]) -> None:
+        """Ask the silent nodes once more; `_late` has the answers of those that take longer."""
+        again = sorted((self._silent & set(grid.get_node_ids())) - self._left_out.keys())
+        if again:
+            earlier = () if self._late is None else self._late.unread
+            self._late = Mail(grid, [_question(node) for node in again], earlier)
+            wait_for(self._late, GRACE_SECONDS)
+            self._note(self._read(self._late.replies, refusals))
+
+    def _read(self, replies: Mapping[int, Message], refusals: dict[int, str]) -> dict[int, int]:
+        """Return the valid answers among replies, and add the others to `refusals`."""
+        answers: dict[int, int] = {}
+        for node, reply in replies.items():
+            reason = refusal(reply)
+            record = {} if reason else dict(reply.content.config_records.get(RECORD) or {})
+            client = record.get("client")
+            if reason is not None:
+                refusals[node] = reason
+            elif type(client) is not int or client < 0:
+                refusals[node] = "a node did not say its partition-id: is its app a SplitClientApp?"
+            else:
+                answers[node] = client
+                self.simulated[node] = bool(record.get("simulated"))
+                if type(record.get("partitions")) is int:
+                    self._parts[node] = int(str(record["partitions"]))
+        return answers
+
+    def _warn_of_parts(self, known: Mapping[int, int]) -> None:
+        """Warn, once for the same nodes, if they do not agree on the number of partitions."""
+        clients_of: dict[int, list[int]] = {}
+        for client, node in sorted(known.items()):
+            if node in self._parts:
+                clients_of.setdefault(self._parts[node], []).append(client)
+        said = ", ".join(
+            f"{parts} ({counted(len(own), 'node')}, such as that of client {own[0]})"
+            for parts, own in sorted(clients_of.items())
+        )
+        if len(clients_of) > 1 and said != self._told_parts:
+            self._told_parts = said
+            log.warning(
+                "SuperNodes have different num-partitions: %s. Parts of a common data set overlap "
+                "then: an example may belong to two clients, and the epsilon of one does not cover "
+                "it; start all with the same number in --node-config",
+                said,
+            )
+
+    def _held_and_claimed(self, nodes: set[int]) -> set[int]:
+        """Return the connected nodes whose index is claimed by a newly arrived node."""
+        new = {c for n, c in self._claims.items() if n in nodes and n not in self._left_out}
+        present = nodes - self._silent
+        return {n for n, client in self._clients.items() if n in present and client in new}
+
+    def _settle_claims(self, nodes: set[int]) -> None:
+        """Assign every index to the first node that held it, else to its only claimant."""
+        holders: dict[int, int] = {}
+        for node, client in list(self._clients.items()):
+            if node in nodes and holders.setdefault(client, node) != node:
+                # It had replaced a node that is back.
+                self._claims[node] = self._clients.pop(node)
+        claims = {node: client for node, client in self._claims.items() if node in nodes}
+        count = Counter(claims.values())
+        for node, client in claims.items():
+            if client in holders:
+                self._name(node, f"{_OWN} {client}, which node {holders[client]} has; {_REMEDY}")
+            elif count[client] > 1:
+                other = min(n for n, c in claims.items() if c == client and n != node)
+                self._name(node, f"{_OWN} {client} as node {other} does; {_REMEDY}")
+            else:
+                self._clients[node] = self._claims.pop(node)
+                self._left_out.pop(node, None)
+
+
+_VIRTUAL = 5.0
+"""Seconds to wait for further nodes of a simulation."""
+
+_MORE_VIRTUAL = "; give the simulation more: flwr run ... --federation-config 'num-supernodes={}'"
+
+_OWN = "it says partition-id"
+_REMEDY = "each SuperNode needs its own in --node-config"
+
+
+def _question(node: int) -> Message:
+    return Message(
+        RecordDict({RECORD: ConfigRecord({})}), dst_node_id=node, message_type=MessageType.QUERY
+    )
