@@ -15,7 +15,7 @@ from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links import LinkError
-from tests.apps.vision_app import Nodes, context, run_config
+from tests.apps.vision_app import Nodes, context, run_config, split_client
 
 NOISE = {"sigma_s": 0.5, "sigma_y": 0.5}
 
@@ -29,10 +29,10 @@ VIA = {
 CASES: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"strategy": "CutMix"},
-        ["strategy is 'CutMix'; did you mean 'CutMixSL', 'CutMixSFL' or ", "lists all 31"],
+        ["strategy is 'CutMix'; did you mean 'CutMixSL', 'CutMixSFL' or ", "lists all 37"],
     ),
     ({"strategy": "cutmixsl"}, ["strategy is 'cutmixsl'; did you mean 'CutMixSL'"]),
-    ({"strategy": "nothing"}, ["strategy is 'nothing'", "docs/configuration.md lists the 31"]),
+    ({"strategy": "nothing"}, ["strategy is 'nothing'", "docs/configuration.md lists the 37"]),
     ({"strategy": "MixGuard"}, ["strategy is 'MixGuard'", "language models", "apps/language"]),
     ({"stratgy": "PSL"}, ["unknown key 'stratgy'; did you mean 'strategy'"]),
     (
@@ -375,6 +375,6 @@ def test_a_client_says_what_it_lacks(wrong: dict[str, Any], said: str) -> None:
 
 def test_a_client_is_what_the_configuration_says() -> None:
     values = run_config(depth=1, samples_per_client=70, batch_size=20)
-    client = client_fn(context(3, 10, values))
+    client = split_client(3, 10, values)
     assert client.batches.examples == 70
     assert client.batches.per_epoch == 3

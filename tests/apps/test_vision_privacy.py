@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
@@ -16,7 +15,7 @@ from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.observers import PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation, Release, ReleasePlan
 from flwr_splitmix.strategies import STRATEGIES
-from tests.apps.vision_app import context, run_config
+from tests.apps.vision_app import run_config, split_client
 from tests.apps.vision_fit import fit, read
 
 NOISE: dict[str, Any] = {"sigma_s": 5.0, "sigma_y": 2.0}
@@ -108,7 +107,7 @@ def test_a_strategy_takes_noise_or_says_that_it_does_not(name: str) -> None:
 
 def test_without_noise_nobody_keeps_a_ledger() -> None:
     assert strategy_of(clip="none", delta=1e-3).ledger is None
-    client = client_fn(context(0, 10, run_config(depth=1)))
+    client = split_client(0, 10, run_config(depth=1))
     assert client.privacy is None
     assert client.guard is None
 
@@ -117,7 +116,7 @@ def test_without_noise_nobody_keeps_a_ledger() -> None:
 def test_a_clients_budget_is_what_the_configuration_says(limit: float, meant: float | None) -> None:
     own = {"delta": 1e-3, "relation": "add-remove", "allow_averaging": True}
     values = run_config(depth=1, **NOISE, max_epsilon=limit, **own)
-    client = client_fn(context(3, 10, values))
+    client = split_client(3, 10, values)
     assert client.privacy == PrivacyBudget(max_epsilon=meant, **own)  # type: ignore[arg-type]
 
 
@@ -170,5 +169,5 @@ def test_only_evaluation_on_clients_own_images_ends_the_bound(
 
 def test_benchmark_images_are_the_test_split_on_which_no_client_trains() -> None:
     values = run_config(depth=1, **NOISE)
-    config, client = read(depth=1, **NOISE), client_fn(context(0, 2, values))
+    config, client = read(depth=1, **NOISE), split_client(0, 2, values)
     assert client.tests["benchmark"] is images_of(config).test

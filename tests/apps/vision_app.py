@@ -6,6 +6,8 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 
+from flwr_splitmix.apps.vision.client import client_fn
+from flwr_splitmix.clients import SplitClient
 from tests.apps.app_config import APPS, app_run_config
 
 APP = APPS / "vision"
@@ -25,6 +27,13 @@ def context(client: int, num_clients: int, config: dict[str, Any]) -> Context:
         state=RecordDict(),
         run_config=config,
     )
+
+
+def split_client(client: int, num_clients: int, config: dict[str, Any]) -> SplitClient:
+    """Return what the app's client_fn makes of a node of the L shape."""
+    made = client_fn(context(client, num_clients, config))
+    assert isinstance(made, SplitClient)
+    return made
 
 
 class Nodes:

@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from flwr_splitmix import Run
-from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images
 from flwr_splitmix.apps.vision.first_round import in_a_round
@@ -22,7 +21,7 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.runs import Row
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.strategies import SplitStrategy
-from tests.apps.vision_app import context, run_config
+from tests.apps.vision_app import run_config, split_client
 
 CLIENTS = 3
 ONE_STEP: dict[str, Any] = {
@@ -74,7 +73,7 @@ def fit(run_dir: Path, n: int = CLIENTS, **values: Any) -> Fitted:
     """Do a run of `n` clients: one round of one step, unless `values` say otherwise."""
     config, values = read(**{**ONE_STEP, **values}), run_config(**{**ONE_STEP, **values})
     segments = segments_of(config)
-    clients = [client_fn(context(i, n, values)) for i in range(n)]
+    clients = [split_client(i, n, values) for i in range(n)]
     labels = [torch.tensor(client_images(config, i, n)[0].labels) for i in range(n)]
     run = Run.create(values, name="test", home=run_dir)
     # The app's process ends with its run; here the segments are kept for the next test.

@@ -77,7 +77,7 @@ def advise(config: VisionConfig, clients: int, given: Mapping[str, float]) -> Ad
     images = images_of(config).train
     costs = measure_stages(stages, torch.zeros(2, *images.shape))
     below = prefix_sums(costs)
-    setting = _setting(config, stages, below[-1], images.shape, given)
+    setting = setting_of(config, stages, below[-1], images.shape, given)
     strategy = config.trial()
     cuts = []
     for name, at in places.items():
@@ -197,7 +197,7 @@ def _step(
     )
 
 
-def _setting(
+def setting_of(
     config: VisionConfig,
     stages: Sequence[nn.Module],
     whole: StageCosts,

@@ -22,6 +22,7 @@ from flwr_splitmix.apps.findings import (
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.vision import ushape_check
 from flwr_splitmix.apps.vision.advice import advise
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
@@ -56,10 +57,12 @@ def check(
         return
     right = passes(lambda: _check_clients(config, report), report)
     devices = {"device": config.device, "client_device": config.client_device}
+    check_model = ushape_check.check_model if config.ushape else _check_model
+    check_noise = ushape_check.remark_noise if config.ushape else _check_noise
     right &= passes(lambda: check_devices(**devices), report) and passes(
-        lambda: _check_model(config, report), report
+        lambda: check_model(config, report), report
     )
-    right = right and passes(lambda: _check_noise(config, report), report)
+    right = right and passes(lambda: check_noise(config, report), report)
     if right and setting is not None:
         passes(lambda: _advise(config, report, setting), report)
 
@@ -95,6 +98,8 @@ def _check_clients(config: VisionConfig, report: Report) -> None:
     check_enough(config.min_nodes, report.nodes)
     sizes = sizes_of_clients(config, report.nodes)
     empty = describe_clients(report, sizes, config.batch_size, "training images")
+    if config.ushape:  # one client is enough
+        return
     strategy = _trial(config)
     check_number(strategy, report.nodes)
     try:
@@ -149,6 +154,9 @@ def _try_one_image(segments: SplitModel) -> None:
 
 
 def _advise(config: VisionConfig, report: Report, setting: Mapping[str, float]) -> None:
+    if config.ushape:
+        report.advice = ushape_check.advise(config, report.nodes, setting)
+        return
     clients = min(in_a_round(_trial(config), report.nodes), report.nodes)
     report.advice = advise(config, clients, setting)
 

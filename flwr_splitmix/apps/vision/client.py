@@ -6,13 +6,14 @@ import copy
 
 from flwr.app import Context
 
+from flwr_splitmix.apps.vision import ushape
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of
 from flwr_splitmix.apps.vision.model import segments_of
-from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients import Client, SplitClient
 
 
-def client_fn(context: Context) -> SplitClient:
+def client_fn(context: Context) -> Client:
     """Make the client of one node.
 
     It is called once per run in a simulation, and once per round on a SuperNode.
@@ -23,9 +24,22 @@ def client_fn(context: Context) -> SplitClient:
         If configuration, data or device are unsuitable.
     """
     config = VisionConfig.read(context.run_config)
-    train, test = client_images(
-        config, int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-    )
+    partition = int(context.node_config["partition-id"])
+    partitions = int(context.node_config["num-partitions"])
+    if config.ushape:
+        return ushape.make_client(config, partition, partitions)
+    return make_client(config, partition, partitions)
+
+
+def make_client(config: VisionConfig, client: int, clients: int) -> SplitClient:
+    """Make a client of the L shape; the numbers are its partition, and that of partitions.
+
+    Raises
+    ------
+    ConfigError, ClientError, DataError, ValueError
+        If data, model or device are unsuitable.
+    """
+    train, test = client_images(config, client, clients)
     return SplitClient(
         copy.deepcopy(segments_of(config).lower),
         train,

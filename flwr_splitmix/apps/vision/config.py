@@ -10,9 +10,13 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
 from flwr_splitmix.apps.vision.third_party import check_third_party, mixer_link
+from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE, check_ushape
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.cutting import edge_of
+from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.hiding.dp_forward import Sensitivity
+from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.links import Link
 from flwr_splitmix.methods import BY_NAME, own_options
 from flwr_splitmix.observers import KeptMixtures, Observer
@@ -72,6 +76,14 @@ class VisionConfig(AppConfig):
     allow_averaging: StrictBool
     relation: Relation
     trusted_mixer: StrictBool
+    head_layers: CountOrAuto
+    tail_layers: CountOrAuto
+    lam: Annotated[float, Field(ge=0.001, le=1)]
+    epsilon: Annotated[float, Field(ge=1e-4, le=LARGEST)]
+    releases: Count
+    sensitivity: Sensitivity
+    dcor_weight: Annotated[float, Field(ge=0, le=LARGEST)]
+    noise_multiplier: Annotated[float, Field(gt=0, le=LARGEST)]
     straggler: Straggler
     straggler_factor: Annotated[float, Field(gt=1, allow_inf_nan=False)]
     group_order: GroupOrder
@@ -98,10 +110,11 @@ class VisionConfig(AppConfig):
     @field_validator("strategy")
     @classmethod
     def _is_there(cls, name: str) -> str:
-        if name in BY_NAME and BY_NAME[name].shape == "U":
+        there = [*STRATEGIES, *IMAGE_USHAPE]
+        if name in BY_NAME and name not in there:
             raise ValueError("it is for language models, in apps/language")
-        if name not in STRATEGIES:
-            raise ValueError(allowed(name, STRATEGIES, "docs/configuration.md"))
+        if name not in there:
+            raise ValueError(allowed(name, there, "docs/configuration.md"))
         return name
 
     @field_validator("micro_batches", mode="before")
@@ -123,6 +136,9 @@ class VisionConfig(AppConfig):
                 f"depth is {self.depth}, but pretrained weights are those of the model's own "
                 "depth; allowed with pretrained is depth 0"
             )
+        if self.ushape:
+            check_ushape(self)
+            return self
         if STRATEGIES[self.strategy].needs_noise and self.noise is None:
             raise ValueError(
                 f"sigma-s and sigma-y are both 0.0, but {self.strategy} needs noise; allowed with "
@@ -179,16 +195,32 @@ class VisionConfig(AppConfig):
         return self
 
     @property
+    def ushape(self) -> bool:
+        """Whether the strategy has the U shape."""
+        return self.strategy in IMAGE_USHAPE
+
+    @property
     def averages(self) -> bool:
-        """Whether the strategy averages lower segments."""
-        return STRATEGIES[self.strategy].averages
+        """Whether the strategy averages the clients' segments."""
+        kind = IMAGE_USHAPE.get(self.strategy) or STRATEGIES[self.strategy]
+        return kind.averages
 
     def trial(self) -> SplitStrategy:
         """Make the strategy without a model, to check its options and its needs."""
         return trial_strategy(self.strategy, self.own_options() | self.privacy_options())
 
+    def hiding(self) -> Hiding:
+        """Make what a client of the U shape hides its images with."""
+        return IMAGE_USHAPE[self.strategy].hiding(**self.own_options())
+
     def own_options(self) -> dict[str, Any]:
-        """Return the strategy's own options: arguments of its constructor that are also keys."""
+        """Return the strategy's own options, by the names of arguments.
+
+        They are its constructor's that are also keys; in the U shape its hiding's.
+        """
+        if self.ushape:
+            kind = IMAGE_USHAPE[self.strategy].hiding
+            return {name: getattr(self, name) for name in sorted(hiding_options(kind))}
         named = own_options(STRATEGIES[self.strategy])
         values = {name: getattr(self, name) for name in named if name in VisionConfig.model_fields}
         return {k: None if v == MEANS_NONE.get(k) else v for k, v in values.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -17,22 +19,19 @@ MODEL_KEYS = "model, depth, image-size, dataset"
 """The keys that decide most of the shapes of a model's weights, for messages."""
 
 
-@lru_cache(maxsize=2)
-def segments_of(config: VisionConfig) -> SplitModel:
-    """Build lower and upper segment; every process of a run gets the same weights.
+@contextmanager
+def buildable(config: VisionConfig) -> Iterator[None]:
+    """Say of a model that cannot be built or cut in the block which keys are wrong.
 
     Raises
     ------
     ConfigError
-        If there is no such model or cut, pretrained weights are not available, there is no epsilon
-        for the lower segment, a segment does not allow micro-batches, or a third party would add
-        up rounded uploads.
+        If there is no such model or cut, or pretrained weights are not available.
     """
-    images = images_of(config)
-    options: dict[str, Any] = {"pretrained": True} if config.pretrained else {}
     try:
-        made_by, arguments = split_of(config, len(images.classes), images.train.shape[0])
-        segments = SPLITS[made_by](**arguments, seed=config.seed, **options)
+        yield
+    except ConfigError:
+        raise
     except ValueError as error:
         cut = f", cut-at {config.cut_at!r}" if config.cut_at else ""
         said = str(error).replace("patch_size", "patch-size").replace("image_size", "image-size")
@@ -54,6 +53,24 @@ def segments_of(config: VisionConfig) -> SplitModel:
         raise ConfigError(
             f"run-config: pretrained weights of {config.model} could not be loaded: {reason}"
         ) from error
+
+
+@lru_cache(maxsize=2)
+def segments_of(config: VisionConfig) -> SplitModel:
+    """Build lower and upper segment; every process of a run gets the same weights.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model or cut, pretrained weights are not available, there is no epsilon
+        for the lower segment, a segment does not allow micro-batches, or a third party would add
+        up rounded uploads.
+    """
+    images = images_of(config)
+    options: dict[str, Any] = {"pretrained": True} if config.pretrained else {}
+    with buildable(config):
+        made_by, arguments = split_of(config, len(images.classes), images.train.shape[0])
+        segments = SPLITS[made_by](**arguments, seed=config.seed, **options)
     if config.max_epsilon and (layer := needs_whole_batch(segments.lower)):
         raise ConfigError(
             f"run-config: max-epsilon is {config.max_epsilon}, but the lower segment of "

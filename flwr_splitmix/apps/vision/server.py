@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flwr_splitmix.apps.beginning import begin
 from flwr_splitmix.apps.continuing import given_to
+from flwr_splitmix.apps.vision import ushape
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.first_round import check_first_round
@@ -39,21 +40,22 @@ def train(grid: Grid, context: Context) -> None:
         If too few clients are left, or no node answers.
     """
     config, resumed = VisionConfig.of_run(context.run_config, given_to(grid))
-    images, segments = images_of(config), segments_of(config)
     if config.server_threads:
         torch.set_num_threads(config.server_threads)
+    if config.ushape:
+        _train_ushape(config, resumed, grid, context)
+    else:
+        _train_split(config, resumed, grid, context)
+
+
+def _train_split(config: VisionConfig, resumed: Run | None, grid: Grid, context: Context) -> None:
+    images, segments = images_of(config), segments_of(config)
     make = partial(make_strategy, config, segments.upper)
     # Errors are raised before the run gets a directory.
     if resumed is None or not resumed.checkpoints.rounds():
         check_first_round(make(None), config, segments.lower.geometry, grid)
     labels = labels_of_clients(config, grid) if config.needs_labels else []
-    run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
-    if resumed is None:
-        record_inputs(run, images)
-    begin(run, context)
-    if config.record_attacks and resumed is None:
-        clients = len(labels) or ask_partitions(grid, max(config.attach_timeout, PATIENCE))
-        write_facts(run, {"clients": clients})
+    run = _begun(config, resumed, grid, context, clients=len(labels))
     strategy = make(run, labels)
     evaluate_fn = None
     if config.evaluation_kind == "central":
@@ -66,10 +68,47 @@ def train(grid: Grid, context: Context) -> None:
     )
 
 
+def _train_ushape(config: VisionConfig, resumed: Run | None, grid: Grid, context: Context) -> None:
+    # Errors are raised before the run gets a directory.
+    ushape.make_strategy(config, None)
+    ushape.try_client(config)
+    strategy = ushape.make_strategy(config, _begun(config, resumed, grid, context))
+    evaluate_fn = None
+    if config.evaluation_kind == "central":
+        evaluate_fn = ushape.central_evaluation(config, strategy)
+    strategy.start(
+        grid,
+        initial_arrays=ushape.initial_arrays(config),
+        num_rounds=config.num_server_rounds,
+        evaluate_fn=evaluate_fn,
+    )
+
+
+def _begun(
+    config: VisionConfig, resumed: Run | None, grid: Grid, context: Context, *, clients: int = 0
+) -> Run:
+    """Create a run's directory, or use that of a run that is continued.
+
+    Parameters
+    ----------
+    clients
+        The number of partitions; 0 to ask the nodes if the run is recorded.
+    """
+    name = config.strategy.lower()
+    run = resumed or Run.create(context.run_config, name=name, home=config.home)
+    if resumed is None:
+        record_inputs(run, images_of(config))
+    begin(run, context)
+    if config.record_attacks and resumed is None:
+        clients = clients or ask_partitions(grid, max(config.attach_timeout, PATIENCE))
+        write_facts(run, {"clients": clients})
+    return run
+
+
 def make_strategy(
     config: VisionConfig, upper: torch.nn.Module, run: Run | None, labels: Sequence[Tensor] = ()
 ) -> SplitStrategy:
-    """Make the configured strategy; `labels` is for strategies that need them.
+    """Make the configured strategy of the L shape; `labels` is for those that need them.
 
     Raises
     ------

@@ -177,14 +177,13 @@ class Cuttable:
             )
         return self.split(self.cuts[name])
 
-    def cut_in_three(self, head_to: str | None, trunk_to: str | None) -> VisionParts:
-        """Cut the model behind two of its parts; see `split_vision_parts`.
+    def cuts_in_three(self) -> list[str]:
+        """Return the names of the cuts at which the model can be cut in three, in their order.
 
         Raises
         ------
         ValueError
-            If there are no such cuts, or tokens are not of one shape at both; the message lists the
-            possible ones.
+            If there are fewer than two.
         """
         cuts = {name: self.split(at) for name, at in self.cuts.items()}
         names = _of_one_shape({name: self._tokens(name, cut) for name, cut in cuts.items()})
@@ -194,6 +193,18 @@ class Cuttable:
                 "their number and width, as between the blocks of a ViT (of at least two), CaiT, "
                 "XCiT or MLP-Mixer"
             )
+        return names
+
+    def cut_in_three(self, head_to: str | None, trunk_to: str | None) -> VisionParts:
+        """Cut the model behind two of its parts; see `split_vision_parts`.
+
+        Raises
+        ------
+        ValueError
+            If there are no such cuts, or tokens are not of one shape at both; the message lists the
+            possible ones.
+        """
+        names = self.cuts_in_three()
         head_to = head_to or names[0]
         trunk_to = trunk_to or names[max(len(names) - 2, 1)]
         for name, value in {"head_to": head_to, "trunk_to": trunk_to}.items():
@@ -204,14 +215,14 @@ class Cuttable:
                 f"trunk_to is {trunk_to!r}, which is not behind head_to, {head_to!r}: the trunk "
                 "would be empty"
             )
-        lower, upper = cuts[head_to]
+        lower, upper = self.split(self.cuts[head_to])
         return VisionParts(
             VisionHead([*lower.named_children()], lower.input_shape, lower.geometry),
             VisionBlocks(
                 [*upper.named_children()][: self.cuts[trunk_to] - self.cuts[head_to]],
                 upper.geometry,
             ),
-            VisionBlocks([*cuts[trunk_to].upper.named_children()], upper.geometry),
+            VisionBlocks([*self.split(self.cuts[trunk_to]).upper.named_children()], upper.geometry),
         )
 
     def _tokens(self, name: str, cut: SplitModel) -> tuple[int, int] | None:

@@ -1,0 +1,203 @@
+"""Images in the U shape: head, trunk and tail, the client and the strategy of a run."""
+
+from __future__ import annotations
+
+import copy
+from functools import lru_cache
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+from torch import nn
+
+from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import client_images, images_of
+from flwr_splitmix.apps.vision.model import buildable
+from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
+from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.clients.client import Order
+from flwr_splitmix.clients.local_inference import score_locally
+from flwr_splitmix.data.batches import TEST_BATCH
+from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.runs import Run
+from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments import VisionParts
+from flwr_splitmix.segments.across_batch import needs_whole_batch
+from flwr_splitmix.segments.vision.cut import open_vision_model
+from flwr_splitmix.segments.vision.split_model import Cuttable, Request
+from flwr_splitmix.server.aggregation import make_aggregator
+from flwr_splitmix.server.evaluation.central import EvaluateFn
+from flwr_splitmix.strategies import UShapeStrategy
+from flwr_splitmix.words import counted
+
+
+@lru_cache(maxsize=2)
+def parts_of(config: VisionConfig) -> VisionParts:
+    """Build head, trunk and tail; every process of a run gets the same weights.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model, it cannot be cut so, or pretrained weights are not available;
+        if images have several labels; or if heads and tails are averaged and have BatchNorm.
+    """
+    if images_of(config).multi_label:
+        raise ConfigError(
+            f"run-config: dataset is {config.dataset!r}, whose images may have several labels, but "
+            f"clients of {config.strategy} learn one class of each; allowed with it are data sets "
+            "of classes, or take a strategy of the L shape"
+        )
+    with buildable(config), torch_seed(torch.device("cpu"), config.seed):
+        model = open_model(config)
+        head_to, trunk_to = cuts_of(model, config.head_layers, config.tail_layers)
+        parts = model.cut_in_three(head_to, trunk_to)
+    for name, part in (("head", parts.head), ("tail", parts.tail)):
+        layer = needs_whole_batch(part)
+        if layer and config.averages:
+            raise ConfigError(
+                f"run-config: strategy is {config.strategy!r}, but the {name} of {config.model} "
+                f"has {layer}, whose statistics it does not average; allowed with it are models "
+                f"without {layer} there, or take USplitSL"
+            )
+    return parts
+
+
+def open_model(config: VisionConfig) -> Cuttable:
+    """Build the run's model, in stages.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model, or a size does not fit.
+    """
+    images = images_of(config)
+    return open_vision_model(
+        Request(
+            name=config.model,
+            cut_at=None,
+            num_classes=len(images.classes),
+            channels=images.train.shape[0],
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            depth=config.depth or None,
+            positions="lower",
+            cell=1,
+            options={"pretrained": True} if config.pretrained else {},
+        )
+    )
+
+
+def cuts_of(model: Cuttable, head_layers: int, tail_layers: int) -> tuple[str, str]:
+    """Return the names of the cuts behind the head and behind the trunk.
+
+    Raises
+    ------
+    ConfigError
+        If there are no such cuts.
+    """
+    names, name = [*model.cuts], model.request.name
+    least, layers = names.index(model.cuts_in_three()[0]), len(names) - 1
+    if head_layers < least:
+        raise ConfigError(
+            f"run-config: head-layers is {head_layers}, but before them {name} has other tokens "
+            f"than between its layers; allowed with it is at least {least}"
+        )
+    if head_layers + tail_layers >= layers:
+        raise ConfigError(
+            f"run-config: head-layers is {head_layers} and tail-layers {tail_layers}, but {name} "
+            f"has {counted(layers, 'layer')}, of which the trunk needs one; allowed are fewer, or "
+            "a larger depth"
+        )
+    return names[head_layers], names[layers - tail_layers]
+
+
+def make_client(config: VisionConfig, client: int, clients: int, **options: Any) -> UShapeClient:
+    """Make the client of one node.
+
+    Parameters
+    ----------
+    client, clients
+        Its partition of the images, and their number.
+    **options
+        Of `UShapeClient`, other than the configuration has them.
+
+    Raises
+    ------
+    ConfigError, ClientError, DataError, ValueError
+        If model, data or device are unsuitable.
+    """
+    parts = parts_of(config)
+    train, test = client_images(config, client, clients)
+    configured: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "device": config.client_device,
+        "hiding": config.hiding(),
+        "test_data": test,
+        "benchmark_data": images_of(config).test,
+        "optimizer": config.optimizer(),
+        "schedule": config.schedule(),
+    }
+    head, tail = copy.deepcopy(parts.head), copy.deepcopy(parts.tail)
+    return UShapeClient(head, tail, train, **configured | options)
+
+
+def make_strategy(config: VisionConfig, run: Run | None) -> UShapeStrategy:
+    """Make the configured strategy.
+
+    Raises
+    ------
+    ConfigError, ValueError
+        Raised by `parts_of` and the strategy.
+    LinkError
+        If the stream's address or certificates are wrong.
+    """
+    options: dict[str, Any] = {}
+    if config.averages:
+        options["aggregator"] = make_aggregator(config.aggregator)
+    return IMAGE_USHAPE[config.strategy](
+        copy.deepcopy(parts_of(config).trunk),
+        schedule=config.schedule(),
+        device=config.device,
+        min_nodes=config.min_nodes or 1,
+        evaluation=config.evaluation_over_link,
+        **options,
+        **config.training_options(run),
+    )
+
+
+def initial_arrays(config: VisionConfig) -> ArrayRecord:
+    """Return the initial weights of heads and tails if they are averaged, else nothing.
+
+    Without averaging, every client builds them from the seed.
+    """
+    if not config.averages:
+        return ArrayRecord()
+    ends = nn.ModuleDict({"head": parts_of(config).head, "tail": parts_of(config).tail})
+    return ArrayRecord({name: p.detach() for name, p in ends.named_parameters()})
+
+
+def try_client(config: VisionConfig) -> None:
+    """Raise what a client's first round would raise, such as layers for which DP-SGD is not made.
+
+    Raises
+    ------
+    ClientError, ValueError
+        Raised by the client and its hiding.
+    """
+    order = Order(0, config.seed, 1, config.num_server_rounds, averaged=config.averages)
+    make_client(config, 0, 1).attach(order, None)
+
+
+def central_evaluation(config: VisionConfig, strategy: UShapeStrategy) -> EvaluateFn:
+    """Return an `evaluate_fn` that scores averaged head and tail, with the trunk, on the tests."""
+    device = str(strategy.trunk.device)
+    whole = make_client(config, 0, 1, device=device, batch_size=TEST_BATCH)
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        ends = whole.ends
+        ends.load(ends.fitted(to_tensors(arrays), "the averaged head and tail do not fit"))
+        scores = score_locally(whole, strategy.trunk.module, "benchmark")
+        return MetricRecord({**scores, "num-examples": len(images_of(config).test)})
+
+    return evaluate

@@ -1,0 +1,216 @@
+"""Images in the U shape as a choice of apps/vision: keys, cuts, runs, refusals."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from flwr_splitmix import Run
+from flwr_splitmix.apps.project import open_project
+from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.vision import ushape
+from flwr_splitmix.apps.vision.check import check
+from flwr_splitmix.apps.vision.data import images_of
+from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
+from flwr_splitmix.clients import ClientError
+from flwr_splitmix.hiding.making import hiding_options
+from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.segments import split_vision_parts
+from tests.apps.ushape_fit import continued, fit, read, values_of
+from tests.apps.vision_app import APP
+
+BATCH_NORM = "xcit_nano_12_p8_224"
+REFUSED: list[tuple[dict[str, Any], list[str]]] = [
+    # Keys of the L shape.
+    ({"sigma_s": 1.0}, ["sigma-s is 1.0", "of the L shape", "allowed with USplitFL is 0.0"]),
+    ({"sigma_y": 1.0}, ["sigma-y is 1.0", "labels stay with the client"]),
+    ({"max_epsilon": 8.0}, ["max-epsilon is 8.0", "allowed with USplitFL is 0.0"]),
+    ({"server_update": "sum"}, ["server-update is 'sum'", "is 'sequential'"]),
+    ({"straggler": "skip"}, ["straggler is 'skip'", "is 'wait'"]),
+    ({"group_order": "arrival"}, ["group-order is 'arrival'", "is 'random'"]),
+    ({"grouping": "speed"}, ["grouping is 'speed'", "is 'random'"]),
+    ({"micro_batches": 2}, ["micro-batches is 2", "allowed with USplitFL is 1"]),
+    ({"cut_at": "blocks.0"}, ["cut-at is 'blocks.0'", "head-layers and tail-layers say where"]),
+    ({"embedding": "tokens-to-token"}, ["embedding is 'tokens-to-token'", "is 'patch'"]),
+    ({"keep_mixtures": 1}, ["keep-mixtures is 1", "allowed with USplitFL is 0"]),
+    ({"link_via": "m:1", "link_via_token": "/t"}, ["link-via is 'm:1'", "with USplitFL is ''"]),
+    ({"link_via_token": "/t"}, ["link-via-token is '/t'", "allowed with USplitFL is ''"]),
+    (
+        {"wire_dtype": "int4", "wire_dtype_down": "int8"},
+        ["wire-dtype is 'int4', but clients of USplitFL send gradients", "'int8' and wider"],
+    ),
+    ({"strategy": "USplitSL", "evaluation": "central"}, ["'central'", "USplitSL", "'benchmark'"]),
+    ({"strategy": "SnDSL"}, ["strategy is 'SnDSL'; it is for language models, in apps/language"]),
+    ({"strategy": "DPForwardSL", "epsilon": 0.0}, ["epsilon is 0.0", "greater than or equal to"]),
+    ({"strategy": "NaiveMixSL", "lam": 0.0}, ["lam is 0.0", "greater than or equal to 0.001"]),
+    # What cannot be cut.
+    ({"model": "resnet18"}, ["model is 'resnet18'", "cannot be cut in three", "blocks of a ViT"]),
+    ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
+    ({"patch_size": 7}, ["patch-size 7", "divide image-size 32"]),
+    ({"head_layers": 0}, ["head-layers is 0", "other tokens", "with it is at least 1"]),
+    (
+        {"head_layers": 2, "tail_layers": 1},
+        [
+            "head-layers is 2 and tail-layers 1, but vit_tiny_patch16_224 has 3 layers",
+            "a larger depth",
+        ],
+    ),
+    ({"model": BATCH_NORM}, ["strategy is 'USplitFL', but the head of xcit", "take USplitSL"]),
+    ({"dataset": "fashion-mnist-multi"}, ["several labels", "one class of each", "the L shape"]),
+]
+
+
+def everything(**values: Any) -> None:
+    """Do what a run does before it gets a directory."""
+    config = read(**values)
+    ushape.make_strategy(config, None)
+    ushape.try_client(config)
+
+
+@pytest.mark.parametrize(("values", "said"), REFUSED, ids=str)
+def test_what_the_u_shape_does_not_have_is_named_with_a_remedy(
+    values: dict[str, Any], said: list[str]
+) -> None:
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the texts are compared
+        everything(**values)
+    message = str(raised.value)
+    assert message.startswith("run-config: ")
+    assert [part for part in said if part not in message] == [], message
+
+
+def test_no_epsilon_is_promised_for_a_head_across_the_batch() -> None:
+    with pytest.raises(ClientError, match=r"the head has BatchNorm.* no epsilon"):
+        everything(strategy="DPForwardSL", model=BATCH_NORM)
+    everything(strategy="NoPeekSL", model=BATCH_NORM)
+
+
+@pytest.mark.parametrize("name", IMAGE_USHAPE)
+def test_every_strategy_trains(name: str, tmp_path: Path) -> None:
+    done = fit(tmp_path, strategy=name, evaluation="none")
+    kind = IMAGE_USHAPE[name]
+    assert type(done.strategy) is kind
+    assert {type(client.hiding) for client in done.clients} == {kind.hiding}
+    (row,) = done.rows
+    assert (row["clients_alive"], row["clients_failed"], row["steps"]) == (2, 0, 1)
+    assert math.isfinite(row["loss"])
+    assert (row.get("train_epsilon") is not None) == kind.hiding.accounts
+
+
+@pytest.mark.parametrize("kind", ["federated", "benchmark"])
+def test_clients_are_evaluated_where_nothing_is_averaged(kind: str, tmp_path: Path) -> None:
+    values = {"strategy": "NoPeekSL", "batch_size": 250, "samples_per_client": 0}
+    (row,) = fit(tmp_path, **values, evaluation="auto" if kind == "benchmark" else kind).rows
+    assert row["accuracy_kind"] == kind
+    assert 0 < row["accuracy"] < 1
+
+
+def test_every_option_of_a_hiding_is_a_key_with_its_default() -> None:
+    for name, kind in IMAGE_USHAPE.items():
+        parameters = inspect.signature(kind.hiding).parameters
+        own = read(strategy=name).own_options()
+        assert own == {option: parameters[option].default for option in hiding_options(kind.hiding)}
+    penalised: Any = read(strategy="NoPeekSL", dcor_weight=3.0).hiding()
+    assert penalised.dcor_weight == 3.0
+    noisy: Any = read(strategy="DPForwardSL", clip_norm=2.0).hiding()
+    plain: Any = read(strategy="DPForwardSL").hiding()
+    assert noisy.sigma == pytest.approx(2 * plain.sigma)
+
+
+def test_the_parts_are_those_of_an_app_of_ones_own() -> None:
+    parts = ushape.parts_of(read(depth=6, head_layers=2, tail_layers=1, seed=4))
+    own = split_vision_parts(head_to="blocks.1", trunk_to="blocks.4", depth=6, patch_size=8, seed=4)
+    for part, expected in zip(parts, own, strict=True):
+        assert part.state_dict().keys() == expected.state_dict().keys()
+        for name, weight in expected.state_dict().items():
+            assert torch.equal(part.state_dict()[name], weight)
+
+
+def test_a_head_may_have_no_layer_where_the_class_token_comes_later() -> None:
+    parts = ushape.parts_of(read(strategy="USplitSL", model="cait_xxs24_224", head_layers=0))
+    assert [name for name, _ in parts.head.named_children() if "block" in name] == []
+
+
+def test_central_evaluation_is_of_averaged_ends_and_the_trunk(tmp_path: Path) -> None:
+    done = fit(tmp_path, num_server_rounds=2)
+    parts = ushape.parts_of(done.config)
+    ends = nn.ModuleDict({"head": parts.head, "tail": parts.tail})
+    before = {name: weight.clone() for name, weight in ends.state_dict().items()}
+    averaged = to_tensors(done.result.arrays)
+    assert averaged.keys() == before.keys()
+    assert any(not torch.equal(averaged[name], weight) for name, weight in before.items())
+    ends.load_state_dict(averaged)
+    whole = nn.Sequential(parts.head, done.strategy.trunk.module, parts.tail).eval()
+    tests = images_of(done.config).test
+    images, labels = tests.batch(list(range(len(tests))))  # type: ignore[arg-type]
+    with torch.no_grad():
+        logits = whole(images)
+    ends.load_state_dict(before)  # parts are kept for the next test
+    right = (logits.argmax(1) == labels).double().mean()
+    assert done.rows[-1]["accuracy"] == pytest.approx(float(right))
+    loss = nn.functional.cross_entropy(logits, labels)
+    assert done.rows[-1]["eval_loss"] == pytest.approx(float(loss), rel=1e-4)
+
+
+def test_a_resumed_run_goes_on_with_its_ledgers(tmp_path: Path) -> None:
+    values = {"strategy": "DPForwardSL", "steps_per_round": 2, "evaluation": "none"}
+    begun = fit(tmp_path, **values)
+    again = continued(Run.open(begun.run.id, home=tmp_path), **values, num_server_rounds=2)
+    assert [row["round"] for row in again.rows] == [1, 2]
+    assert again.rows[1]["train_epsilon"] > again.rows[0]["train_epsilon"]
+
+
+def checked(setting: dict[str, float] | None = None, **values: Any) -> Report:
+    report = Report("vision", 2, nodes_known=True)
+    check(open_project(APP), values_of(**values), report, setting)
+    return report
+
+
+def test_a_check_tells_of_the_parts_and_advises_on_the_cuts() -> None:
+    speeds = {"uplink": 1e6, "downlink": 1e6, "rtt": 0.01, "client_flops": 1e9}
+    report = checked({**speeds, "server_flops": 1e9}, depth=4)
+    assert report.problems == []
+    parts = ushape.parts_of(read(depth=4))
+    counts = [sum(p.numel() for p in part.parameters()) for part in parts]
+    assert report.facts["model"] == (
+        f"vit_tiny_patch16_224, {counts[0] + counts[2]:,} of {sum(counts):,} parameters at the "
+        f"clients: {counts[0]:,} in the head, {counts[2]:,} in the tail"
+    )
+    assert report.advice is not None
+    cuts = {cut.cut_at: cut for cut in report.advice.cuts}
+    assert [*cuts] == [f"head-layers={h} tail-layers={t}" for h in (1, 2, 3) for t in range(4 - h)]
+    (default,) = (cut for cut in cuts.values() if cut.default)
+    assert default.cut_at == "head-layers=1 tail-layers=1"
+    assert default.client_parameters == counts[0] + counts[2]
+    # Hidden states of 17 tokens and their gradients' counterpart, 4 images of float32.
+    assert default.uplink_bytes == default.downlink_bytes == 2 * 4 * 17 * 192 * 4
+
+
+def test_a_checks_bytes_are_a_runs(tmp_path: Path) -> None:
+    report = checked({}, strategy="USplitSL", evaluation="none")
+    assert report.advice is not None
+    (default,) = (cut for cut in report.advice.cuts if cut.default)
+    (row,) = fit(tmp_path, strategy="USplitSL", evaluation="none").rows
+    mask = 4 * 17  # a byte for each token
+    assert row["uplink_bytes"] == 2 * (default.uplink_bytes + mask)
+    assert row["downlink_bytes"] == 2 * default.downlink_bytes
+
+
+@pytest.mark.parametrize("name", ["DPForwardSL", "DPSGDSL"])
+def test_a_check_plans_the_epsilon_that_a_run_spends(name: str, tmp_path: Path) -> None:
+    values = {"strategy": name, "steps_per_round": 4, "num_server_rounds": 2}
+    report = checked(**values)
+    (planned,) = (remark for remark in report.remarks if remark.startswith("planned privacy"))
+    spent = fit(tmp_path, **values, evaluation="none").rows[-1]["train_epsilon"]
+    assert f"epsilon {spent:.4g} at delta 1e-05" in planned
+    assert "4 releases of a training image" in planned
+
+
+def test_a_check_refuses_what_a_run_refuses() -> None:
+    assert checked(model="resnet18").problems[0].startswith("run-config: model is 'resnet18'")
+    assert checked(min_nodes=3).problems[0].startswith("run-config: min-nodes is 3")

@@ -1,0 +1,32 @@
+"""`flwr run apps/vision` in the U shape as a user does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.apps import ushape_fit
+from tests.e2e.flower_run import TINY, Runner, measured, one_thread
+
+pytestmark = pytest.mark.slow
+
+
+def test_images_are_learned_in_the_u_shape_as_in_this_process(
+    runner: Runner, tmp_path: Path
+) -> None:
+    values = {**TINY, "strategy": "USplitFL", "depth": 3, "evaluation": "auto"}
+    ended = runner.run(values, tmp_path / "flower")
+    assert ended.status == "finished:completed", ended.details + ended.log
+    run = ended.run
+    assert run is not None
+    assert [row["clients_alive"] for row in run.rows] == [2, 2]
+    assert [row["accuracy_kind"] for row in run.rows] == ["central"] * 2
+    assert run.summary is not None
+    assert (run.summary["strategy"], run.summary["clients"]) == ("USplitFL", 2)
+    keys = {key.replace("-", "_"): value for key, value in values.items()}
+    with one_thread():
+        here = ushape_fit.fit(
+            tmp_path / "here", steps_per_round=0, **{"warmup_epochs": 1.0, **keys}
+        )
+    assert measured(run) == measured(here.run)
