@@ -177,49 +177,49 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         name="USplitSL", twin="USplitFL", module="u_split_sl", shape="U", at_cut="nothing",
-        up="hidden states and gradients", protects="texts, labels, logits",
+        up="hidden states and gradients", protects="inputs, labels, logits",
     ),
     Method(
         name="NaiveMixSL", module="mixguard", shape="U", mixer="NaiveMix",
-        at_cut="two texts' hidden states in one", up="as USplitSL",
-        protects="texts, labels, logits",
+        at_cut="two examples' hidden states in one", up="as USplitSL",
+        protects="inputs, labels, logits",
     ),
     Method(
         name="MixGuard", module="mixguard", shape="U", mixer="MixGuard",
         keys=("k",), at_cut="secret mixtures with support texts, noise on gradients",
         up="*m* times as much as USplitSL; with refinement in every step (3*m* + 1)/2 times",
-        protects="texts, labels, logits",
+        protects="inputs, labels, logits",
     ),
     Method(
         name="DPForwardSL", module="text_defences", shape="U", mixer="DPForward",
-        at_cut="each text's hidden states are clipped and get Gaussian noise",
+        at_cut="each example's hidden states are clipped and get Gaussian noise",
         up="as USplitSL; hidden states, not gradients, have an [epsilon](language.md#dp-forward)",
-        protects="texts, labels, logits",
-        epsilon="a client's messages about one text, in training and evaluation; not gradients "
-        "returned to the trunk, lengths of texts, mean losses and scores, what a text did to a "
-        "head that learns, or heads and tails that are averaged or exported (docs/language.md of "
+        protects="inputs, labels, logits",
+        epsilon="a client's messages about one record, in training and evaluation; not gradients "
+        "returned to the trunk, lengths of texts, mean losses and scores, what a record did to "
+        "a head that learns, or heads and tails that are averaged or exported (docs/language.md of "
         "flwr-splitmix)",
     ),
     Method(
         name="NoPeekSL", module="text_defences", shape="U", mixer="NoPeek",
         at_cut="heads learn to send what depends less on the inputs", up="as USplitSL",
-        protects="texts, labels, logits",
+        protects="inputs, labels, logits",
     ),
     Method(
         name="SnDSL", module="text_defences", shape="U", mixer="SnD",
         at_cut="noise on each token's hidden state, a denoiser at the client",
         up="as USplitSL; with refinement in every step twice as much",
-        protects="texts, labels, logits",
+        protects="inputs, labels, logits",
     ),
     Method(
         name="DPSGDSL", module="text_defences", shape="U", mixer="DPSGD",
         at_cut="nothing; heads and tails learn by DP-SGD",
         up="as USplitSL; averaged weights, and nothing else, have an "
         "[epsilon](language.md#dp-sgd-on-head-and-tail)",
-        protects="texts, labels, logits",
-        epsilon="the weights of a client's head and tail, about one training text, as long as the "
-        "trunk does not change; not messages, gradients returned to the trunk, lengths of texts, "
-        "mean losses and scores, or a trunk that learns (docs/language.md of flwr-splitmix)",
+        protects="inputs, labels, logits",
+        epsilon="the weights of a client's head and tail, about one training record, as long as "
+        "the trunk does not change; not messages, gradients returned to the trunk, lengths of "
+        "texts, mean losses and scores, or a trunk that learns (docs/language.md of flwr-splitmix)",
     ),
 )  # fmt: skip
 """All methods, in the order in which they are listed everywhere."""

@@ -88,7 +88,7 @@ def export_run(
 def segment_weights(
     run: Run, kept: Checkpoint, client: int | None, *, shared: bool, strategy: str, parts: str
 ) -> dict[str, Tensor]:
-    """Return the weights of the clients' side at a checkpoint.
+    """Return the weights of the clients' side at a checkpoint, and what its layers measured.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def segment_weights(
     """
     store = ClientStore(run.clients_dir)
     if client is not None and (state := store.load(client, at_most=kept.round)) is not None:
-        return under("segment", state[1])
+        return under("segment", state[1]) | under("buffer", state[1])
     if client is None and shared:
         return under("lower", kept.tensors)
     there = store.clients(at_most=kept.round)

@@ -13,8 +13,8 @@ from flwr_splitmix.runs import Run
 from tests.apps.language_app import Fitted, fit
 
 COVERS = {
-    "DPForwardSL": "covers a client's messages about one text, in training and evaluation; not",
-    "DPSGDSL": "covers the weights of a client's head and tail, about one training text, as long",
+    "DPForwardSL": "covers a client's messages about one record, in training and evaluation; not",
+    "DPSGDSL": "covers the weights of a client's head and tail, about one training record, as long",
 }
 
 

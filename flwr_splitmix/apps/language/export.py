@@ -86,8 +86,8 @@ def trained_parts(
 
 @torch.no_grad()
 def _put(segments: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    own = segments.state_dict()
     for name, weight in weights.items():
-        parameter = segments.get_parameter(name)
-        if parameter.shape != weight.shape:  # copy_ would repeat a weight that is smaller
-            raise RuntimeError(f"{name} has shape {tuple(weight.shape)}")
-        parameter.copy_(weight)
+        if name not in own or own[name].shape != weight.shape:  # copy_ would repeat a smaller one
+            raise RuntimeError(f"there is no {name} of shape {tuple(weight.shape)}")
+        own[name].copy_(weight)

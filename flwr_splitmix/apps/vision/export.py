@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
 from flwr_splitmix.apps.exporting import check_finite, facts_of, fitting, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.inputs import recorded_inputs
 from flwr_splitmix.apps.vision.model import MODEL_KEYS, split_of
+from flwr_splitmix.apps.vision.ushape import whole_call
 from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.export.onnx_file import check_packages
@@ -40,15 +43,24 @@ def export_vision(
     kept = run.checkpoints.load()
     inputs = recorded_inputs(run, config)
     channels = Preprocessing.from_facts(inputs["preprocessing"]).channels
-    made_by, arguments = split_of(config, len(inputs["classes"]), channels)
+    call = whole_call if config.ushape else split_of
+    made_by, arguments = call(config, len(inputs["classes"]), channels)
     segments = SPLITS[made_by](**arguments, seed=0)
-    shared = config.averages or made_by == "split_shuffled_edge"
     own = segment_weights(
-        run, kept, client, shared=shared, strategy=config.strategy, parts="lower segments"
+        run,
+        kept,
+        client,
+        shared=config.averages or made_by == "split_shuffled_edge",
+        strategy=config.strategy,
+        parts="heads and tails" if config.ushape else "lower segments",
     )
     with fitting(run, kept, MODEL_KEYS):
-        segments.lower.load_state_dict(own)
-        segments.upper.load_state_dict(under("upper", kept.tensors))
+        if config.ushape:
+            _load(segments.lower, under("head", own))
+            _load(segments.upper, under("trunk", kept.tensors) | under("tail", own))
+        else:
+            segments.lower.load_state_dict(own)
+            segments.upper.load_state_dict(under("upper", kept.tensors))
     check_finite(run, kept, {"lower segment": segments.lower, "upper segment": segments.upper})
     facts = {
         **facts_of(run, config, kept, client, averaged=config.averages),
@@ -56,3 +68,17 @@ def export_vision(
         "segments": {"made_by": made_by, "arguments": arguments},
     }
     return write_vision(folder, segments, facts, onnx=onnx, force=force)
+
+
+def _load(segment: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load a segment's parameters; averaged ones come without the constants among its buffers.
+
+    Raises
+    ------
+    RuntimeError
+        If names or shapes differ.
+    """
+    missing, unexpected = segment.load_state_dict(weights, strict=False)
+    parameters = {name for name, _ in segment.named_parameters()}
+    if wrong := sorted(parameters.intersection(missing)) + unexpected:
+        raise RuntimeError(f"{wrong[0]} is in one of them only")

@@ -42,14 +42,15 @@ def parts_of(config: VisionConfig) -> VisionParts:
         If there is no such model, it cannot be cut so, or pretrained weights are not available;
         if images have several labels; or if heads and tails are averaged and have BatchNorm.
     """
-    if images_of(config).multi_label:
+    images = images_of(config)
+    if images.multi_label:
         raise ConfigError(
             f"run-config: dataset is {config.dataset!r}, whose images may have several labels, but "
             f"clients of {config.strategy} learn one class of each; allowed with it are data sets "
             "of classes, or take a strategy of the L shape"
         )
     with buildable(config), torch_seed(torch.device("cpu"), config.seed):
-        model = open_model(config)
+        model = open_model(config, len(images.classes), images.train.shape[0])
         head_to, trunk_to = cuts_of(model, config.head_layers, config.tail_layers)
         parts = model.cut_in_three(head_to, trunk_to)
     for name, part in (("head", parts.head), ("tail", parts.tail)):
@@ -63,27 +64,34 @@ def parts_of(config: VisionConfig) -> VisionParts:
     return parts
 
 
-def open_model(config: VisionConfig) -> Cuttable:
+def open_model(
+    config: VisionConfig, classes: int, channels: int, *, pretrained: bool | None = None
+) -> Cuttable:
     """Build the run's model, in stages.
+
+    Parameters
+    ----------
+    pretrained
+        None for the configured.
 
     Raises
     ------
     ValueError
         If there is no such model, or a size does not fit.
     """
-    images = images_of(config)
+    own = config.pretrained if pretrained is None else pretrained
     return open_vision_model(
         Request(
             name=config.model,
             cut_at=None,
-            num_classes=len(images.classes),
-            channels=images.train.shape[0],
+            num_classes=classes,
+            channels=channels,
             image_size=config.image_size,
             patch_size=config.patch_size,
             depth=config.depth or None,
             positions="lower",
             cell=1,
-            options={"pretrained": True} if config.pretrained else {},
+            options={"pretrained": True} if own else {},
         )
     )
 
@@ -110,6 +118,29 @@ def cuts_of(model: Cuttable, head_layers: int, tail_layers: int) -> tuple[str, s
             "a larger depth"
         )
     return names[head_layers], names[layers - tail_layers]
+
+
+def whole_call(config: VisionConfig, classes: int, channels: int) -> tuple[str, dict[str, Any]]:
+    """Return the call that cuts the same model behind the head only, as `split_of` does.
+
+    Raises
+    ------
+    ConfigError, ValueError
+        Raised by `open_model` and `cuts_of`.
+    """
+    model = open_model(config, classes, channels, pretrained=False)
+    head_to, _ = cuts_of(model, config.head_layers, config.tail_layers)
+    return "split_vision_model", {
+        "name": config.model,
+        "cut_at": head_to,
+        "num_classes": classes,
+        "channels": channels,
+        "image_size": config.image_size,
+        "patch_size": config.patch_size,
+        "depth": config.depth or None,
+        "positions": "lower",
+        "cell": 1,
+    }
 
 
 def make_client(config: VisionConfig, client: int, clients: int, **options: Any) -> UShapeClient:

@@ -80,7 +80,8 @@ def advise(config: VisionConfig, nodes: int, given: Mapping[str, float]) -> Advi
     given
         Known values of network and speeds, by the names of `Setting`.
     """
-    model, images = open_model(config), images_of(config).train
+    classes, images = len(images_of(config).classes), images_of(config).train
+    model = open_model(config, classes, images.shape[0], pretrained=False)
     stages = [stage for _, stage in model.stages]
     below = prefix_sums(measure_stages(stages, torch.zeros(2, *images.shape)))
     whole = below[-1]

@@ -49,9 +49,15 @@ def _use(facts: Mapping[str, Any]) -> str:
         ]
     else:
         lines.append(f"There is no file for timm's `create_model`: {facts['timm_lacks']}.\n")
+    method = BY_NAME.get(facts["strategy"])
     lines.append(
-        "`lower.safetensors` has the client's segment, `upper.safetensors` the server's. "
-        f"{_preprocessing(facts['preprocessing'])}"
+        (
+            "`lower.safetensors` has the client's head, `upper.safetensors` the server's trunk and "
+            "the client's tail. "
+            if method is not None and method.shape == "U"
+            else "`lower.safetensors` has the client's segment, `upper.safetensors` the server's. "
+        )
+        + f"{_preprocessing(facts['preprocessing'])}"
     )
     if facts.get("onnx"):
         lines.append(

@@ -1,0 +1,106 @@
+"""A run of apps/vision in the U shape, exported: timm's whole model, and its predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from click.testing import Result
+from PIL import Image
+from torch import Tensor
+from typer.testing import CliRunner
+
+from flwr_splitmix.apps.vision.data import images_of
+from flwr_splitmix.cli import app
+from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.runs.export.predict import load_segments
+from tests.apps.ushape_fit import Fitted, fit
+
+TRAINED: dict[str, Any] = {"steps_per_round": 3, "evaluation": "none"}
+
+
+def splitmix(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def export(done: Fitted, folder: Path, *arguments: str) -> Result:
+    return splitmix(
+        "export", done.run.id, folder, "--run-dir", done.run.path.parents[1], *arguments
+    )
+
+
+def images(done: Fitted) -> Tensor:
+    made: Tensor = images_of(done.config).test.batch([0, 1, 2])[0]  # type: ignore[arg-type]
+    return made
+
+
+@torch.no_grad()
+def logits_of(done: Fitted, client: UShapeClient) -> Tensor:
+    hidden = images(done)
+    for part in (client.head, done.strategy.trunk.module, client.tail):
+        hidden = part.eval()(hidden)
+    return hidden
+
+
+@torch.no_grad()
+def exported(done: Fitted, folder: Path) -> Tensor:
+    lower, upper = load_segments(folder)
+    logits: Tensor = upper(lower(images(done)))
+    return logits
+
+
+def test_what_was_averaged_is_timms_whole_model(tmp_path: Path) -> None:
+    done = fit(tmp_path, **TRAINED, head_layers=1, tail_layers=0)
+    folder = tmp_path / "model"
+    result = export(done, folder)
+    assert result.exit_code == 0, result.output
+    client = done.clients[0]
+    client.ends.load(to_tensors(done.result.arrays))
+    expected = logits_of(done, client)
+    assert torch.equal(exported(done, folder), expected)
+    whole = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(whole(images(done)), expected, rtol=1e-4, atol=1e-5)
+
+    Image.new("L", (28, 28), 200).save(tmp_path / "picture.png")
+    predicted = splitmix("predict", folder, tmp_path / "picture.png", "--format", "json")
+    assert predicted.exit_code == 0, predicted.output
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "`upper.safetensors` the server's trunk and the client's tail" in card
+    assert "Hidden from the server: inputs, labels, logits" in card
+
+
+@pytest.mark.parametrize("model", ["vit_tiny_patch16_224", "xcit_nano_12_p8_224"])
+def test_a_clients_own_head_and_tail_are_exported(model: str, tmp_path: Path) -> None:
+    """With what BatchNorm has measured."""
+    done = fit(tmp_path, **TRAINED, strategy="USplitSL", model=model)
+    folder = tmp_path / "model"
+    refused = export(done, folder)
+    assert refused.exit_code == 1
+    assert "USplitSL leaves heads and tails with their clients; name one with" in refused.output
+    assert export(done, folder, "--client", "1").exit_code == 0
+    assert torch.equal(exported(done, folder), logits_of(done, done.clients[1]))
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    done = fit(tmp_path, **TRAINED)
+    file = done.run.path / "config.json"
+    for depth in (2, 4):
+        file.write_text(json.dumps({**done.run.config, "depth": depth, "tail-layers": 0}))
+        refused = export(done, tmp_path / "model")
+        assert refused.exit_code == 1
+        assert "does not fit config.json (model, depth, " in refused.output.replace("\n", " ")
+
+
+def test_the_card_says_what_an_epsilon_covers(tmp_path: Path) -> None:
+    done = fit(tmp_path, **TRAINED, strategy="DPForwardSL")
+    assert export(done, tmp_path / "model", "--client", "0").exit_code == 0
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    epsilon = done.rows[-1]["train_epsilon"]
+    assert f"Epsilon: {epsilon:.4g} at delta 1e-05" in card
+    assert "a client's messages about one record" in card
