@@ -142,8 +142,9 @@ def run(
 ) -> None:
     """Attack a run and score what the attack reads; Ctrl-C stops and scores.
 
-    Images are those of a recorded run (record-attacks=true). Texts of a client of any run are
-    released again by its trained parts, as in a training step; attacks compute on the CPU.
+    Images are those of a recorded run (record-attacks=true). In the U shape images, or texts of a
+    client, of any run are released again by its trained parts, as in a training step; attacks on
+    texts compute on the CPU.
     """
     from flwr_splitmix.attacks.fitted import Budget, NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
@@ -197,7 +198,7 @@ def run(
     else:
         title = f"{attack} by {view.value} on {method} ({opened.id}{stopped(result)})"
         console().print(measures_table(title, measures))
-    _keep(opened, result, rows, recorded=not of_texts)
+    _keep(opened, result, rows, recorded=_sends_labels(opened))
 
 
 def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded: bool) -> None:
@@ -238,11 +239,16 @@ def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded
         ) from error
 
 
-def _learns_from_texts(opened: Run) -> bool:
+def _sends_labels(opened: Run) -> bool:
+    """Return whether a run has the L shape, of which the recorded steps are attacked."""
     from flwr_splitmix.methods import BY_NAME
 
     name = str(opened.config.get("strategy"))
-    return name in BY_NAME and BY_NAME[name].shape != "L"
+    return name not in BY_NAME or BY_NAME[name].shape == "L"
+
+
+def _learns_from_texts(opened: Run) -> bool:
+    return not _sends_labels(opened) and "image-size" not in opened.config
 
 
 def _check_of_texts(view: Adversaries, assume: Sequence[str], repeats: int) -> None:

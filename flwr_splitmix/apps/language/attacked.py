@@ -26,13 +26,12 @@ from flwr_splitmix.attacks.texts.releasing import (
     TextOrigin,
     draw_victims,
     release_texts,
-    sends_as,
     still,
 )
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.hiding.making import hiding_options, make_hiding
+from flwr_splitmix.hiding.making import hiding_options, make_hiding, sends_as
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.seeding import derive_seed, generator, seeded_secrets

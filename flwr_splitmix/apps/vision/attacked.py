@@ -9,9 +9,11 @@ from typing import Any
 from torch import nn
 
 from flwr_splitmix.apps.exporting import fitting
+from flwr_splitmix.apps.vision.attacked_ushape import attacked_ushape
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of
 from flwr_splitmix.apps.vision.model import MODEL_KEYS, embedding_option, segments_of
+from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.bench import fresh_lower, group_size
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
@@ -24,7 +26,7 @@ from flwr_splitmix.storage import under
 
 
 def attacked_run(run: Run) -> Attacked:
-    """Return a recorded run with its views and its ground truth.
+    """Return a recorded run, or any run in the U shape, with its views and its ground truth.
 
     The clients' images follow from the run's configuration; the trained segments are those of its
     newest checkpoint.
@@ -37,6 +39,8 @@ def attacked_run(run: Run) -> Attacked:
         If its images or its model are not available on this machine, or its checkpoint is of
         another model.
     """
+    if run.config.get("strategy") in IMAGE_USHAPE:
+        return attacked_ushape(run, VisionConfig.read(run.config))
     facts = read_facts(run)
     config = VisionConfig.read(run.config)
     images, segments = images_of(config), segments_of(config)

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
-
 from flwr_splitmix.apps.exporting import check_finite, facts_of, fitting, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.inputs import recorded_inputs
 from flwr_splitmix.apps.vision.model import MODEL_KEYS, split_of
-from flwr_splitmix.apps.vision.ushape import whole_call
+from flwr_splitmix.apps.vision.ushape import load_part, whole_call
 from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.export.onnx_file import check_packages
@@ -56,8 +54,8 @@ def export_vision(
     )
     with fitting(run, kept, MODEL_KEYS):
         if config.ushape:
-            _load(segments.lower, under("head", own))
-            _load(segments.upper, under("trunk", kept.tensors) | under("tail", own))
+            load_part(segments.lower, under("head", own))
+            load_part(segments.upper, under("trunk", kept.tensors) | under("tail", own))
         else:
             segments.lower.load_state_dict(own)
             segments.upper.load_state_dict(under("upper", kept.tensors))
@@ -68,17 +66,3 @@ def export_vision(
         "segments": {"made_by": made_by, "arguments": arguments},
     }
     return write_vision(folder, segments, facts, onnx=onnx, force=force)
-
-
-def _load(segment: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load a segment's parameters; averaged ones come without the constants among its buffers.
-
-    Raises
-    ------
-    RuntimeError
-        If names or shapes differ.
-    """
-    missing, unexpected = segment.load_state_dict(weights, strict=False)
-    parameters = {name for name, _ in segment.named_parameters()}
-    if wrong := sorted(parameters.intersection(missing)) + unexpected:
-        raise RuntimeError(f"{wrong[0]} is in one of them only")

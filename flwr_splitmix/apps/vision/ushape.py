@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
-from torch import nn
+from torch import Tensor, nn
 
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
@@ -141,6 +142,20 @@ def whole_call(config: VisionConfig, classes: int, channels: int) -> tuple[str, 
         "positions": "lower",
         "cell": 1,
     }
+
+
+def load_part(part: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load a part's parameters; averaged ones come without the constants among its buffers.
+
+    Raises
+    ------
+    RuntimeError
+        If names or shapes differ.
+    """
+    missing, unexpected = part.load_state_dict(weights, strict=False)
+    parameters = {name for name, _ in part.named_parameters()}
+    if wrong := sorted(parameters.intersection(missing)) + unexpected:
+        raise RuntimeError(f"{wrong[0]} is in one of them only")
 
 
 def make_client(config: VisionConfig, client: int, clients: int, **options: Any) -> UShapeClient:

@@ -13,7 +13,7 @@ from torch import Tensor
 from flwr_splitmix.attacks.texts.view import TextRelease
 from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.texts.batch import TextBatch, TextSet
-from flwr_splitmix.hiding import DPSGD, ClientSide, Hiding, Sent
+from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.segments.language import LanguageParts
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "TextOrigin",
     "draw_victims",
     "release_texts",
-    "sends_as",
     "still",
 ]
 
@@ -61,14 +60,6 @@ def draw_victims(data: TextSet, wanted: int, rng: np.random.Generator) -> list[i
     """Draw texts to attack: indices of at most `wanted` that are long enough."""
     long = [place for place, ids in enumerate(data.texts) if len(ids) >= LEAST_TOKENS]
     return [int(place) for place in rng.permutation(long)[:wanted]]
-
-
-def sends_as(kind: type[Hiding]) -> type[Hiding]:
-    """Return the hiding whose messages a method's clients send: DP-SGD's are the plain U shape's.
-
-    Its own watches head and tail while they are trained, which releases do not.
-    """
-    return Hiding if issubclass(kind, DPSGD) else kind
 
 
 def still(parts: LanguageParts) -> LanguageParts:

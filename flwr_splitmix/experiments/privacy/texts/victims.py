@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flwr_splitmix.apps.language.client import make_client
 from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_public, save_public
-from flwr_splitmix.attacks.texts.releasing import sends_as, still
+from flwr_splitmix.attacks.texts.releasing import still
 from flwr_splitmix.attacks.texts.view import PublicRelease
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.experiments.privacy.texts.data import MatrixTexts, load_matrix_texts
@@ -23,7 +23,7 @@ from flwr_splitmix.experiments.scales import TINY
 from flwr_splitmix.experiments.text_models import tiny_decoder
 from flwr_splitmix.files import write_json
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.hiding.making import make_hiding
+from flwr_splitmix.hiding.making import make_hiding, sends_as
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.schedule import WarmupCosine, adamw
 from flwr_splitmix.scoring.texts import ClassScores, TextScores

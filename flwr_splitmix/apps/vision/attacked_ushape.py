@@ -1,0 +1,213 @@
+"""A vision run in the U shape in the form that attacks on images need, without a recording.
+
+Images are released once more by the trained parts, as in a training step. The server receives what
+heads send, and the gradients that clients return to the trunk, and no labels.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.apps.exporting import fitting, segment_weights
+from flwr_splitmix.apps.vision.config import VisionConfig
+from flwr_splitmix.apps.vision.data import client_images, images_of
+from flwr_splitmix.apps.vision.model import MODEL_KEYS
+from flwr_splitmix.apps.vision.ushape import load_part, parts_of, whole_call
+from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
+from flwr_splitmix.attacks.attacked import Assumption, Attacked
+from flwr_splitmix.attacks.case import Case
+from flwr_splitmix.attacks.knowledge import Knowledge
+from flwr_splitmix.attacks.release import Adversary, Origin, Release
+from flwr_splitmix.attacks.trace import MemoryTrace
+from flwr_splitmix.attacks.vault import Truth, Vault
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.making import sends_as
+from flwr_splitmix.mixers import NoMixing
+from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
+from flwr_splitmix.runs.recording import has_facts, read_facts
+from flwr_splitmix.segments import SPLITS, VisionParts
+from flwr_splitmix.storage import under
+
+CPU = torch.device("cpu")
+
+
+class Ends(nn.Module):
+    """Head and tail of a client with its hiding: images (b, C, H, W) to messages (b, T, d)."""
+
+    def __init__(self, config: VisionConfig, head: nn.Module, tail: nn.Module, width: int) -> None:
+        super().__init__()
+        self.head, self.tail = head, tail
+        kind = sends_as(IMAGE_USHAPE[config.strategy].hiding)
+        self.hiding: Hiding = kind(**(config.own_options() if kind is not Hiding else {}))
+        self.hiding.attach(
+            ClientSide(head, tail, CPU, width, config.batch_size, config.seed, client=0)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:  # noqa: D102
+        return self.hiding.obfuscate(_batch(images, torch.zeros(len(images)))).messages[0]
+
+    def returned(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the gradient (b, T, d) of the mean loss at the trunk's outputs."""
+        leaf = outputs.detach().requires_grad_()
+        batch = _batch(outputs, labels)
+        loss = self.hiding.loss(leaf, Sent([leaf], batch.mask, batch))
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        return gradient
+
+
+def _batch(inputs: Tensor, labels: Tensor) -> TextBatch:
+    mask = torch.ones(len(inputs), 1, dtype=torch.int64, device=inputs.device)
+    return TextBatch(inputs, mask, labels)
+
+
+@dataclass(frozen=True)
+class AttackedImages(Attacked):
+    """A trained system of the U shape; see `Attacked`.
+
+    Parameters
+    ----------
+    ends
+        By client, its head and tail; by -1, the averaged ones.
+    trunk
+        The server's part.
+    """
+
+    ends: Mapping[int, Ends] = field(kw_only=True, repr=False)
+    trunk: nn.Module = field(kw_only=True, repr=False)
+
+    def known_to(
+        self, adversary: Adversary, assume: Collection[Assumption] = (), member: int = 0
+    ) -> Knowledge:
+        """Return what an adversary knows: the server has no tail unless it averages them."""
+        known = super().known_to(adversary, assume, member)
+        return known if known.averaged else replace(known, upper=None)
+
+    def case(self, adversary: Adversary = "server", **options: Any) -> Case:
+        """Return a view with the truth behind it, as `Attacked.case` does, of new releases only.
+
+        Raises
+        ------
+        ValueError
+            If there is no such adversary in the U shape, or it cannot be given what is assumed.
+        """
+        if adversary not in ("server", "eavesdropper"):
+            raise ValueError(
+                f"the adversary is {adversary!r}, but in the U shape nothing is mixed; there are "
+                "'server' and 'eavesdropper'"
+            )
+        if "upper" in options.get("assume", ()):
+            raise ValueError(
+                "'upper' is assumed, but in the U shape what follows the head is divided; 'lower', "
+                "the head, can be assumed"
+            )
+        made = super().case(adversary, **options | {"again": True, "gradients": False})
+        releases = [
+            self._received(release, origin, made.truth)
+            for release, origin in zip(made.view.releases, made.truth.origins, strict=True)
+        ]
+        return Case(replace(made.view, releases=releases), made.truth)
+
+    def _received(self, release: Release, origin: Origin, truth: Truth) -> Release:
+        """Take the label out, which stays with the client, and add the returned gradient."""
+        ends = self.ends.get(-1) or self.ends[release.client or 0]
+        labels = truth.pictures.labels[origin.sources[:, 0]]
+        with torch.no_grad():
+            outputs = self.trunk(release.smashed)
+        return replace(release, labels=None, loss=None, gradient=ends.returned(outputs, labels))
+
+
+def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
+    """Return a run in the U shape at its newest checkpoint.
+
+    The clients' images follow from the run's configuration and the number of clients. Of a run
+    that was not recorded it is taken from those that finished a round: if others never did, images
+    may be another client's.
+
+    Raises
+    ------
+    RunError
+        If no client finished a round.
+    DataError, ConfigError, StorageError
+        If images, model, checkpoint or the clients' states are not on this machine.
+    """
+    images, kept = images_of(config), run.checkpoints.load()
+    finished = sorted(int(index) for index in kept.meta["trained"])
+    if not finished:
+        raise RunError(f"run {run.id}: no client finished a round; there is nothing to attack")
+    parts = copy.deepcopy(parts_of(config))
+    geometry = parts.head.geometry
+    with fitting(run, kept, MODEL_KEYS):
+        load_part(parts.trunk, under("trunk", kept.tensors))
+    ends = {
+        client: _ends_of(run, config, kept, None if client < 0 else client, parts)
+        for client in ([-1] if config.averages else _with_state(run, kept, finished))
+    }
+    first = ends[min(ends)]
+    call = whole_call(config, len(images.classes), images.train.shape[0])
+    known = Knowledge(
+        method=config.strategy,
+        options=config.own_options(),
+        mixer=NoMixing(),
+        image_shape=images.train.shape,
+        num_classes=len(images.classes),
+        geometry=geometry,
+        k=1,
+        batch_size=config.batch_size,
+        mean=images.train.mean,
+        std=images.train.std,
+        fresh_lower=partial(_fresh, config=config, call=call, width=geometry.width),
+        lowers=first if config.averages else ends,
+        averaged=config.averages,
+        upper=nn.Sequential(parts.trunk, first.tail),
+    )
+    clients = int(read_facts(run)["clients"]) if has_facts(run) else finished[-1] + 1
+    owners = finished if config.averages else sorted(ends)
+    data = {client: client_images(config, client, clients)[0] for client in owners}
+    summary = {
+        "accuracy": (run.summary or {}).get("top1"),
+        "rounds": kept.round,
+        "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
+    }
+    vault = Vault(data, images.test, config.batch_size, config.seed)
+    return AttackedImages(known, MemoryTrace(), vault, summary, ends=ends, trunk=parts.trunk.eval())
+
+
+def _with_state(run: Run, kept: Checkpoint, finished: Collection[int]) -> list[int]:
+    """Return the clients whose head and tail are here; the first, of which there is an error."""
+    here = set(ClientStore(run.clients_dir).clients(at_most=kept.round))
+    return [client for client in finished if client in here] or [min(finished)]
+
+
+def _ends_of(
+    run: Run, config: VisionConfig, kept: Checkpoint, client: int | None, parts: VisionParts
+) -> Ends:
+    weights = segment_weights(
+        run,
+        kept,
+        client,
+        shared=config.averages,
+        strategy=config.strategy,
+        parts="heads and tails",
+    )
+    head, tail = copy.deepcopy(parts.head), copy.deepcopy(parts.tail)
+    with fitting(run, kept, MODEL_KEYS):
+        load_part(head, under("head", weights))
+        load_part(tail, under("tail", weights))
+    return Ends(config, head, tail, parts.head.geometry.width).eval()
+
+
+def _fresh(
+    seed: int, *, config: VisionConfig, call: tuple[str, dict[str, Any]], width: int
+) -> Ends:
+    """Make a head with fresh weights, as a lower segment; nobody asks for its tail."""
+    made_by, arguments = call
+    return Ends(config, SPLITS[made_by](**arguments, seed=seed).lower, nn.Identity(), width)

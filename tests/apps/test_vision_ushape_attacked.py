@@ -1,0 +1,139 @@
+"""A run of apps/vision in the U shape, attacked: images from messages, labels from gradients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from torch import Tensor
+from typer.testing import CliRunner
+
+from flwr_splitmix.apps.vision.attacked import attacked_run
+from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages
+from flwr_splitmix.cli import app
+from flwr_splitmix.runs import Run
+from tests.apps.ushape_fit import Fitted, fit
+
+TRAINED: dict[str, Any] = {
+    "steps_per_round": 10,
+    "batch_size": 25,
+    "samples_per_client": 200,
+    "evaluation": "none",
+}
+
+
+def attack(done: Fitted, *arguments: str) -> Result:
+    home = str(done.run.path.parents[1])
+    given = ["attack", "run", done.run.id, "--run-dir", home, "--format", "json", *arguments]
+    return CliRunner().invoke(app, given)
+
+
+def measured(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    return {entry["metric"]: entry for entry in json.loads(result.stdout)}
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
+    return fit(tmp_path_factory.mktemp("averaged"), **TRAINED, strategy="USplitFL")
+
+
+def test_an_averaged_head_is_read(averaged: Fitted) -> None:
+    """Nothing is recorded: images are released again."""
+    error = measured(attack(averaged, "--attack", "linear", "--victims", "100"))["MSE"]
+    assert error["method"] == "USplitFL"
+    assert error["value"] < 0.5 * error["floor"]
+
+
+def test_labels_are_read_from_returned_gradients(averaged: Fitted) -> None:
+    told = measured(attack(averaged, "--attack", "labels-gradient", "--victims", "200"))
+    (main,) = (entry for entry in told.values() if entry["main"])
+    assert main["value"] > main["floor"] + 0.3, told
+
+
+def test_the_results_of_an_attack_are_shown(averaged: Fitted) -> None:
+    measured(attack(averaged, "--attack", "linear", "--victims", "25"))
+    home = str(averaged.run.path.parents[1])
+    shown = CliRunner().invoke(app, ["attack", "show", averaged.run.id, "--run-dir", home])
+    assert "linear by server on USplitFL" in " ".join(shown.output.split())
+
+
+def test_the_server_has_no_head_that_is_not_averaged(tmp_path: Path) -> None:
+    done = fit(tmp_path, **TRAINED, strategy="USplitSL")
+    refused = attack(done, "--attack", "linear")
+    assert refused.exit_code == 1
+    assert "--assume lower" in " ".join(refused.output.split())
+    given = ("--victims", "50", "--assume", "lower")
+    error = measured(attack(done, "--attack", "linear", *given))["MSE"]
+    assert error["value"] < 0.5 * error["floor"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--attack", "linear", "--view", "upper only"), "in the U shape nothing is mixed"),
+        (("--attack", "linear", "--assume", "upper"), "'lower', the head, can be assumed"),
+        (("--attack", "membership"), "labels"),
+        (("--attack", "sip"), "there is no attack 'sip' on images"),
+    ],
+)
+def test_what_is_not_there_is_said(averaged: Fitted, arguments: tuple[str, ...], said: str) -> None:
+    refused = attack(averaged, *arguments)
+    assert refused.exit_code == 1
+    assert said in " ".join(refused.output.split())
+
+
+def case_of(run: Run) -> tuple[AttackedImages, Any]:
+    attacked = attacked_run(run)
+    assert isinstance(attacked, AttackedImages)
+    return attacked, attacked.case("server", trained=20, held_out=10)
+
+
+def inputs(attacked: AttackedImages, case: Any, number: int) -> Tensor:
+    rows = case.truth.origins[number].sources[:, 0]
+    return attacked.knowledge.normalise(case.truth.pictures.images[rows].float())
+
+
+def test_a_view_has_messages_and_returned_gradients_and_no_labels(averaged: Fitted) -> None:
+    attacked, case = case_of(averaged.run)
+    assert int(case.truth.trained.sum()) == 20
+    assert len(case.truth.trained) == 30
+    client = averaged.clients[0]
+    arrays = {name: torch.tensor(a.numpy()) for name, a in averaged.result.arrays.items()}
+    client.ends.load(arrays)
+    release = case.view.releases[0]
+    assert release.labels is None
+    assert release.loss is None
+    images = inputs(attacked, case, 0)
+    with torch.no_grad():
+        sent = client.head.eval()(images)
+        outputs = averaged.strategy.trunk.module.eval()(sent)
+    torch.testing.assert_close(release.smashed, sent)
+    leaf = outputs.requires_grad_()
+    labels = case.truth.pictures.labels[case.truth.origins[0].sources[:, 0]]
+    loss = torch.nn.functional.cross_entropy(client.tail.eval()(leaf), labels)
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    torch.testing.assert_close(release.gradient, gradient)
+
+
+def test_messages_have_the_noise_of_the_method(tmp_path: Path) -> None:
+    done = fit(tmp_path, **{**TRAINED, "steps_per_round": 1}, strategy="DPForwardSL")
+    attacked, case = case_of(done.run)
+    hiding: Any = done.clients[0].hiding
+    images = inputs(attacked, case, 0)
+    client = case.view.releases[0].client
+    with torch.no_grad():
+        clean = done.clients[client].head.eval()(images)
+    norms = clean.flatten(1).norm(dim=1).clamp_min(1.0)
+    noise = case.view.releases[0].smashed - clean / norms.view(-1, 1, 1)
+    assert float(noise.std()) == pytest.approx(hiding.sigma, rel=0.05)
+
+
+def test_each_client_trained_on_its_own_images(tmp_path: Path) -> None:
+    done = fit(tmp_path, **{**TRAINED, "steps_per_round": 1}, strategy="NaiveMixSL")
+    attacked, _ = case_of(done.run)
+    assert set(attacked.vault.data) == {0, 1}
