@@ -16,6 +16,7 @@ from flwr_splitmix.apps.project import open_project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.vision import ushape
 from flwr_splitmix.apps.vision.check import check
+from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.clients import ClientError
@@ -50,7 +51,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"strategy": "DPForwardSL", "epsilon": 0.0}, ["epsilon is 0.0", "greater than or equal to"]),
     ({"strategy": "NaiveMixSL", "lam": 0.0}, ["lam is 0.0", "greater than or equal to 0.001"]),
     # What cannot be cut.
-    ({"model": "resnet18"}, ["model is 'resnet18'", "cannot be cut in three", "blocks of a ViT"]),
+    ({"model": "resnet18"}, ["model is 'resnet18'", "cannot be cut in three", "or a strategy of"]),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
     ({"patch_size": 7}, ["patch-size 7", "divide image-size 32"]),
     ({"head_layers": 0}, ["head-layers is 0", "other tokens", "with it is at least 1"]),
@@ -104,7 +105,7 @@ def test_every_strategy_trains(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["federated", "benchmark"])
 def test_clients_are_evaluated_where_nothing_is_averaged(kind: str, tmp_path: Path) -> None:
-    values = {"strategy": "NoPeekSL", "batch_size": 250, "samples_per_client": 0}
+    values: dict[str, Any] = {"strategy": "NoPeekSL", "batch_size": 250, "samples_per_client": 0}
     (row,) = fit(tmp_path, **values, evaluation="auto" if kind == "benchmark" else kind).rows
     assert row["accuracy_kind"] == kind
     assert 0 < row["accuracy"] < 1
@@ -158,11 +159,22 @@ def test_central_evaluation_is_of_averaged_ends_and_the_trunk(tmp_path: Path) ->
 
 
 def test_a_resumed_run_goes_on_with_its_ledgers(tmp_path: Path) -> None:
-    values = {"strategy": "DPForwardSL", "steps_per_round": 2, "evaluation": "none"}
+    values: dict[str, Any] = {"strategy": "DPForwardSL", "steps_per_round": 2, "evaluation": "none"}
     begun = fit(tmp_path, **values)
     again = continued(Run.open(begun.run.id, home=tmp_path), **values, num_server_rounds=2)
     assert [row["round"] for row in again.rows] == [1, 2]
     assert again.rows[1]["train_epsilon"] > again.rows[0]["train_epsilon"]
+
+
+def test_a_run_from_before_these_keys_has_their_defaults() -> None:
+    values = values_of(strategy="CutMixSFL")
+    expected = VisionConfig.read(values)
+    for key in (
+        "head-layers", "tail-layers", "lam", "epsilon", "releases", "sensitivity", "dcor-weight",
+        "noise-multiplier",
+    ):  # fmt: skip
+        del values[key]
+    assert VisionConfig.read(values) == expected
 
 
 def checked(setting: dict[str, float] | None = None, **values: Any) -> Report:
@@ -203,7 +215,7 @@ def test_a_checks_bytes_are_a_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["DPForwardSL", "DPSGDSL"])
 def test_a_check_plans_the_epsilon_that_a_run_spends(name: str, tmp_path: Path) -> None:
-    values = {"strategy": name, "steps_per_round": 4, "num_server_rounds": 2}
+    values: dict[str, Any] = {"strategy": name, "steps_per_round": 4, "num_server_rounds": 2}
     report = checked(**values)
     (planned,) = (remark for remark in report.remarks if remark.startswith("planned privacy"))
     spent = fit(tmp_path, **values, evaluation="none").rows[-1]["train_epsilon"]

@@ -135,6 +135,13 @@ MISTAKES = (
     ),
     Mistake("a model that is not there", "vision", keys("model='vit_tyny_patch16_224'")),
     Mistake("a cut that is not there", "vision", keys("cut-at='blocks.9'")),
+    Mistake(
+        "a model that the U shape cannot cut", "vision",
+        keys("strategy='USplitFL' model='resnet18'"),
+    ),
+    Mistake(
+        "noise of the L shape in the U shape", "vision", keys("strategy='USplitFL' sigma-s=1.0")
+    ),
     Mistake("a data set that is not there", "vision", keys("dataset='fashion-mnist'")),
     Mistake("a relative folder that is not there", "vision", keys("dataset='my/own/pictures'")),
     Mistake(

@@ -7,7 +7,7 @@ heads send, and the gradients that clients return to the trunk, and no labels.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -75,13 +75,10 @@ class AttackedImages(Attacked):
 
     Parameters
     ----------
-    ends
-        By client, its head and tail; by -1, the averaged ones.
     trunk
         The server's part.
     """
 
-    ends: Mapping[int, Ends] = field(kw_only=True, repr=False)
     trunk: nn.Module = field(kw_only=True, repr=False)
 
     def known_to(
@@ -118,7 +115,8 @@ class AttackedImages(Attacked):
 
     def _received(self, release: Release, origin: Origin, truth: Truth) -> Release:
         """Take the label out, which stays with the client, and add the returned gradient."""
-        ends = self.ends.get(-1) or self.ends[release.client or 0]
+        ends = self.knowledge.lower_of(release.client)
+        assert isinstance(ends, Ends)
         labels = truth.pictures.labels[origin.sources[:, 0]]
         with torch.no_grad():
             outputs = self.trunk(release.smashed)
@@ -147,11 +145,9 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
     geometry = parts.head.geometry
     with fitting(run, kept, MODEL_KEYS):
         load_part(parts.trunk, under("trunk", kept.tensors))
-    ends = {
-        client: _ends_of(run, config, kept, None if client < 0 else client, parts)
-        for client in ([-1] if config.averages else _with_state(run, kept, finished))
-    }
-    first = ends[min(ends)]
+    made = partial(_ends_of, run, config, kept, parts)
+    own = {} if config.averages else {c: made(c) for c in _with_state(run, kept, finished)}
+    first = own[min(own)] if own else made(None)
     call = whole_call(config, len(images.classes), images.train.shape[0])
     known = Knowledge(
         method=config.strategy,
@@ -165,30 +161,29 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         mean=images.train.mean,
         std=images.train.std,
         fresh_lower=partial(_fresh, config=config, call=call, width=geometry.width),
-        lowers=first if config.averages else ends,
+        lowers=own or first,
         averaged=config.averages,
         upper=nn.Sequential(parts.trunk, first.tail),
     )
     clients = int(read_facts(run)["clients"]) if has_facts(run) else finished[-1] + 1
-    owners = finished if config.averages else sorted(ends)
-    data = {client: client_images(config, client, clients)[0] for client in owners}
+    data = {client: client_images(config, client, clients)[0] for client in own or finished}
     summary = {
         "accuracy": (run.summary or {}).get("top1"),
         "rounds": kept.round,
         "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
     }
     vault = Vault(data, images.test, config.batch_size, config.seed)
-    return AttackedImages(known, MemoryTrace(), vault, summary, ends=ends, trunk=parts.trunk.eval())
+    return AttackedImages(known, MemoryTrace(), vault, summary, trunk=parts.trunk.eval())
 
 
 def _with_state(run: Run, kept: Checkpoint, finished: Collection[int]) -> list[int]:
-    """Return the clients whose head and tail are here; the first, of which there is an error."""
+    """Return the clients whose head and tail are here; without any, one of which to say so."""
     here = set(ClientStore(run.clients_dir).clients(at_most=kept.round))
     return [client for client in finished if client in here] or [min(finished)]
 
 
 def _ends_of(
-    run: Run, config: VisionConfig, kept: Checkpoint, client: int | None, parts: VisionParts
+    run: Run, config: VisionConfig, kept: Checkpoint, parts: VisionParts, client: int | None
 ) -> Ends:
     weights = segment_weights(
         run,

@@ -76,14 +76,14 @@ class VisionConfig(AppConfig):
     allow_averaging: StrictBool
     relation: Relation
     trusted_mixer: StrictBool
-    head_layers: CountOrAuto
-    tail_layers: CountOrAuto
-    lam: Annotated[float, Field(ge=0.001, le=1)]
-    epsilon: Annotated[float, Field(ge=1e-4, le=LARGEST)]
-    releases: Count
-    sensitivity: Sensitivity
-    dcor_weight: Annotated[float, Field(ge=0, le=LARGEST)]
-    noise_multiplier: Annotated[float, Field(gt=0, le=LARGEST)]
+    head_layers: CountOrAuto = 1
+    tail_layers: CountOrAuto = 1
+    lam: Annotated[float, Field(ge=0.001, le=1)] = 0.5
+    epsilon: Annotated[float, Field(ge=1e-4, le=LARGEST)] = 8.0
+    releases: Count = 1
+    sensitivity: Sensitivity = "replace"
+    dcor_weight: Annotated[float, Field(ge=0, le=LARGEST)] = 1.0
+    noise_multiplier: Annotated[float, Field(gt=0, le=LARGEST)] = 1.0
     straggler: Straggler
     straggler_factor: Annotated[float, Field(gt=1, allow_inf_nan=False)]
     group_order: GroupOrder

@@ -19,6 +19,7 @@ from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.clients.client import Order
 from flwr_splitmix.clients.local_inference import score_locally
+from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.runs import Run
@@ -106,7 +107,14 @@ def cuts_of(model: Cuttable, head_layers: int, tail_layers: int) -> tuple[str, s
         If there are no such cuts.
     """
     names, name = [*model.cuts], model.request.name
-    least, layers = names.index(model.cuts_in_three()[0]), len(names) - 1
+    try:
+        first, *_ = model.cuts_in_three()
+    except ValueError as error:
+        raise ConfigError(
+            f"run-config: model is {name!r}: {error}; take such a model, or a strategy of the L "
+            "shape"
+        ) from None
+    least, layers = names.index(first), len(names) - 1
     if head_layers < least:
         raise ConfigError(
             f"run-config: head-layers is {head_layers}, but before them {name} has other tokens "
@@ -158,28 +166,25 @@ def load_part(part: nn.Module, weights: Mapping[str, Tensor]) -> None:
         raise RuntimeError(f"{wrong[0]} is in one of them only")
 
 
-def make_client(config: VisionConfig, client: int, clients: int, **options: Any) -> UShapeClient:
-    """Make the client of one node.
-
-    Parameters
-    ----------
-    client, clients
-        Its partition of the images, and their number.
-    **options
-        Of `UShapeClient`, other than the configuration has them.
+def make_client(config: VisionConfig, client: int, clients: int) -> UShapeClient:
+    """Make the client of one node; the numbers are its partition, and that of partitions.
 
     Raises
     ------
     ConfigError, ClientError, DataError, ValueError
         If model, data or device are unsuitable.
     """
-    parts = parts_of(config)
     train, test = client_images(config, client, clients)
+    return _client_of(config, train, test_data=test)
+
+
+def _client_of(config: VisionConfig, train: ImageDataset, **options: Any) -> UShapeClient:
+    """Make a client of any images; `options` are other than the configuration has them."""
+    parts = parts_of(config)
     configured: dict[str, Any] = {
         "batch_size": config.batch_size,
         "device": config.client_device,
         "hiding": config.hiding(),
-        "test_data": test,
         "benchmark_data": images_of(config).test,
         "optimizer": config.optimizer(),
         "schedule": config.schedule(),
@@ -232,13 +237,13 @@ def try_client(config: VisionConfig) -> None:
         Raised by the client and its hiding.
     """
     order = Order(0, config.seed, 1, config.num_server_rounds, averaged=config.averages)
-    make_client(config, 0, 1).attach(order, None)
+    _client_of(config, images_of(config).train).attach(order, None)
 
 
 def central_evaluation(config: VisionConfig, strategy: UShapeStrategy) -> EvaluateFn:
     """Return an `evaluate_fn` that scores averaged head and tail, with the trunk, on the tests."""
-    device = str(strategy.trunk.device)
-    whole = make_client(config, 0, 1, device=device, batch_size=TEST_BATCH)
+    train, device = images_of(config).train, str(strategy.trunk.device)
+    whole = _client_of(config, train, device=device, batch_size=TEST_BATCH)
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         ends = whole.ends
