@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from flwr_splitmix.apps.vision.attacked import attacked_run
+from flwr_splitmix.runs.recording import recording_of
 from tests.apps import ushape_fit
 from tests.e2e.flower_run import TINY, Runner, measured, one_thread
 
@@ -16,6 +18,7 @@ def test_images_are_learned_in_the_u_shape_as_in_this_process(
     runner: Runner, tmp_path: Path
 ) -> None:
     values = {**TINY, "strategy": "USplitFL", "depth": 3, "evaluation": "auto"}
+    values["record-attacks"] = True  # what it makes must be what it makes without
     ended = runner.run(values, tmp_path / "flower")
     assert ended.status == "finished:completed", ended.details + ended.log
     run = ended.run
@@ -24,6 +27,12 @@ def test_images_are_learned_in_the_u_shape_as_in_this_process(
     assert [row["accuracy_kind"] for row in run.rows] == ["central"] * 2
     assert run.summary is not None
     assert (run.summary["strategy"], run.summary["clients"]) == ("USplitFL", 2)
+    recorded = recording_of(run)
+    assert recorded is not None
+    assert recorded.steps == 4
+    case = attacked_run(run).case("server", trained=20, held_out=10)
+    assert (len(case.view.releases) > 0, case.view.releases[0].labels) == (True, None)
+
     keys = {key.replace("-", "_"): value for key, value in values.items()}
     with one_thread():
         here = ushape_fit.fit(
