@@ -14,7 +14,7 @@ from flwr_splitmix.apps.run_config import AppConfig
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.hiding import Hiding, dp_forward, dp_sgd
 from flwr_splitmix.privacy.analytic import gaussian_epsilon
-from flwr_splitmix.privacy.events import OUTSIDE_OF_TEXTS
+from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
 from flwr_splitmix.privacy.statement import in_words
 from flwr_splitmix.words import counted
 
@@ -36,7 +36,7 @@ class Charges:
     tested
         Releases of a client's own test record in each evaluation, at most; 0 if none are charged.
     outside
-        Keys of `OUTSIDE_OF_TEXTS`.
+        Keys of `OUTSIDE_IN_U_SHAPE`.
     """
 
     delta: float
@@ -47,13 +47,20 @@ class Charges:
 
     @classmethod
     def of(
-        cls, hiding: Hiding, *, head_learns: bool, returns: bool, averaged: bool, tested: int
+        cls,
+        hiding: Hiding,
+        *,
+        head_learns: bool,
+        returns: bool,
+        averaged: bool,
+        padded: bool,
+        tested: int,
     ) -> Charges:
         """Return those of a hiding that accounts.
 
         Parameters
         ----------
-        head_learns, returns, averaged
+        head_learns, returns, averaged, padded
             As for `dp_forward.outside_of`.
         tested
             How often an evaluation over the link sends a client's own test record, at most.
@@ -61,7 +68,7 @@ class Charges:
         if isinstance(hiding, dp_sgd.DPSGD):
             shift = dp_sgd.shift_of(hiding.noise_multiplier)
             # A record that is in a batch n times moves the sum n times as far.
-            outside = dp_sgd.outside_of(returns=returns)
+            outside = dp_sgd.outside_of(returns=returns, padded=padded)
             return cls(hiding.delta, shift, 2, 0, outside)
         assert isinstance(hiding, dp_forward.DPForward)
         outside = dp_forward.outside_of(
@@ -69,6 +76,7 @@ class Charges:
             returns=returns,
             averaged=averaged,
             losses=returns or tested > 0,
+            padded=padded,
         )
         return cls(hiding.delta, hiding.shift, 1, tested, outside)
 
@@ -99,7 +107,7 @@ def remark_spending(
         )
     elif drawn is None and config.fraction_train < 1:
         whose = ", of a client in every round"
-    outside = [OUTSIDE_OF_TEXTS[channel] for channel in charges.outside]
+    outside = [OUTSIDE_IN_U_SHAPE[channel] for channel in charges.outside]
     said = in_words(spent.epsilon, charges.delta, "replace", (), outside, most=bound)
     report.remarks.append(f"planned privacy: {said}. Assumed: {spent.said}{whose}")
 

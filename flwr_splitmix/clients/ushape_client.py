@@ -227,6 +227,7 @@ class UShapeClient(GraphlessExchanges):
                 attempt=order.attempt,
                 averaged=order.averaged,
                 returns=self.learns == "all",
+                padded=holds_ids(first.ids),
             )
         )
         self._due, self._calibrated = self.hiding.calibration_steps, 0

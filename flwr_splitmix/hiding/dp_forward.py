@@ -24,18 +24,18 @@ Sensitivity = Literal["replace", "published"]
 
 
 def outside_of(
-    *, head_learns: bool, returns: bool, averaged: bool, losses: bool
+    *, head_learns: bool, returns: bool, averaged: bool, losses: bool, padded: bool
 ) -> tuple[Channel, ...]:
     """Return what DP-Forward's epsilon does not cover.
 
     Parameters
     ----------
-    head_learns, returns, averaged, losses
-        Whether the head learns, gradients are returned to the trunk, head and tail leave, and mean
-        losses or scores of private texts do.
+    head_learns, returns, averaged, losses, padded
+        Whether the head learns, gradients are returned to the trunk, head and tail leave, mean
+        losses or scores of private records do, and masks tell the lengths of texts.
     """
     channels: dict[Channel, bool] = {
-        "lengths": True,
+        "lengths": padded,
         "losses": losses,
         "head": head_learns,
         "returned-gradients": returns,
@@ -123,6 +123,7 @@ class DPForward(Hiding):
             returns=kind == "train" and self.side.returns,
             averaged=self.side.averaged,
             losses=kind != "train" or self.side.returns,  # `UShapeClient.release`
+            padded=self.side.padded,
         )
         self.ledger.charge(kind, records, self.shift, attempt=self.side.attempt, outside=outside)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flwr_splitmix.hiding.text_gradients import TextGradients
 
 
-def outside_of(*, returns: bool) -> tuple[Channel, ...]:
+def outside_of(*, returns: bool, padded: bool) -> tuple[Channel, ...]:
     """Return what leaves a client that trains by DP-SGD without being covered by epsilon.
 
     Parameters
@@ -34,10 +34,17 @@ def outside_of(*, returns: bool) -> tuple[Channel, ...]:
     returns
         Whether gradients are returned to the trunk. Else it learns nothing from this client, which
         sends no losses either.
+    padded
+        Whether masks tell the lengths of texts.
     """
-    if returns:
-        return ("messages", "returned-gradients", "lengths", "losses", "trunk")
-    return ("messages", "lengths")
+    channels: dict[Channel, bool] = {
+        "messages": True,
+        "returned-gradients": returns,
+        "lengths": padded,
+        "losses": returns,
+        "trunk": returns,
+    }
+    return tuple(channel for channel, happens in channels.items() if happens)
 
 
 def shift_of(noise_multiplier: float) -> float:
@@ -249,7 +256,7 @@ class DPSGD(Hiding):
             np.repeat(texts, copies**2),
             shift_of(self.noise_multiplier),
             attempt=self.side.attempt,
-            outside=outside_of(returns=self.side.returns),
+            outside=outside_of(returns=self.side.returns, padded=self.side.padded),
         )
         examples = self.side.examples.get("train", self._texts)
         self.accountant.step(

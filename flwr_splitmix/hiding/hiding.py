@@ -47,6 +47,8 @@ class ClientSide:
         Whether head and tail leave the client at the end of the round.
     returns
         Whether gradients are returned to the trunk in training.
+    padded
+        Whether inputs are texts, whose lengths masks tell.
     """
 
     head: nn.Module
@@ -60,6 +62,7 @@ class ClientSide:
     attempt: int = 0
     averaged: bool = False
     returns: bool = True
+    padded: bool = True
 
 
 @dataclass

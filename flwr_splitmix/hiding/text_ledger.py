@@ -78,7 +78,7 @@ class TextLedger:
         attempt
             How often it may have been made before, each time with other noise.
         outside
-            What left with it uncounted: keys of `privacy.events.OUTSIDE_OF_TEXTS`.
+            What left with it uncounted: keys of `privacy.events.OUTSIDE_IN_U_SHAPE`.
         """
         if kind not in self._ledgers:
             return

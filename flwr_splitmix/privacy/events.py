@@ -44,17 +44,17 @@ OUTSIDE = {
 }
 """What a finite epsilon does not cover, in words."""
 
-OUTSIDE_OF_TEXTS = {
-    "returned-gradients": "gradients returned to the trunk, which depend on texts and labels",
+OUTSIDE_IN_U_SHAPE = {
+    "returned-gradients": "gradients returned to the trunk, which depend on inputs and labels",
     "lengths": "the lengths of texts, which masks tell",
     "losses": "mean losses and scores, sent without noise, from which labels can be read",
-    "head": "what a text did to the head, which shows in messages of other texts",
-    "messages": "messages to the trunk, which carry texts without noise",
+    "head": "what a record did to the head, which shows in messages of others",
+    "messages": "messages to the trunk, which carry inputs without noise",
     "ends": "heads and tails sent to be averaged",
-    "trunk": "what a text did to a trunk that learns, through which later gradients of heads and "
-    "tails come",
+    "trunk": "what a record did to a trunk that learns, through which later gradients of heads "
+    "and tails come",
 }
-"""The same for texts, where epsilon covers only messages, or only head and tail."""
+"""The same in the U shape, where epsilon covers only messages, or only head and tail."""
 
 Channel = Literal[
     "plain", "evaluation", "uncounted", "gradients", "lower-segments", "training", "batch-norm",

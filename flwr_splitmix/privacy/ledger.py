@@ -21,7 +21,7 @@ from flwr_splitmix.privacy.books import Book, PassBook, RecordBook
 from flwr_splitmix.privacy.costs import Floats, release_costs
 from flwr_splitmix.privacy.events import (
     OUTSIDE,
-    OUTSIDE_OF_TEXTS,
+    OUTSIDE_IN_U_SHAPE,
     UNBOUNDED,
     WITHOUT_NOISE,
     Event,
@@ -35,7 +35,7 @@ from flwr_splitmix.privacy.statement import Statement
 
 _VERSION = 1
 
-_OUTSIDE = {**OUTSIDE, **OUTSIDE_OF_TEXTS}
+_OUTSIDE = {**OUTSIDE, **OUTSIDE_IN_U_SHAPE}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Charge:
     everywhere
         Slope charged to every record of the client.
     notes
-        What is not quantified: keys of `UNBOUNDED`, `OUTSIDE` and `OUTSIDE_OF_TEXTS`. Any other,
+        What is not quantified: keys of `UNBOUNDED`, `OUTSIDE` and `OUTSIDE_IN_U_SHAPE`. Any other,
         from a file of another version, makes epsilon infinite.
     count
         Number of releases.

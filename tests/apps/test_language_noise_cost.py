@@ -13,9 +13,7 @@ from tests.apps.language_app import TINY, fit, read
 
 NOISY = {**TINY, "strategy": "DPForwardSL", "steps_per_round": 5, "num_server_rounds": 2}
 
-WITHOUT_GRADIENTS = (
-    "messages to the trunk, which carry texts without noise; the lengths of texts, which masks tell"
-)
+WITHOUT_GRADIENTS = "messages to the trunk, which carry inputs without noise; the lengths of texts, which masks tell"
 """What DP-SGD does not cover where only the tail learns."""
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from flwr.app import Context, Error, Message
 
+from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision import partitions
+from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.partitions import MOST_ASKED, answer_partitions, ask_partitions
 from flwr_splitmix.links import LinkError
+from tests.apps.vision_app import context, run_config
 from tests.links.fake_grid import NEVER, FakeGrid, Handler, question
 
 
@@ -78,3 +82,12 @@ def test_a_few_are_asked_and_no_more() -> None:
         ask_partitions(silent.grid, 0.6)
     assert time.monotonic() < began + 5
     assert len(silent.sent) == MOST_ASKED
+
+
+@pytest.mark.parametrize("act", [client_fn, lambda own: partitions.partitions_of(own.node_config)])
+def test_a_node_without_a_number_of_partitions_is_told_what_it_lacks(act: Any) -> None:
+    """It was a KeyError."""
+    own = context(0, 2, run_config())
+    del own.node_config["num-partitions"]
+    with pytest.raises(ConfigError, match=r"has no num-partitions, .* give it one with --node-con"):
+        act(own)

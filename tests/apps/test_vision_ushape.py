@@ -218,9 +218,14 @@ def test_a_check_plans_the_epsilon_that_a_run_spends(name: str, tmp_path: Path) 
     values: dict[str, Any] = {"strategy": name, "steps_per_round": 4, "num_server_rounds": 2}
     report = checked(**values)
     (planned,) = (remark for remark in report.remarks if remark.startswith("planned privacy"))
-    spent = fit(tmp_path, **values, evaluation="none").rows[-1]["train_epsilon"]
-    assert f"epsilon {spent:.4g} at delta 1e-05" in planned
+    done = fit(tmp_path, **values, evaluation="none")
+    assert f"epsilon {done.rows[-1]['train_epsilon']:.4g} at delta 1e-05" in planned
     assert "4 releases of a training image" in planned
+    hiding: Any = done.clients[0].hiding
+    outside = hiding.statement().outside
+    assert outside
+    assert all(said in planned for said in outside)
+    assert "lengths of texts" not in planned  # images have none
 
 
 def test_a_check_refuses_what_a_run_refuses() -> None:

@@ -18,7 +18,7 @@ from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.texts.batch import TextBatch
 from flwr_splitmix.hiding import DPSGD, DPForward
-from flwr_splitmix.privacy.events import OUTSIDE_OF_TEXTS
+from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.laws import check_ushape_equals_whole, sgd
 from flwr_splitmix.testing.toy_texts import ToyTail
@@ -70,7 +70,7 @@ def test_epsilon_is_opacus_and_beside_it_that_of_the_batches_there_are() -> None
     assert row["train_epsilon"] == pytest.approx(exact)
     assert row["train_epsilon_if_poisson"] < exact
     said = str(hiding.statement())
-    assert "messages to the trunk, which carry texts without noise" in said
+    assert "messages to the trunk, which carry inputs without noise" in said
     assert client.epsilon is None  # what leaves in each step has none
 
 
@@ -82,7 +82,7 @@ def test_where_the_tail_alone_learns_neither_gradients_nor_losses_are_outside() 
     strategy.fit([client], 1)
     hiding: Any = client.hiding
     statement = hiding.statement()
-    assert set(statement.outside) == {OUTSIDE_OF_TEXTS[c] for c in ("messages", "lengths")}
+    assert set(statement.outside) == {OUTSIDE_IN_U_SHAPE[c] for c in ("messages", "lengths")}
 
 
 def test_only_its_own_hooks_are_silent() -> None:

@@ -38,6 +38,7 @@ def remark_noise(config: LanguageConfig, report: Report) -> None:
         head_learns=learns and (not config.adapted or "head" in config.adapted),
         returns=learns,
         averaged=config.averages,
+        padded=True,
         tested=each if config.evaluation_kind == "federated" else 0,
     )
     remark_spending(config, charges, sizes, report, record="text")

@@ -10,6 +10,7 @@ from flwr_splitmix.apps.vision import ushape
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of
 from flwr_splitmix.apps.vision.model import segments_of
+from flwr_splitmix.apps.vision.partitions import partitions_of
 from flwr_splitmix.clients import Client, SplitClient
 
 
@@ -25,7 +26,7 @@ def client_fn(context: Context) -> Client:
     """
     config = VisionConfig.read(context.run_config)
     partition = int(context.node_config["partition-id"])
-    partitions = int(context.node_config["num-partitions"])
+    partitions = partitions_of(context.node_config)
     if config.ushape:
         return ushape.make_client(config, partition, partitions)
     return make_client(config, partition, partitions)

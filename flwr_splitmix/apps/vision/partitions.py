@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from itertools import chain
 
 import torch
@@ -10,6 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images
 from flwr_splitmix.links import LinkError
@@ -25,12 +27,28 @@ MOST_ASKED = 3
 """Most nodes that are asked."""
 
 
+def partitions_of(node: Mapping[str, object]) -> int:
+    """Return the number of partitions in a node's configuration.
+
+    Raises
+    ------
+    ConfigError
+        If it has none.
+    """
+    if "num-partitions" not in node:
+        raise ConfigError(
+            "a SuperNode has no num-partitions, by which the images are divided; give it one with "
+            "--node-config, the same for all"
+        )
+    return int(str(node["num-partitions"]))
+
+
 def answer_partitions(message: Message, context: Context) -> Message:
     """Return the ClientApp's reply to the query `PARTITIONS`: the number of partitions.
 
     Only the nodes know it.
     """
-    number = ConfigRecord({"number": int(context.node_config["num-partitions"])})
+    number = ConfigRecord({"number": partitions_of(context.node_config)})
     return Message(RecordDict({PARTITIONS: number}), reply_to=message)
 
 

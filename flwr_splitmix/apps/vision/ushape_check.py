@@ -65,6 +65,7 @@ def remark_noise(config: VisionConfig, report: Report) -> None:
         head_learns=True,
         returns=True,
         averaged=config.averages,
+        padded=False,
         tested=1 if config.evaluation_kind == "federated" else 0,
     )
     remark_spending(config, charges, sizes, report, record="image")
