@@ -9,11 +9,12 @@ import pytest
 
 from flwr_splitmix.apps.language.noise_cost import remark_noise
 from flwr_splitmix.apps.report import Report
+from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
 from tests.apps.language_app import TINY, fit, read
 
 NOISY = {**TINY, "strategy": "DPForwardSL", "steps_per_round": 5, "num_server_rounds": 2}
 
-WITHOUT_GRADIENTS = "messages to the trunk, which carry inputs without noise; the lengths of texts, which masks tell"
+WITHOUT_GRADIENTS = "; ".join(OUTSIDE_IN_U_SHAPE[channel] for channel in ("messages", "lengths"))
 """What DP-SGD does not cover where only the tail learns."""
 
 
