@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_splitmix.clients import ClientError
+from flwr_splitmix.clients import ClientError, SplitClient
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import FullShare, PatchShare, Share, WeightedShare
 from flwr_splitmix.testing.toy import Toy
@@ -124,6 +124,16 @@ def test_what_no_number_covers_is_named(
     assert all(part in said for part in named), said
     assert not any(part in said for part in unnamed), said
     assert math.isinf(spent(client)) == toy.batch_norm
+
+
+def test_records_change_a_segment_of_which_only_a_part_is_frozen() -> None:
+    client = client_of()
+    segment, data = client.segment, client.batches.data
+    next(segment.parameters()).requires_grad_(False)
+    client = SplitClient(segment, data, privacy=PrivacyBudget(delta=DELTA), device="cpu")
+    client.attach(ORDER, None)
+    ask(client, 0, mask(3))
+    assert "what a record did to the lower segment" in words(client)
 
 
 def test_an_upload_that_returns_no_gradient_exposes_none() -> None:

@@ -108,12 +108,13 @@ def test_a_series_of_sums_is_charged_with_each_groups_own_ratios() -> None:
     groups = [(0.5, 0.25, 0.25), (0.125, 0.625, 0.25)]
     one_by_one, at_once = Ledger(), Ledger()
     for epoch, group in enumerate(groups):
-        release = kept(group[0], noise=noise, seen="sum", ratios=group)
+        release = kept(group[0], noise=noise, seen="sum", ratios=group, times=3)
         one_by_one.charge(release, epoch=epoch)
     at_once.charge_series(
-        kept(1.0, noise=noise, **SUMMED), [0.5, 0.125], epochs=[0, 1], groups=groups
+        kept(1.0, noise=noise, times=3, **SUMMED), [0.5, 0.125], epochs=[0, 1], groups=groups
     )
     np.testing.assert_allclose(at_once.spent(), one_by_one.spent(), rtol=1e-12)
+    assert at_once.releases == one_by_one.releases == 6
 
 
 def test_a_record_that_is_drawn_twice_pays_twice() -> None:

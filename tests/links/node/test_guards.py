@@ -323,6 +323,16 @@ def test_what_cannot_be_charged_on_the_disk_does_not_leave(
     node.end(finish=False)
 
 
+def test_what_the_ledger_cannot_take_does_not_leave(node: Node) -> None:
+    node.begin()
+    assert node.step([noisy()]).reply
+    ledger = node.folder / "privacy-ledger-0.jsonl"
+    ledger.unlink()
+    ledger.mkdir()
+    refused(node.step([noisy()], 1), "privacy ledger cannot be written (Is a directory)")
+    node.end(finish=False)
+
+
 def _no_space(*arguments: Any) -> int:
     raise OSError(28, "No space left on device")
 
