@@ -6,7 +6,7 @@ not the sum of the other two, which may be those of different records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -149,9 +149,10 @@ class RecordBook:
     def state_dict(self) -> dict[str, Any]:
         """Return the state as values that JSON has."""
         smashed, labels = map(_plain, self._spent)
+        (everywhere,) = _plain([self._everywhere])
         return {
             "kind": "records",
-            "everywhere": self._everywhere,
+            "everywhere": everywhere,
             "smashed": smashed,
             "labels": labels,
         }
@@ -159,20 +160,23 @@ class RecordBook:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore it exactly."""
         _check_kind(state, "records")
+        (everywhere,) = _floats([state["everywhere"]], (1,))
         shape = self._spent.shape[1:]
         self._spent = np.stack([_floats(state[name], shape) for name in ("smashed", "labels")])
-        self._everywhere = float(state["everywhere"])
+        self._everywhere = float(everywhere)
 
 
-def _plain(values: Floats) -> list[float | str]:
+def _plain(values: Iterable[float]) -> list[float | str]:
     """Return floats, which JSON represents exactly, with infinity as text."""
     return [float(v) if np.isfinite(v) else str(v) for v in values]
 
 
 def _floats(values: Any, shape: tuple[int, ...]) -> Floats:
     array = np.array([float(v) for v in values])
-    if array.shape != shape or np.isnan(array).any():
+    if array.shape != shape:
         raise ValueError(f"a ledger of {shape[0]} values cannot take a state of {len(array)}")
+    if not (array >= 0).all():  # nor NaN, which no budget would ever stop
+        raise ValueError("a ledger's state has costs that are no numbers of at least 0")
     return array
 
 

@@ -171,6 +171,14 @@ def test_private_tests_end_every_bound_where_there_is_none() -> None:
     assert "no epsilon: evaluation without noise on data not declared public" in words(client)
 
 
+def test_a_ledger_knows_of_private_tests_that_were_sent_before_it_began() -> None:
+    client = client_of(privacy=None)
+    client.run("encode_test", TESTS)
+    ask(client, 0, mask(3))
+    assert spent(client) == math.inf
+    assert "no epsilon: evaluation without noise on data not declared public" in words(client)
+
+
 @pytest.mark.parametrize("limit", [None, 5.0])
 def test_public_tests_cost_nothing(limit: float | None) -> None:
     budget = PrivacyBudget(delta=DELTA, max_epsilon=limit, public_evaluation=True)

@@ -155,6 +155,15 @@ def test_a_gradient_of_another_round_is_not_applied() -> None:
     assert not moved(client, before)
 
 
+def test_the_steps_that_a_client_reports_are_those_of_its_round() -> None:
+    client = client_of()
+    for _ in range(2):
+        up = step(client, 0, None, FullShare())["smashed"][0]
+        step(client, 1, [torch.randn_like(up)])
+        assert client.release()[1]["num-steps"] == 1
+        client.attach(ORDER, None)
+
+
 def test_a_restored_client_goes_on_as_if_it_had_never_stopped() -> None:
     options: dict[str, Any] = {"optimizer": adamw(0.05), "schedule": WarmupCosine(warmup=1.0)}
     first = client_of(**options)

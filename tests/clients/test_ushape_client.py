@@ -48,6 +48,14 @@ def test_a_gradient_for_messages_that_were_never_decoded_is_not_used() -> None:
     assert client.steps == 0
 
 
+def test_a_gradient_of_another_round_is_not_applied() -> None:
+    client = attached()
+    returned = decode(client, encode(client))
+    client.attach(ORDER, None)  # the round was given up, another begins
+    encode(client, gradient=returned["gradients"])
+    assert client.steps == 0
+
+
 def test_an_embedding_that_head_and_tail_share_is_one_parameter() -> None:
     toy = TextToy(clients=1)
     head, tail = toy.head(), toy.tail()
@@ -316,6 +324,14 @@ def test_no_step_is_taken_with_a_gradient_that_overflows(learns: str) -> None:
         encode(client, 1, gradient=zeros if learns == "all" else None)
     assert client.steps == 0
     assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())
+
+
+def test_a_tail_of_which_a_part_is_frozen_can_learn_alone() -> None:
+    toy = TextToy(clients=1)
+    tail = toy.tail()
+    tail.output.bias.requires_grad_(False)
+    client = UShapeClient(toy.head(), tail, toy.texts(0, 4), learns="tail", device="cpu")
+    assert sorted(client.weights()) == ["tail.output.weight"]
 
 
 def test_a_node_that_allows_no_averaging_keeps_to_a_runs_first_weights(tmp_path: Path) -> None:

@@ -277,6 +277,30 @@ def test_a_restored_ledger_goes_on_exactly_as_one_that_never_stopped(
     assert math.isfinite(ledger.epsilon(DELTA)) == bounded
 
 
+@pytest.mark.parametrize("records", [None, 2])
+def test_what_every_record_has_paid_without_a_bound_is_restored(records: int | None) -> None:
+    """A ledger by records had an infinity in its state, which is no JSON."""
+    unbounded = Ledger()
+    unbounded.charge(kept(0.5, noise=replace(NOISE, sigma_s=0.0)))
+    ledger, again = Ledger(records=records), Ledger(records=records)
+    ledger.post(unbounded.total())
+    again.load_state_dict(json.loads(json.dumps(ledger.state_dict(), allow_nan=False)))
+    assert again.spent()[2] == math.inf
+
+
+@pytest.mark.parametrize("cost", ["nan", math.nan, -1.0])
+@pytest.mark.parametrize("part", ["everywhere", "smashed", "labels", "before", "worst"])
+def test_a_state_with_costs_that_cannot_be_is_refused(part: str, cost: Any) -> None:
+    """With NaN among them, epsilon was NaN, which is above no budget."""
+    ledger = Ledger(records=None if part in ("before", "worst") else 1)
+    state = ledger.state_dict()
+    kept_costs = state["book"][part]
+    state["book"][part] = [cost] * len(kept_costs) if isinstance(kept_costs, list) else cost
+    with pytest.raises(ValueError, match="costs that are no numbers of at least 0"):
+        ledger.load_state_dict(state)
+    assert ledger.epsilon(DELTA) == 0
+
+
 def test_a_state_of_another_ledger_is_refused_and_changes_nothing() -> None:
     ledger = Ledger()
     ledger.charge(kept(0.5))
@@ -320,6 +344,7 @@ def test_a_state_of_another_ledger_is_refused_and_changes_nothing() -> None:
             "the client's own ratio in each",
         ),
         (lambda: Gaussian(noise_multiplier=0), "noise_multiplier is 0"),
+        (lambda: Gaussian(noise_multiplier=math.inf), "noise_multiplier is inf"),
     ],
 )
 def test_wrong_input_is_one_sentence(call: Any, said: str) -> None:
