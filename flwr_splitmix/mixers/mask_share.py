@@ -194,4 +194,4 @@ class PatchShare(MaskShare):
     def _kept(self, batch: int) -> Tensor:
         """Return the kept patches of `batch` samples from sample `first` on, unchecked."""
         kept = self.positions(self.first + batch)
-        return kept[self.first :] if self.first and kept.ndim == 2 else kept
+        return kept[self.first :] if kept.ndim == 2 else kept

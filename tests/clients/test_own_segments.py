@@ -268,6 +268,18 @@ def test_a_sparse_buffer_is_refused_at_once_if_it_would_be_sent(sparse: Any) -> 
     smashed_of(segment)
 
 
+def test_buffers_that_a_budget_does_not_bound_come_back() -> None:
+    """A constant with NaN, and a counter above all weights; but no other constant."""
+    segment = Lower()
+    segment.register_buffer("fill", torch.tensor([torch.nan, 1.0]))
+    segment.register_buffer("seen", torch.tensor(2_000_000))
+    budget = PrivacyBudget(max_epsilon=50.0, allow_averaging=True)
+    client = SplitClient(segment, DATA, batch_size=4, device="cpu", privacy=budget)
+    client.attach(ORDER, {**client.weights(), "seen": torch.tensor(3_000_000)})
+    with pytest.raises(ClientError, match="the server's lower segment: fill has NaN"):
+        client.attach(ORDER, {**client.weights(), "fill": torch.tensor([torch.nan, 2.0])})
+
+
 class Padded(TensorDataset):
     """Pads a batch to its longest series only."""
 

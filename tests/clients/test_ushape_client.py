@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
 from flwr_splitmix.data.texts.batch import TextBatch
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.strategies import USplitFL, USplitSL
@@ -368,6 +368,30 @@ def test_messages_without_a_gradient_are_refused() -> None:
     strategy = USplitSL(toy.server(), device="cpu")
     with pytest.raises(LinkError, match="the head has weights to train, but no message has a grad"):
         strategy.fit(toy.clients_for(strategy), 1)
+
+
+class Calibrated(Hiding):
+    """Keeps a number of its own, which is a ledger's if it accounts."""
+
+    kept = 0
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {}, {"kept": self.kept}
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        self.kept = meta["kept"]
+
+
+@pytest.mark.parametrize("accounts", [False, True])
+def test_what_was_trained_comes_back_without_what_was_spent(accounts: bool) -> None:
+    hiding = Calibrated()
+    hiding.accounts = accounts  # type: ignore[misc]
+    toy = TextToy(clients=1)
+    client = UShapeClient(toy.head(), toy.tail(), toy.texts(0, 4), hiding=hiding, device="cpu")
+    state = client.state()
+    hiding.kept = 3
+    client.restore_trained(*state)
+    assert hiding.kept == (3 if accounts else 0)
 
 
 def test_what_layers_measure_is_kept() -> None:
