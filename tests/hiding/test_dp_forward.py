@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -75,6 +76,15 @@ def test_a_run_whose_tails_alone_learn_costs_what_was_asked_for() -> None:
     assert said.endswith("Not covered: the lengths of texts, which masks tell")
     assert list(result.train_metrics_clientapp[3]) == ["epsilon"]
     assert strategy.rows[-1]["loss"] is None
+
+
+def test_a_head_of_which_only_a_part_is_frozen_learns_from_texts() -> None:
+    hiding = DPForward()
+    (client,) = replace(TOY, hiding=lambda: hiding).clients_for()
+    client.head.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
+    client.attach(ORDER, None)
+    hiding.charge("train", np.arange(2))
+    assert "what a text did to the head" in str(hiding.statement())
 
 
 def test_scores_of_private_texts_are_not_covered_whoever_spends_most() -> None:

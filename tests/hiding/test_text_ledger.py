@@ -39,6 +39,13 @@ def test_a_round_without_the_test_set_forgets_nothing_that_it_cost() -> None:
     assert later.epsilon(1e-5) == first.epsilon(1e-5)
 
 
+def test_public_texts_cost_nothing() -> None:
+    ledger = TextLedger()
+    ledger.open({**BOTH, "benchmark": 5})
+    ledger.charge("benchmark", np.arange(5), 2.0)
+    assert ledger.epsilon(1e-5) == 0
+
+
 def test_a_ledger_of_other_texts_is_refused() -> None:
     with pytest.raises(ValueError, match="a ledger of 5 values cannot take a state of 3"):
         again(charged(), {"train": 4, "federated": 5})
