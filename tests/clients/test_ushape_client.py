@@ -363,11 +363,14 @@ class Detached(UShapeClient):
         return replace(sent, messages=[message.detach() for message in sent.messages])
 
 
-def test_messages_without_a_gradient_are_refused() -> None:
+@pytest.mark.parametrize("frozen", [False, True], ids=["", "a part frozen"])
+def test_messages_without_a_gradient_are_refused(frozen: bool) -> None:
     toy = TextToy(clients=1, kind=Detached)
     strategy = USplitSL(toy.server(), device="cpu")
+    (client,) = toy.clients_for(strategy)
+    client.head.own = nn.Parameter(torch.zeros(1), requires_grad=not frozen)
     with pytest.raises(LinkError, match="the head has weights to train, but no message has a grad"):
-        strategy.fit(toy.clients_for(strategy), 1)
+        strategy.fit([client], 1)
 
 
 class Calibrated(Hiding):

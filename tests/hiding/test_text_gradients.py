@@ -115,10 +115,13 @@ def test_real_models_keep_texts_apart(
 
 
 @pytest.mark.parametrize("family", ["deberta", "deberta-v2"])
-def test_a_layer_that_is_called_once_for_all_texts_is_refused(family: str) -> None:
+@pytest.mark.parametrize("frozen", [False, True], ids=["", "biases frozen"])
+def test_a_layer_that_is_called_once_for_all_texts_is_refused(family: str, frozen: bool) -> None:
     """Opacus took the gradient by DeBERTa's embeddings of distances for the first text's."""
     model = whole_model(config_of(family, "classification"), "classification")
     head, _, tail = cut_language_model(model, LanguageCut(1, 1)).all_here()
+    for name, weights in head.named_parameters():
+        weights.requires_grad_(not (frozen and name.endswith("bias")))
     data = TextSet([torch.tensor([3, 4, 5])] * 4, [0] * 4)
     client = UShapeClient(head, tail, data, hiding=DPSGD(), device="cpu", batch_size=3)
     client.attach(ORDER, None)

@@ -302,8 +302,11 @@ def test_a_lower_segment_that_detaches_is_an_error_not_untrained() -> None:
     upper = nn.Sequential(nn.Flatten(), nn.Linear(4 * 3, 2))
     frozen = Detached(3, 3).requires_grad_(False)
     PSL(upper, num_classes=2, device="cpu").fit([SplitClient(frozen, data, batch_size=4)], 1)
-    with pytest.raises(LinkError, match="weights to train, but its output has no gradient"):
-        PSL(upper, num_classes=2, device="cpu").fit([SplitClient(Detached(3, 3), data)], 1)
+    partly, whole = Detached(3, 3), Detached(3, 3)
+    partly.bias.requires_grad_(False)
+    for lower in (partly, whole):
+        with pytest.raises(LinkError, match="weights to train, but its output has no gradient"):
+            PSL(upper, num_classes=2, device="cpu").fit([SplitClient(lower, data)], 1)
 
 
 def test_fit_without_clients_says_so() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.serverapp import (
@@ -71,6 +72,11 @@ def test_a_module_is_kept() -> None:
     assert torch.equal(second.part.weight, first.part.weight)
     with pytest.raises(AggregatorError, match=r"Mine.part does not take"):
         LowerAggregator(Mine(nn.Linear(3, 3))).restore(LowerAggregator(first).state())
+
+
+@pytest.mark.parametrize("part", [[np.ones(1), "text"], {"a": np.ones(1), "b": "text"}])
+def test_arrays_among_other_things_are_left_to_the_strategy(part: Any) -> None:
+    assert LowerAggregator(Mine(part)).state() == LowerAggregator(Mine(None)).state()
 
 
 def test_a_state_that_no_checkpoint_can_hold_is_told_once(
