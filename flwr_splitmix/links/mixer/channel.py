@@ -235,7 +235,7 @@ class MixerChannel:
         if frame.kind == "error":
             raise LinkError(f"{self._mixer} refuses: {one_line(frame.text)}")
         if frame.kind != "reply" or frame.number != self._number:
-            raise LinkError(f"{self._mixer} sent a {frame.kind} frame instead of a reply")
+            raise LinkError(f"{self._mixer} sent a {frame.kind} frame that answers no call")
         return dict(frame.payload)
 
 

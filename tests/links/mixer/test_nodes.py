@@ -14,10 +14,13 @@ from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.stream.certificates import Certificates
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.mixers import PatchCutMix
+from flwr_splitmix.mixers.elsewhere import describe
 from flwr_splitmix.server.mixing.process import MixerServer
 from tests.links.mixer.nodes import DESCRIPTION, FIRST, OPENING, Nodes, wait_until_attached
 from tests.links.mixer.third_party import TOKEN
 from tests.links.stream import peers
+from tests.waiting import wait_for
 
 
 def test_a_node_that_dials_twice_has_one_place(plain: MixerServer, channel: MixerChannel) -> None:
@@ -52,6 +55,36 @@ def test_a_group_that_lost_a_member_sends_nothing(
     assert reply["mixtures"] == {}
     assert reply["failures"] == {"1": "was cut off and not back within 1 s"}
     assert len(nodes.sent) == 1
+
+
+def test_a_node_that_describes_itself_oddly_is_left_out(
+    plain: MixerServer, channel: MixerChannel
+) -> None:
+    nodes = Nodes(plain, channel)
+    nodes.start(0)
+    odd = peers.Raw(nodes.tickets[1], 101)
+    odd.say(encode(Frame("hello", 0, payload={**DESCRIPTION, "state-round": -1})))
+    failures: dict[str, str] = {}
+
+    def nobody_is_awaited() -> bool:
+        reply = channel.ask("attach", {"gone": {}})
+        failures.update(reply["failures"])
+        return not reply["waiting"]
+
+    wait_for("both nodes", nobody_is_awaited)
+    assert failures == {"1": "described itself in other than plain values"}
+    odd.close()
+
+
+def test_an_option_that_the_nodes_sizes_do_not_allow_is_refused(
+    plain: MixerServer, channel: MixerChannel
+) -> None:
+    nodes = Nodes(plain, channel, mixing=describe(PatchCutMix(min_patches=4)))
+    for index in (0, 1):
+        nodes.start(index)
+    wait_until_attached(channel)
+    with pytest.raises(LinkError, match=r"is 4, but a group.s 2 members share 6 patches"):
+        channel.ask("begin")
 
 
 def test_a_servers_token_admits_no_node_and_a_nodes_token_no_server(

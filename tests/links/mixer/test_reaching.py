@@ -121,6 +121,8 @@ def test_another_version_is_named(plain: MixerServer) -> None:
         ("token_file", "abc", 0o600, "holds 3 characters; a token has at least 32"),
         ("token_file", "a b", 0o600, "must hold one word on one line"),
         ("seed_file", "7", 0o600, r"--seed-file: .* one whole number of 2\*\*48"),
+        ("seed_file", str(2**48 - 1), 0o600, r"--seed-file: .* one whole number"),
+        ("seed_file", str(2**63), 0o600, r"--seed-file: .* one whole number"),
         ("seed_file", "seventy", 0o600, r"--seed-file: .* one whole number"),
         ("seed_file", str(2**62), 0o640, "--seed-file: others on this machine may read"),
     ],
@@ -146,3 +148,7 @@ def test_a_mixer_that_cannot_be_does_not_start(
 ) -> None:
     with pytest.raises(LinkError, match=said):
         start_mixer(**options)
+
+
+def test_a_mixer_may_do_without_tls_anywhere_if_it_is_told_so(start_mixer: Start) -> None:
+    start_mixer(listen="0.0.0.0:0", certificate=None, key=None, insecure=True)

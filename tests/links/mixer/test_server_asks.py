@@ -108,6 +108,7 @@ def test_an_opening_with_noise_is_none_that_is_refused(channel: MixerChannel) ->
         ({"nodes": {"0": 100}}, "no mixture of fewer than 2 members: it is asked for groups of 2"),
         ({"nodes": {}}, "nodes is wrong"),
         ({"nodes": {"me": 100, "1": 101}}, "clients must be numbers from 0"),
+        ({"nodes": {"9" * 5000: 100, "1": 101}}, "clients must be numbers from 0"),
         ({"uploads": True}, "uploads is wrong"),
         ({"geometry": {"rows": 3}}, "the geometry is none"),
         ({"dtype": "int64"}, "smashed data cannot be int64"),

@@ -1,4 +1,4 @@
-"""A mixer that admits a ServerApp, keeps the connection, and does not answer a call."""
+"""A mixer that admits a ServerApp, keeps the connection, and does not answer its calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Silent(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Answers some calls, and then none until it is released."""
 
     def __init__(self) -> None:
-        self.answers = 0
+        self.answers, self.ahead = 0, 0
+        self.kind: Any = "reply"
         self.released = threading.Event()
 
     def service(self, handler_call_details: Any) -> Any:
@@ -31,7 +32,7 @@ class Silent(grpc.GenericRpcHandler):  # type: ignore[misc]
     def serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         for number in range(1, self.answers + 1):
             next(requests)
-            yield encode(Frame("reply", number))
+            yield encode(Frame(self.kind, number + self.ahead))
         self.released.wait()
 
 
@@ -65,3 +66,15 @@ def test_a_silent_mixer_does_not_hold_the_run_forever(
                 stream.open({})
     finally:
         stream.close()
+
+
+@pytest.mark.parametrize(("kind", "ahead"), [("reply", 1), ("call", 0)])
+def test_what_answers_another_call_is_no_reply(
+    silent: tuple[Silent, str], kind: str, ahead: int
+) -> None:
+    handler, address = silent
+    handler.answers, handler.kind, handler.ahead = 1, kind, ahead
+    stream = MixerChannel(Dialled(address, tls=False, token=TOKEN), 5.0)
+    with pytest.raises(LinkError, match=f"sent a {kind} frame that answers no call"):
+        stream.open({})
+    stream.close()

@@ -48,6 +48,17 @@ def step(ledger: RoundLedger) -> None:
     ledger.charge(PLAN, Mixed(nothing, nothing, (Source(0, MEMBERS, 1.0),)))
 
 
+def test_epsilon_is_reported_at_the_delta_that_was_asked_for() -> None:
+    ledgers = RunLedgers()
+    said = []
+    for run, delta in (("one", 1e-3), ("another", 1e-9)):
+        ledger = RoundLedger(ledgers.of(run, "replace"), 1, delta, dict.fromkeys(CLIENTS, 0))
+        ledger.begin(dict.fromkeys(CLIENTS, DESCRIBED))
+        step(ledger)
+        said.append(ledger.finish(()).epsilon)
+    assert 0 < said[0] < said[1]
+
+
 def test_rounds_of_a_run_add_up_and_another_run_has_its_own() -> None:
     ledgers = RunLedgers()
     spent = []
@@ -63,6 +74,20 @@ def test_rounds_of_a_run_add_up_and_another_run_has_its_own() -> None:
     step(other)
     assert other.finish(()).epsilon == spent[0]  # of each pass the worst batch is charged
     assert other.finish(()).rounds == {1}
+
+
+def test_a_round_that_is_finished_is_not_charged_again_with_the_next() -> None:
+    def spent(*, finished: bool) -> float:
+        ledgers = RunLedgers()
+        first = begun(ledgers, "one")
+        step(first)
+        if finished:
+            first.finish(())
+        second = begun(ledgers, "one", 2)
+        step(second)
+        return second.finish(()).epsilon
+
+    assert spent(finished=True) < spent(finished=False)
 
 
 def test_what_is_in_no_mixture_costs_nothing() -> None:
