@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from flwr_splitmix.links import LinkError
+from flwr_splitmix.links import LinkError, MixerLink
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.mixer.handshake import asks_for_certificate
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL_KEY, TOKEN_KEY
@@ -148,6 +148,24 @@ def test_a_mixer_that_cannot_be_does_not_start(
 ) -> None:
     with pytest.raises(LinkError, match=said):
         start_mixer(**options)
+
+
+@pytest.mark.parametrize(
+    ("via", "options", "said"),
+    [
+        ("127.0.0.1:9444", {}, "in plaintext"),
+        ("mixer.example:9444", {}, "with TLS"),
+        ("mixer.example:9444", {"insecure": True}, "in plaintext"),
+    ],
+)
+def test_a_mixer_elsewhere_is_dialled_in_plaintext_only_if_it_is_told_so(
+    via: str, options: dict[str, Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = MixerLink(via, secret(tmp_path / "token", TOKEN), **options)
+    link.mixing = OPENING["mixing"]
+    with caplog.at_level(logging.INFO, "flwr.splitmix"):
+        link.open(None)
+    assert f"nodes dial {via}, {said}, " in caplog.messages[-1]
 
 
 def test_a_mixer_may_do_without_tls_anywhere_if_it_is_told_so(start_mixer: Start) -> None:

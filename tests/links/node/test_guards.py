@@ -253,6 +253,18 @@ def test_a_ratio_of_zero_sends_zeros_without_signs(node: Node, clip_norm: float)
     node.end()
 
 
+def test_a_run_without_a_name_is_that_of_flowers_number(node: Node) -> None:
+    weights = TOY.lower().state_dict()
+    others = {name: tensor + 1 for name, tensor in weights.items()}
+    node.begin(run="", arrays=weights)
+    node.end(finish=False)
+    with pytest.raises(ClientError, match="the server sends other weights within the run"):
+        node.begin(run="", arrays=others)
+    node.run_id = 2
+    node.begin(run="", arrays=others)
+    node.end(finish=False)
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e9])
 def test_weights_and_gradients_that_are_no_models_are_refused(node: Node, bad: float) -> None:
     weights = {name: t.clone() for name, t in TOY.lower().state_dict().items()}

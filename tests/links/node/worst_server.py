@@ -63,6 +63,7 @@ class Node:
         self.config = {"partition-id": 0, "state-dir": str(folder), **(config or {})}
         self.options: dict[str, Any] = {}
         self.lower: Any = None
+        self.run_id = 1
 
     def begin(
         self, ticket: Ticket = TICKET, arrays: dict[str, Tensor] | None = None, **changes: Any
@@ -70,7 +71,11 @@ class Node:
         """Start a process for a round and attach its client; return the client's description."""
         ticket = replace(ticket, **changes)
         context = Context(
-            run_id=1, node_id=9, node_config=self.config, state=RecordDict(), run_config={}
+            run_id=self.run_id,
+            node_id=9,
+            node_config=self.config,
+            state=RecordDict(),
+            run_config={},
         )
         self.ticket = ticket
         self.guards = NodeGuards(context, ticket)
