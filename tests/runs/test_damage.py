@@ -146,6 +146,22 @@ def test_mixtures_of_wrong_types_are_named_with_their_remedy(
     assert "; remove it; the report then shows no mixtures" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"round": -1}, {"round": True}, {"clients": [0, -1]}, {"clients": "01"}, {"again": [-1]}],
+    ids=str,
+)
+def test_beginnings_of_no_rounds_and_no_clients_are_damage(
+    wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    """What interrupted rounds have sent is counted by them."""
+    run = Run.create({}, name="x", home=tmp_path)
+    line = {"round": 1, "clients": [0, 1], "evaluates": False, "again": [], **wrong}
+    (run.path / "begun.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(RunError, match="line 1 holds other values than numbers of clients; restor"):
+        _ = run.begun
+
+
 def test_the_numbers_of_a_run_that_diverged_are_numbers_in_its_summary(tmp_path: Path) -> None:
     run = Run.create({"alpha": float("inf")}, name="x", home=tmp_path)
     assert run.config["alpha"] == float("inf")
