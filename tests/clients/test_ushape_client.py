@@ -256,6 +256,20 @@ def test_a_round_without_a_label_has_no_loss(
     ]
 
 
+@pytest.mark.parametrize(
+    ("learns", "accounts", "told"),
+    [("all", False, True), ("all", True, True), ("tail", False, True), ("tail", True, False)],
+)
+def test_only_a_tail_that_learns_alone_under_an_epsilon_has_no_loss(
+    learns: str, accounts: bool, told: bool
+) -> None:
+    hiding = Hiding()
+    hiding.accounts = accounts  # type: ignore[misc]
+    client = attached(TextToy(clients=1, hiding=lambda: hiding), learns=learns)
+    decode(client, encode(client))
+    assert ("train-loss" in client.release()[1]) is told
+
+
 def test_one_batch_has_one_answer() -> None:
     """400 answers for one batch were averages of as many draws of a perturbed gradient."""
     client = attached()

@@ -267,6 +267,12 @@ def test_who_lacks_what_most_say_is_left_out() -> None:
     assert seen.failures == {LIAR: "returned not all of the metrics that most clients did"}
 
 
+def test_a_number_that_is_none_does_not_take_the_mean_from_all() -> None:
+    losses = (1.0, 3.0, math.nan, math.inf)
+    replies = [reply_of({}, {"num-examples": 1, "train-loss": loss}) for loss in losses]
+    assert client_means(replies) == {"train-loss": 2.0}
+
+
 def test_most_clients_decide_what_is_averaged() -> None:
     replies = [reply_of({}, {"num-examples": 1, "train-loss": float(i)}) for i in range(3)]
     replies.append(reply_of({}, {"num-examples": 1, "own": 7.0}))
@@ -349,6 +355,20 @@ def test_arrays_that_are_none_cost_their_client_only(other: Array) -> None:
     clients = checked(reply_of(LIKE, TEN), reply_of({**LIKE, "a": other}, TEN))
     assert clients.alive == (0,)
     assert clients.failures[1].startswith("returned ")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        reply_of({name: LIKE[name] for name in ("a", "b")}, TEN),
+        reply_of({**LIKE, "more": np.zeros(2, np.float32)}, TEN),
+        reply_of({"a": LIKE["a"], "count": LIKE["count"], "c": LIKE["b"]}, TEN),
+    ],
+    ids=["fewer", "more", "others"],
+)
+def test_weights_of_other_names_cost_their_client_only(other: Message) -> None:
+    clients = checked(reply_of(LIKE, TEN), other)
+    assert clients.failures == {1: "returned other weights than it was given"}
 
 
 def test_counters_may_be_large_and_weights_may_not() -> None:

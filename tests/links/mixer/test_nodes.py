@@ -76,6 +76,14 @@ def test_a_node_that_describes_itself_oddly_is_left_out(
     odd.close()
 
 
+@pytest.mark.parametrize("gone", [None, "0", ["0"]])
+def test_who_is_gone_is_named_in_a_dictionary(
+    gone: object, plain: MixerServer, channel: MixerChannel
+) -> None:
+    channel.open(OPENING)
+    assert channel.ask("attach", {"gone": gone}) == {"waiting": [0, 1], "failures": {}}
+
+
 def test_an_option_that_the_nodes_sizes_do_not_allow_is_refused(
     plain: MixerServer, channel: MixerChannel
 ) -> None:
