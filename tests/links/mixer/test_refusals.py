@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,14 @@ def test_a_mixer_that_hides_nobody_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         maker(link)
+
+
+def test_the_mixer_is_asked_for_what_the_upper_segment_expects(link: MixerLink) -> None:
+    CutMixSL(replace(TOY, prefix=1).upper(), min_patches=1, link=link)
+    assert link.mixing is not None
+    assert link.mixing["geometry"] == {
+        "patches": TOY.patches, "width": TOY.width, "prefix": 1, "grid": list(TOY.grid),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [USplitSL, MixGuard])

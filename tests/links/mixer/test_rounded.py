@@ -17,7 +17,7 @@ from flwr_splitmix.mixers import Mixer, Mixup, Noisy, PatchCutMix
 from flwr_splitmix.mixers.elsewhere import check_adds_nothing, describe
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.mixing.process import MixerServer
-from flwr_splitmix.strategies import MixupSL
+from flwr_splitmix.strategies import CutMixSL, MixupSL
 from tests.links.fake_grid import FakeGrid, OneAtATime, toy_app
 from tests.links.mixer.nodes import FIRST, Nodes, wait_until_attached
 from tests.links.mixer.third_party import TOY, make, secret, start
@@ -88,6 +88,8 @@ def test_a_strategy_refuses_it_before_the_run(tmp_path: Path) -> None:
     link = MixerLink("127.0.0.1:9444", token, wire_dtype="int8")
     with pytest.raises(ValueError, match="set wire_dtype to 'keep'"):
         make("MixupSL", link)
+    with pytest.raises(ValueError, match="set wire_dtype to 'keep'"):  # prefix tokens are summed
+        CutMixSL(replace(TOY, prefix=1).upper(), min_patches=1, link=link)
     make("CutMixSL", link)
     make("MixupSL", MixerLink("127.0.0.1:9444", token, wire_dtype_down="int8"))
 
