@@ -258,13 +258,17 @@ def test_a_damaged_round_between_means_the_checkpoint_before(
     assert store.rounds() == [5, 6]
 
 
-def test_a_round_between_becomes_a_checkpoint_when_a_run_ends_early(tmp_path: Path) -> None:
+def test_a_round_between_becomes_a_checkpoint_when_a_run_ends_early(
+    tmp_path: Path, flushed: list[Path]
+) -> None:
     store = CheckpointStore(tmp_path)
     store.keep_between()
     for number in (5, 10):
         store.save(number, tensors(number), {})
-    store.save_between(12, tensors(12), {})
+    between = store.save_between(12, tensors(12), {})
+    assert between not in flushed
     store.keep_between()
+    assert between in flushed
     store.keep_between()
     assert store.rounds() == [10, 12]
     assert {file.name for file in tmp_path.iterdir()} == {

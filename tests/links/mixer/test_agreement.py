@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from flwr_splitmix.links import MixerLink, StreamLink
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.server.mixing.process import MixerServer
+from flwr_splitmix.strategies import CutMixSL
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.links.fake_grid import OnFakeGrid
 from tests.links.kept import results
@@ -89,6 +91,19 @@ def test_law_4_narrow_formats_round_as_without_a_third_party(
     start(make("CutMixSL", link_to(start_mixer(), run=run.id, **formats), run), grid, 2)
     grid.wait()
     check_same_results(results(direct, nodes), results(run, nodes))
+
+
+def test_the_gradients_of_large_mixtures_are_taken(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    """Other calls of a ServerApp have at most a megabyte."""
+    wide = replace(TOY, width=6000)
+    link = link_to(start_mixer())
+    strategy = CutMixSL(wide.upper(), min_patches=1, link=link, device="cpu", steps_per_round=2)
+    grid = grid_of(tmp_path, wide)
+    start(strategy, grid, 1, wide)
+    grid.wait()
+    assert strategy.rows[0]["steps"] == 2
 
 
 def test_who_is_left_over_is_not_asked(start_mixer: Start, link_to: LinkTo, tmp_path: Path) -> None:
