@@ -114,6 +114,17 @@ def test_a_wrapped_server_optimizer_that_steps_on_statistics_is_told_once(
     assert caplog.text.count(said) == told
 
 
+def test_a_wrapped_server_optimizer_of_a_model_without_statistics_is_not_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    aggregator = LowerAggregator(noisy(flower.FedAdam(**ANY_NODES)))
+    before, after = (ArrayRecord({"weight": Array(np.full(2, n, np.float32))}) for n in (1, 2))
+    content = RecordDict({"arrays": after, "metrics": MetricRecord({"num-examples": 1})})
+    (asked,) = aggregator.configure(1, before, ConfigRecord(), None, [1])
+    aggregator.aggregate(1, [Message(content, reply_to=asked)])
+    assert "takes its step on" not in caplog.text
+
+
 @pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
 def test_a_server_optimizer_makes_no_variance_negative(name: AggregatorName) -> None:
     """It took its step on BatchNorm's variances too, after which every output was NaN."""

@@ -147,7 +147,6 @@ def test_an_aggregator_that_asks_nobody_is_an_error() -> None:
         def configure_train(self, *arguments: Any) -> list[Message]:
             return []
 
-    with pytest.raises(AggregatorError, match="Silent asked no node to train in round 4"):
-        LowerAggregator(Silent()).configure(
-            4, ArrayRecord(), ConfigRecord(), cast(Grid, FakeGrid([1])), [1]
-        )
+    for grid in (cast(Grid, FakeGrid([1])), None):
+        with pytest.raises(AggregatorError, match="Silent asked no node to train in round 4"):
+            LowerAggregator(Silent()).configure(4, ArrayRecord(), ConfigRecord(), grid, [1])
