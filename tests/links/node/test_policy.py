@@ -152,8 +152,10 @@ def test_benchmark_data_leave_only_where_the_node_allows_it(
     node.end(finish=False)
 
 
-def test_a_node_that_allows_nothing_plain_takes_noise_only(tmp_path: Path) -> None:
-    node = Node(tmp_path, {"allow-plain": False})
+@pytest.mark.parametrize("by", ["node", "run"])
+def test_a_node_that_allows_nothing_plain_takes_noise_only(tmp_path: Path, by: str) -> None:
+    node = Node(tmp_path, {"allow-plain": by == "run"})
+    node.options = {"privacy": PrivacyBudget(allow_plain=by == "node")}
     node.begin()
     refused(node.step([FullShare().to_wire()]), "allow_plain = false")
     # Noise that hides nothing used to count as noise.
