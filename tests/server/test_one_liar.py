@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.links import StreamLink, directory
-from flwr_splitmix.links.link import Clients
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
-from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import Toy, sgd
 from tests.links.fake_grid import FakeGrid, OnFakeGrid, app_of, question
@@ -204,33 +199,6 @@ def test_it_is_said_once_a_run(caplog: pytest.LogCaptureFixture) -> None:
     assert len([r for r in caplog.records if "in averages it counts" in r.getMessage()]) == 1
 
 
-def test_means_of_what_clients_say_have_the_same_cap() -> None:
-    said = [{"num-examples": 10, "train-loss": 1.0} for _ in range(4)]
-    said += [{"num-examples": MANY, "train-loss": 0.0}]
-    assert client_means([reply_of({}, own) for own in said])["train-loss"] == pytest.approx(4 / 104)
-
-
-def test_who_says_that_it_has_no_examples_is_in_no_mean() -> None:
-    nothing = reply_of({}, {"num-examples": 0, "train-loss": 9.0})
-    assert client_means([nothing]) == {}
-    assert client_means([nothing, reply_of({}, {"num-examples": 2, "own": 1.0})]) == {"own": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("said", "largest"),
-    [
-        ([1.0, 2.0, 3.0], 3.0),
-        ([1.0, math.inf, 3.0], math.inf),
-        ([math.inf] * 3, math.inf),
-        ([1.0, math.nan, 3.0], math.inf),
-    ],
-    ids=str,
-)
-def test_an_epsilon_without_a_bound_is_the_largest(said: list[float], largest: float) -> None:
-    replies = [reply_of({}, {"num-examples": 1, "epsilon": own}) for own in said]
-    assert client_means(replies) == {"epsilon": largest}
-
-
 def test_a_client_whose_epsilon_is_infinite_stays_in_an_average() -> None:
     unbounded = liar(metrics=lambda metrics: {**metrics, "epsilon": math.inf})
     seen = fit(unbounded, replace(TOY, clients=1), rounds=1)
@@ -265,130 +233,6 @@ def test_who_lacks_what_most_say_is_left_out() -> None:
     less = liar(metrics=lambda metrics: {"num-examples": metrics["num-examples"]})
     seen = fit(less, rounds=1)
     assert seen.failures == {LIAR: "returned not all of the metrics that most clients did"}
-
-
-def test_a_number_that_is_none_does_not_take_the_mean_from_all() -> None:
-    losses = (1.0, 3.0, math.nan, math.inf)
-    replies = [reply_of({}, {"num-examples": 1, "train-loss": loss}) for loss in losses]
-    assert client_means(replies) == {"train-loss": 2.0}
-
-
-def test_most_clients_decide_what_is_averaged() -> None:
-    replies = [reply_of({}, {"num-examples": 1, "train-loss": float(i)}) for i in range(3)]
-    replies.append(reply_of({}, {"num-examples": 1, "own": 7.0}))
-    assert client_means(replies) == {"train-loss": 1.0}
-
-
-class Alone(Clients):
-    """Clients that have only replied."""
-
-    def _exchange(self, method: str, payloads: Any) -> Any:
-        raise AssertionError
-
-
-def reply_of(
-    arrays: dict[str, Any], metrics: dict[str, Any], names: Sequence[str] = ("arrays", "metrics")
-) -> Message:
-    record = {n: a if isinstance(a, Array) else Array(a) for n, a in arrays.items()}
-    content = RecordDict({names[0]: ArrayRecord(record), names[1]: MetricRecord(metrics)})
-    (asked,) = messages_to([1], RecordDict(), "train", in_run=False)
-    return Message(content, reply_to=asked)
-
-
-LIKE = {"a": np.zeros((2, 3), np.float32), "count": np.array(5), "b": np.ones(4, np.float32)}
-
-
-def checked(*replies: Message) -> Alone:
-    """Check the replies of clients that began with `LIKE` and have 10 examples each."""
-    clients = Alone(1, {c: {"num-examples": 10} for c in range(len(replies))}, {}, None)
-    clients.replies = list(replies)
-    record = ArrayRecord({name: Array(array) for name, array in LIKE.items()})
-    ReplyIntake(record).check(clients, record)
-    return clients
-
-
-TEN = {"num-examples": 10}
-
-
-def test_names_and_order_are_the_servers() -> None:
-    """Before: other names of the records, or another order, made an aggregator skip the round."""
-    turned = {name: LIKE[name] for name in reversed(LIKE)}
-    clients = checked(
-        reply_of(turned, {**TEN, "x": 1}, ["mine", "also mine"]),
-        reply_of(LIKE, {"x": 1, **TEN}),
-    )
-    assert clients.failures == {}
-    for reply in clients.replies:
-        assert list(reply.content.array_records) == ["arrays"]
-        assert list(reply.content.array_records["arrays"]) == list(LIKE)
-        assert list(reply.content.metric_records) == ["metrics"]
-    arrays, _ = flower.FedAvg(**ANY).aggregate_train(1, clients.replies)
-    assert arrays is not None
-
-
-def test_who_had_nothing_to_predict_stays_in_the_average() -> None:
-    told = {**TEN, "train-loss": 1.0}
-    clients = checked(reply_of(LIKE, told), reply_of(LIKE, told), reply_of(LIKE, TEN))
-    assert clients.failures == {}
-    assert len(clients.replies) == 3
-
-
-def lies_of_its_shape() -> Array:
-    honest = Array(np.zeros((7, 7), np.float32))
-    return Array(dtype="float32", shape=(2, 3), stype=honest.stype, data=honest.data)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lies_of_its_shape(),
-        Array(dtype="float32", shape=(2, 3), stype="numpy.ndarray", data=b"no array"),
-        Array(dtype="float32", shape=(2, 3), stype="other", data=b""),
-        Array(np.zeros((2, 3), np.complex64)),
-        Array(np.full((2, 3), "x")),
-        Array(np.zeros((3, 2), np.float32)),
-    ],
-    ids=["another shape than it says", "no array", "another kind", "complex", "text", "shape"],
-)
-def test_arrays_that_are_none_cost_their_client_only(other: Array) -> None:
-    """Before: a complex number, or bytes that are no array, ended the run with a traceback."""
-    clients = checked(reply_of(LIKE, TEN), reply_of({**LIKE, "a": other}, TEN))
-    assert clients.alive == (0,)
-    assert clients.failures[1].startswith("returned ")
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        reply_of({name: LIKE[name] for name in ("a", "b")}, TEN),
-        reply_of({**LIKE, "more": np.zeros(2, np.float32)}, TEN),
-        reply_of({"a": LIKE["a"], "count": LIKE["count"], "c": LIKE["b"]}, TEN),
-    ],
-    ids=["fewer", "more", "others"],
-)
-def test_weights_of_other_names_cost_their_client_only(other: Message) -> None:
-    clients = checked(reply_of(LIKE, TEN), other)
-    assert clients.failures == {1: "returned other weights than it was given"}
-
-
-def test_counters_may_be_large_and_weights_may_not() -> None:
-    large = {**LIKE, "count": np.array(2_000_000)}
-    hidden = {**LIKE, "a": np.full((2, 3), 2_000_000)}  # integers in the place of weights
-    clients = checked(reply_of(large, TEN), reply_of(hidden, TEN))
-    assert clients.failures == {1: "returned weights with numbers of another kind"}
-
-
-@pytest.mark.parametrize("dtype", [np.longdouble, np.float64, np.float16])
-def test_one_clients_width_of_numbers_is_not_everybodys(dtype: Any) -> None:
-    """A longdouble in one reply used to make an average that no node could read."""
-    odd = {name: value.astype(dtype) for name, value in LIKE.items() if value.dtype.kind == "f"}
-    clients = checked(reply_of({**LIKE, **odd}, TEN), reply_of(LIKE, TEN))
-    assert clients.failures == {}
-    for reply in clients.replies:
-        arrays = next(iter(reply.content.array_records.values()))
-        assert {name: array.numpy().dtype for name, array in arrays.items()} == {
-            name: value.dtype for name, value in LIKE.items()
-        }
 
 
 def test_the_run_is_as_long_as_others_make_it() -> None:

@@ -22,7 +22,7 @@ from flwr_splitmix.scoring.generation import GenerationScores
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.strategies import DPForwardSL, USplitFL, USplitSL
 from flwr_splitmix.testing.laws import TextToy
-from tests.server.test_one_liar import reply_of
+from tests.server.replies import reply_of
 
 TOY = TextToy(clients=2)
 

@@ -1,0 +1,167 @@
+"""UShapeClient: scores of whole test sets, and losses of what has a label to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
+from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.privacy.policy import NodePolicy
+from flwr_splitmix.strategies import USplitFL, USplitSL
+from flwr_splitmix.strategies.ushape import UShapeStrategy
+from flwr_splitmix.testing.laws import TextToy, sgd
+from tests.clients.ushape import ORDER, attached, decode, encode
+
+
+def test_scores_are_those_of_the_whole_test_set() -> None:
+    toy = TextToy(clients=1, tests=7, task="classification", dropout=0.0)
+    client = attached(toy)
+    for start, stop in ((0, 4), (4, 7)):
+        sent = client.run("encode_test", {"kind": "federated", "start": start, "stop": stop})
+        assert client.run("decode_test", {"outputs": sent["messages"]}) == {}
+    reply = client.run("score", {"kind": "federated"})
+    texts = TextBatch.of(toy.texts(10_000, 7).batch(range(7)), torch.device("cpu"))  # type: ignore[arg-type]
+    logits = client.tail(client.head(texts.ids, texts.mask), texts.mask)
+    assert reply["examples"] == 7
+    assert reply["scores"]["accuracy"] == pytest.approx(
+        float((logits.argmax(1) == texts.labels).double().mean())
+    )
+    loss = torch.nn.functional.cross_entropy(logits, texts.labels)
+    assert reply["scores"]["loss"] == pytest.approx(loss.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ([(0, 4), (0, 4)], "test texts 0 to 4; next is 4 of 7"),
+        ([(1, 2)], "test texts 1 to 2; next is 0 of 7"),
+        ([(0, 4), (5, 7)], "test texts 5 to 7; next is 4 of 7"),
+        ([(0, 8)], "test texts 0 to 8; next is 0 of 7"),
+        ([(0, 0)], "test texts 0 to 0; next is 0 of 7"),
+        ([(0, 4), "score"], "not scored its federated test data, or not all of it"),
+        ([(0, 5)], "asks for 5 test texts at once; this client sends at most 4, its batch size"),
+        ([(0, 4), (4, 7), "score", (0, 4)], "all 7 federated test texts were sent under this"),
+        ([(0, 4), (4, 7), "score", "score"], "not scored its federated test data"),
+    ],
+    ids=str,
+)
+def test_no_score_is_that_of_a_single_text(asked: Sequence[Any], sentence: str) -> None:
+    """A server that may choose the texts reads each one's label off its score."""
+    client = attached(TextToy(clients=1, tests=7, task="classification"))
+
+    def ask(what: Any) -> None:
+        if what == "score":
+            client.run("score", {"kind": "federated"})
+            return
+        place = {"kind": "federated", "start": what[0], "stop": what[1]}
+        sent = client.run("encode_test", place)
+        client.run("decode_test", {"outputs": sent["messages"]})
+
+    for what in asked[:-1]:
+        ask(what)
+    with pytest.raises(ClientError, match=sentence):
+        ask(asked[-1])
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["attached again", "another process"])
+def test_no_score_is_that_of_the_texts_since_an_interruption(tmp_path: Path, anew: bool) -> None:
+    """The texts of an earlier process counted as scored: the last one's score told its label."""
+    toy = TextToy(clients=1, tests=7, task="classification")
+    places = [{"kind": "federated", "start": a, "stop": b} for a, b in ((0, 4), (4, 7))]
+    (client,) = toy.clients_for()
+    client.govern(NodePolicy(), tmp_path, 0, "run")
+    client.attach(ORDER, None)
+    client.run("encode_test", places[0])
+    if anew:
+        (client,) = toy.clients_for()
+        client.govern(NodePolicy(), tmp_path, 0, "run")
+    client.attach(ORDER, None)
+    sent = client.run("encode_test", places[1])
+    client.run("decode_test", {"outputs": sent["messages"]})
+    with pytest.raises(ClientError, match="not scored its federated test data, or not all of it"):
+        client.run("score", {"kind": "federated"})
+
+
+def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None:
+    client = attached(TextToy(clients=1, tests=7, task="classification"))
+    client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    with pytest.raises(ClientError, match="test texts 4 to 7"):
+        client.run("encode_test", {"kind": "federated", "start": 4, "stop": 7})
+
+
+UNLABELLED = [-100] * 4
+
+
+@pytest.mark.parametrize("labels", [[UNLABELLED] * 2, [[5, -100, -100, -100]] * 2])
+def test_a_client_without_a_label_to_predict_is_refused(labels: list[list[int]]) -> None:
+    toy = TextToy(clients=1)
+    with pytest.raises(ClientError, match="none of 2 training texts has a label to predict"):
+        UShapeClient(toy.head(), toy.tail(), TextSet([[1, 2, 3, 4]] * 2, labels), device="cpu")
+
+
+def test_batches_without_a_label_do_not_count_in_the_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    toy = TextToy(clients=1, dropout=0.0)
+    text = [1, 2, 3, 4]
+    losses = []
+    for labels in ([text, UNLABELLED], [text, text]):
+        texts = TextSet([text] * 2, labels)
+        options: dict[str, Any] = {"optimizer": sgd(0.0), "device": "cpu"}
+        client = UShapeClient(toy.head(), toy.tail(), texts, batch_size=1, **options)
+        strategy = USplitSL(toy.server(), **options)
+        strategy.fit([client], 1)
+        losses.append(strategy.rows[0]["loss"])
+    assert losses[0] == pytest.approx(losses[1])
+    told = [r.getMessage() for r in caplog.records if "no label" in r.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("1 of 2 training texts has no label to predict (-100 marks")
+
+
+@pytest.mark.parametrize("kind", [USplitSL, USplitFL])
+@pytest.mark.parametrize("labelled", [0, 1])
+def test_a_round_without_a_label_has_no_loss(
+    kind: type[UShapeStrategy], labelled: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It had a loss of 0, which the mean over clients took in."""
+    toy = TextToy(clients=1, dropout=0.0)
+    text = [1, 2, 3, 4]
+    options: dict[str, Any] = {"optimizer": sgd(0.0), "device": "cpu"}
+    clients = [
+        UShapeClient(toy.head(), toy.tail(), TextSet(texts, labels), batch_size=1, **options)
+        for texts, labels in (
+            *[([text] * 100, [UNLABELLED] * 99 + [text])] * (2 - labelled),
+            *[([text], [text])] * labelled,
+        )
+    ]
+    strategy = kind(toy.server(), steps_per_round=1, **options)
+    result = strategy.fit(clients, 1)
+    (row,) = strategy.rows
+    assert row["clients_failed"] == 0
+    assert ("train-loss" in result.train_metrics_clientapp[1]) == bool(labelled)
+    assert (row["loss"] is None) == (not labelled)
+    told = [r.getMessage() for r in caplog.records if "round 1" in r.getMessage()]
+    assert told[: 2 - labelled] == [
+        f"client {index}: no text of round 1 had a label to predict, so it has no loss"
+        for index in range(2 - labelled)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("learns", "accounts", "told"),
+    [("all", False, True), ("all", True, True), ("tail", False, True), ("tail", True, False)],
+)
+def test_only_a_tail_that_learns_alone_under_an_epsilon_has_no_loss(
+    learns: str, accounts: bool, told: bool
+) -> None:
+    hiding = Hiding()
+    hiding.accounts = accounts  # type: ignore[misc]
+    client = attached(TextToy(clients=1, hiding=lambda: hiding), learns=learns)
+    decode(client, encode(client))
+    assert ("train-loss" in client.release()[1]) is told
