@@ -84,7 +84,7 @@ def test_a_head_of_which_only_a_part_is_frozen_learns_from_texts() -> None:
     client.head.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
     client.attach(ORDER, None)
     hiding.charge("train", np.arange(2))
-    assert "what a text did to the head" in str(hiding.statement())
+    assert "what a record did to the head" in str(hiding.statement())
 
 
 def test_scores_of_private_texts_are_not_covered_whoever_spends_most() -> None:
