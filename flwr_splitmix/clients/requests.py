@@ -25,6 +25,9 @@ LARGEST = 1e6
 No model has values far beyond it, and finite numbers that are would overflow in the other's part.
 """
 
+LARGEST_SIGMA = LARGEST / 10
+"""Largest standard deviation of noise: with a larger one, many a number is beyond `LARGEST`."""
+
 
 def largest(name: str) -> float:
     """Return the largest number that weights or buffers of this name may have.

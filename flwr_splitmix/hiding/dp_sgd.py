@@ -135,7 +135,7 @@ class DPSGD(Hiding):
             if layer := unsupported(both):
                 raise ValueError(
                     f"DP-SGD needs a gradient for each text, which Opacus does not compute for "
-                    f"{layer}; take another model, or adapters (lora-rank)"
+                    f"{layer}; take another model, or language adapters (lora-rank)"
                 )
             for name, part in both.named_modules():
                 if isinstance(part, nn.Embedding):
@@ -223,7 +223,7 @@ class DPSGD(Hiding):
                 raise ValueError(
                     "DP-SGD needs a gradient for each text, but weights of shape "
                     f"{tuple(parameter.shape)} are used outside of their own layer, so that theirs "
-                    "would be without noise; take another model, or adapters (lora-rank)"
+                    "would be without noise; take another model, or language adapters (lora-rank)"
                 )
         for parameter in learned:
             if not isinstance(parameter.grad_sample, Tensor) or (
@@ -232,7 +232,7 @@ class DPSGD(Hiding):
                 raise ValueError(
                     "DP-SGD needs a gradient for each text, but a layer with weights of shape "
                     f"{tuple(parameter.shape)} does not keep texts apart; take another model, or "
-                    "adapters (lora-rank)"
+                    "language adapters (lora-rank)"
                 )
         if not learned:
             return

@@ -49,7 +49,7 @@ class Directory:
         self._left_out: dict[int, str] = {}
         self._silent: set[int] = set()
         self._parts: dict[int, int] = {}
-        self._told_parts = ""
+        self._told_parts: set[int] = set()
         self._late: Mail | None = None
 
     def update(self, grid: Grid, min_nodes: int, timeout: float) -> dict[int, int]:
@@ -162,17 +162,17 @@ class Directory:
         return answers
 
     def _warn_of_parts(self, known: Mapping[int, int]) -> None:
-        """Warn, once for the same nodes, if they do not agree on the number of partitions."""
+        """Warn, once for the same numbers, of nodes that differ in the number of partitions."""
         clients_of: dict[int, list[int]] = {}
         for client, node in sorted(known.items()):
             if node in self._parts:
                 clients_of.setdefault(self._parts[node], []).append(client)
-        said = ", ".join(
-            f"{parts} ({counted(len(own), 'node')}, such as that of client {own[0]})"
-            for parts, own in sorted(clients_of.items())
-        )
-        if len(clients_of) > 1 and said != self._told_parts:
-            self._told_parts = said
+        if len(clients_of) > 1 and clients_of.keys() - self._told_parts:
+            self._told_parts |= clients_of.keys()
+            said = ", ".join(
+                f"{parts} ({counted(len(own), 'node')}, such as that of client {own[0]})"
+                for parts, own in sorted(clients_of.items())
+            )
             log.warning(
                 "SuperNodes have different num-partitions: %s. Parts of a common data set overlap "
                 "then: an example may belong to two clients, and the epsilon of one does not cover "

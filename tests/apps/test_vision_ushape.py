@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from torch import nn
 from flwr_splitmix import Run
 from flwr_splitmix.apps.project import open_project
 from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision import ushape
 from flwr_splitmix.apps.vision.check import check
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
-from flwr_splitmix.clients import ClientError
 from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.segments import split_vision_parts
@@ -49,6 +50,10 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"strategy": "USplitSL", "evaluation": "central"}, ["'central'", "USplitSL", "'benchmark'"]),
     ({"strategy": "SnDSL"}, ["strategy is 'SnDSL'; it is for language models, in apps/language"]),
     ({"strategy": "DPForwardSL", "epsilon": 0.0}, ["epsilon is 0.0", "greater than or equal to"]),
+    (
+        {"strategy": "DPForwardSL", "clip_norm": 1e6},
+        ["clip-norm is 1e+06, epsilon 8 and releases 1", "at most 100000", "a smaller clip-norm"],
+    ),
     ({"strategy": "NaiveMixSL", "lam": 0.0}, ["lam is 0.0", "greater than or equal to 0.001"]),
     # What cannot be cut.
     ({"model": "resnet18"}, ["model is 'resnet18'", "cannot be cut in three", "or a strategy of"]),
@@ -86,9 +91,27 @@ def test_what_the_u_shape_does_not_have_is_named_with_a_remedy(
 
 
 def test_no_epsilon_is_promised_for_a_head_across_the_batch() -> None:
-    with pytest.raises(ClientError, match=r"the head has BatchNorm.* no epsilon"):
+    with pytest.raises(ConfigError, match=r"run-config: strategy is .*has BatchNorm.* no epsilon"):
         everything(strategy="DPForwardSL", model=BATCH_NORM)
     everything(strategy="NoPeekSL", model=BATCH_NORM)
+
+
+def test_a_model_without_a_gradient_for_each_image_is_refused_before_the_run() -> None:
+    """Only a step shows it; every client was left out in round 1."""
+    cait = {"model": "cait_xxs24_224", "head_layers": 0}
+    with pytest.raises(ConfigError, match=r"'cait_xxs24_224' cannot be .*: DP-SGD .*or US"):
+        everything(strategy="DPSGDSL", **cait)
+    everything(strategy="DPForwardSL", **cait)
+
+
+def test_a_server_needs_no_device_of_its_clients() -> None:
+    everything(client_device="cuda")
+
+
+def test_options_of_dp_sgd_are_read_without_opacus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by an export, on a machine that does not train."""
+    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    assert read(strategy="DPSGDSL").noise_multiplier == 1.0
 
 
 @pytest.mark.parametrize("name", IMAGE_USHAPE)

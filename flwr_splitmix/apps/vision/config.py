@@ -12,7 +12,7 @@ from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNega
 from flwr_splitmix.apps.vision.third_party import check_third_party, mixer_link
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE, check_ushape
 from flwr_splitmix.clients import PrivacyBudget
-from flwr_splitmix.clients.requests import LARGEST
+from flwr_splitmix.clients.requests import LARGEST, LARGEST_SIGMA
 from flwr_splitmix.cutting import edge_of
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.dp_forward import Sensitivity
@@ -40,8 +40,7 @@ MEANS_NONE = {"alpha": math.inf, "ratio": 0.0}
 GAPS = {"clip": "clip 'none'", "sigma_s": "sigma-s 0.0", "sigma_y": "sigma-y 0.0"}
 """Settings of the noise for which there is no epsilon, as keys and values."""
 
-Sigma = Annotated[float, Field(ge=0, le=LARGEST / 10)]
-"""A standard deviation of noise; with a larger one, many a number is beyond what servers accept."""
+Sigma = Annotated[float, Field(ge=0, le=LARGEST_SIGMA)]
 
 
 class VisionConfig(AppConfig):

@@ -16,7 +16,7 @@ from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of
 from flwr_splitmix.apps.vision.model import buildable
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
-from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.clients.client import Order
 from flwr_splitmix.clients.local_inference import score_locally
 from flwr_splitmix.data import ImageDataset
@@ -229,15 +229,30 @@ def initial_arrays(config: VisionConfig) -> ArrayRecord:
 
 
 def try_client(config: VisionConfig) -> None:
-    """Raise what a client's first round would raise, such as layers for which DP-SGD is not made.
+    """Take a client's first step with two images, on the CPU.
 
     Raises
     ------
-    ClientError, ValueError
-        Raised by the client and its hiding.
+    ConfigError
+        If the model cannot be trained by the strategy, such as by DP-SGD.
     """
     order = Order(0, config.seed, 1, config.num_server_rounds, averaged=config.averages)
-    _client_of(config, images_of(config).train).attach(order, None)
+    size = min(config.batch_size, 2)
+    client = _client_of(config, images_of(config).train, device="cpu", batch_size=size)
+    trunk, begun = parts_of(config).trunk, {"number": 0, "progress": 0.0, "gradient": None}
+    try:
+        client.attach(order, None)
+        sent = client.run("encode", begun)
+        messages = [message.detach().requires_grad_() for message in sent["messages"]]
+        outputs = [trunk(message, sent["mask"]) for message in messages]
+        answer = client.run("decode", {"number": 0, "outputs": outputs})
+        gradients = torch.autograd.grad(outputs, messages, answer["gradients"])
+        client.run("encode", {**begun, "gradient": gradients, "last": True})
+    except (ClientError, ValueError) as error:
+        raise ConfigError(
+            f"run-config: strategy is {config.strategy!r}, but model {config.model!r} cannot be "
+            f"trained by it: {error}; take such a model, or USplitSL"
+        ) from error
 
 
 def central_evaluation(config: VisionConfig, strategy: UShapeStrategy) -> EvaluateFn:

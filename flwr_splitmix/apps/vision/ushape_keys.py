@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flwr_splitmix.clients.requests import LARGEST_SIGMA
+from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.links.frames.wire import level_bits
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 
@@ -46,4 +48,16 @@ def check_ushape(config: VisionConfig) -> None:
             f"wire-dtype is {config.wire_dtype!r}, but clients of {config.strategy} send "
             "gradients, too; allowed with it are 'int8' and wider formats"
         )
-    config.hiding()  # rejects wrong options itself
+    if issubclass(IMAGE_USHAPE[config.strategy].hiding, DPForward):
+        _check_forward(config)
+
+
+def _check_forward(config: VisionConfig) -> None:
+    sigma = DPForward(**config.own_options()).sigma
+    if sigma > LARGEST_SIGMA:
+        raise ValueError(
+            f"clip-norm is {config.clip_norm:g}, epsilon {config.epsilon:g} and releases "
+            f"{config.releases}, which needs noise of standard deviation {sigma:.3g}, and servers "
+            f"refuse such numbers; allowed is at most {LARGEST_SIGMA:g}: take a smaller clip-norm, "
+            "a larger epsilon or fewer releases"
+        )

@@ -300,3 +300,9 @@ def test_images_of_another_shape_are_refused_with_both_shapes() -> None:
 def test_lenet5_takes_images_of_other_sizes(size: int) -> None:
     lower, upper = split_vision_model("lenet5", image_size=size, cell=1)
     assert upper(lower(torch.randn(2, 1, size, size))).shape == (2, 10)
+
+
+def test_a_size_that_a_model_cannot_compute_is_told() -> None:
+    """MViTv2 looks relative positions up beyond its tables, which was an IndexError."""
+    with pytest.raises(ValueError, match="does not compute images of 72 x 72 pixels: index"):
+        split_vision_model("mvitv2_tiny", image_size=72)
