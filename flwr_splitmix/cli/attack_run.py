@@ -59,7 +59,8 @@ class Assumptions(StrEnum):
 def list_attacks() -> None:
     """List all attacks: what each guesses, and what its adversary must have.
 
-    Attacks on images work on recorded runs, attacks on texts on all runs of the language app.
+    Attacks on images work on recorded runs and on all runs of the vision app in the U shape,
+    attacks on texts on all runs of the language app.
     """
     from flwr_splitmix.attacks.catalogue import image_attacks, text_attacks
     from flwr_splitmix.extras import MissingExtraError, needed_for
@@ -198,7 +199,7 @@ def run(
     else:
         title = f"{attack} by {view.value} on {method} ({opened.id}{stopped(result)})"
         console().print(measures_table(title, measures))
-    _keep(opened, result, rows, recorded=_sends_labels(opened))
+    _keep(opened, result, rows, recorded=_has_l_shape(opened))
 
 
 def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded: bool) -> None:
@@ -239,8 +240,11 @@ def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded
         ) from error
 
 
-def _sends_labels(opened: Run) -> bool:
-    """Return whether a run has the L shape, of which the recorded steps are attacked."""
+def _has_l_shape(opened: Run) -> bool:
+    """Return whether a run has the L shape, also taken for that of an unknown strategy.
+
+    Of such runs recorded images are attacked.
+    """
     from flwr_splitmix.methods import BY_NAME
 
     name = str(opened.config.get("strategy"))
@@ -248,7 +252,7 @@ def _sends_labels(opened: Run) -> bool:
 
 
 def _learns_from_texts(opened: Run) -> bool:
-    return not _sends_labels(opened) and "image-size" not in opened.config
+    return not _has_l_shape(opened) and "image-size" not in opened.config
 
 
 def _check_of_texts(view: Adversaries, assume: Sequence[str], repeats: int) -> None:
