@@ -155,7 +155,7 @@ def test_the_remedy_is_what_can_be_given_to_the_adversary(splitmix: Splitmix, ho
     run = run_of(home, "CutMixSL").id
     for attack, view, said in (
         ("membership", "eavesdropper", ": --assume upper"),
-        ("separate", "sum only", "there is nothing to take apart"),  # a lower segment is no help
+        ("separate", "sum only", "only such are taken apart"),  # a lower segment is no help
     ):
         result = splitmix(
             "attack", "run", run, "--attack", attack, "--view", view, "--victims", "8"

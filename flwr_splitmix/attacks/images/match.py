@@ -18,8 +18,9 @@ from flwr_splitmix.seeding import torch_seed
 ITERATIONS = {"smoke": 300, "cpu": 2_000, "paper": 100_000}
 
 BATCH = 256
-"""Images per batch, of one client's releases together; each is matched on its own, so this
-affects only time."""
+"""Images per batch, of one client's releases together. Each is matched on its own, so this affects
+only time, unless clients mix the images of a batch (NaiveMixSL): then neighbours are matched
+together, and the last image of a release with a wrong one."""
 
 
 class Match(Attack):

@@ -52,7 +52,8 @@ def require_mixtures(view: View) -> None:
     if k < 2 or all(r.client is not None or r.owners is not None for r in view.releases):
         raise NotApplicable(
             f"the view of the adversary {view.adversary!r} on {view.knowledge.method} has no "
-            "mixture whose parts it does not know anyway, so there is nothing to take apart"
+            "mixture of several clients' images whose parts it does not know anyway, and only such "
+            "are taken apart"
         )
     if k > MOST_MEMBERS:
         raise NotApplicable(f"mixtures of {k} are not taken apart; at most {MOST_MEMBERS} are")

@@ -159,7 +159,7 @@ def test_two_images_come_out_of_one_mixture(bench: Bench) -> None:
     first, second = (guess.values[start::1] for start in (0, 8))
     assert guess.where[:8] == guess.where[8:16]
     assert not torch.allclose(first[:8], second[:8], atol=1e-2)
-    with pytest.raises(NotApplicable, match="nothing to take apart"):
+    with pytest.raises(NotApplicable, match="only such are taken apart"):
         Separate().fit(bench.view(PatchCutMix(2), "server"), bench.public)
 
 
