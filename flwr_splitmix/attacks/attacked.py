@@ -45,6 +45,8 @@ class Attacked:
         Results of the run: "accuracy", "uplink_bytes", ...
     spare
         Further images, which no client trained on, for attackers.
+    remark
+        What a reader of scores must know of the truth; "" for nothing.
     """
 
     knowledge: Knowledge
@@ -52,6 +54,7 @@ class Attacked:
     vault: Vault
     summary: Mapping[str, Any]
     spare: ImageDataset | None = None
+    remark: str = ""
 
     def known_to(
         self, adversary: Adversary, assume: Collection[Assumption] = (), member: int = 0
@@ -156,16 +159,20 @@ class Attacked:
         If lower segments are not averaged, the first client's is used.
         """
         known = self.knowledge
-        lower = known.lowers
-        if isinstance(lower, Mapping):
-            lower = lower[min(lower)]
-        assert lower is not None
+        lower = self._classifying_lower()
         assert known.upper is not None
         device = next((p.device for p in known.upper.parameters()), torch.device("cpu"))
         inputs = known.normalise(images.to(device))
         with torch.no_grad():
             logits: Tensor = known.upper.eval()(lower.eval()(inputs))
         return logits.cpu()
+
+    def _classifying_lower(self) -> nn.Module:
+        lower = self.knowledge.lowers
+        if isinstance(lower, Mapping):
+            lower = lower[min(lower)]
+        assert lower is not None
+        return lower
 
     def public(self, number: int, seed: int = 0) -> Pictures:
         """Return images that are not victims: spare ones, then the second half of those held out.

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import Result
@@ -14,8 +15,10 @@ from typer.testing import CliRunner
 
 from flwr_splitmix.apps.vision.attacked import attacked_run
 from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages
+from flwr_splitmix.apps.vision.data import client_images
 from flwr_splitmix.cli import app
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.recording import write_facts
 from tests.apps.ushape_fit import Fitted, fit
 
 TRAINED: dict[str, Any] = {
@@ -42,11 +45,23 @@ def averaged(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
     return fit(tmp_path_factory.mktemp("averaged"), **TRAINED, strategy="USplitFL")
 
 
+@pytest.fixture(scope="module")
+def naive(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
+    """Clients mix the images of their own batches."""
+    values = {**TRAINED, "steps_per_round": 1}
+    return fit(tmp_path_factory.mktemp("naive"), **values, strategy="NaiveMixSL")
+
+
 def test_an_averaged_head_is_read(averaged: Fitted) -> None:
     """Nothing is recorded: images are released again."""
     error = measured(attack(averaged, "--attack", "linear", "--victims", "100"))["MSE"]
     assert error["method"] == "USplitFL"
     assert error["value"] < 0.5 * error["floor"]
+
+
+def test_a_head_is_simulated(averaged: Fitted) -> None:
+    error = measured(attack(averaged, "--attack", "simulate", "--victims", "25"))["MSE"]
+    assert 0 < error["value"] < 1
 
 
 def test_labels_are_read_from_returned_gradients(averaged: Fitted) -> None:
@@ -75,14 +90,19 @@ def test_the_server_has_no_head_that_is_not_averaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--attack", "linear", "--view", "upper only"), "in the U shape nothing is mixed"),
+        (
+            ("--attack", "linear", "--view", "upper only"),
+            "in the U shape no images of several clients are mixed",
+        ),
         (("--attack", "linear", "--assume", "upper"), "'lower', the head, can be assumed"),
         (("--attack", "membership"), "labels"),
         (("--attack", "sip"), "there is no attack 'sip' on images"),
+        (("--attack", "separate"), "no mixture of several clients' images"),
+        (("--attack", "attribute"), "no mixture of several clients' images"),
     ],
 )
-def test_what_is_not_there_is_said(averaged: Fitted, arguments: tuple[str, ...], said: str) -> None:
-    refused = attack(averaged, *arguments)
+def test_what_is_not_there_is_said(naive: Fitted, arguments: tuple[str, ...], said: str) -> None:
+    refused = attack(naive, *arguments)
     assert refused.exit_code == 1
     assert said in " ".join(refused.output.split())
 
@@ -133,7 +153,33 @@ def test_messages_have_the_noise_of_the_method(tmp_path: Path) -> None:
     assert float(noise.std()) == pytest.approx(hiding.sigma, rel=0.05)
 
 
-def test_each_client_trained_on_its_own_images(tmp_path: Path) -> None:
-    done = fit(tmp_path, **{**TRAINED, "steps_per_round": 1}, strategy="NaiveMixSL")
-    attacked, _ = case_of(done.run)
+def test_each_client_trained_on_its_own_images(naive: Fitted) -> None:
+    attacked, _ = case_of(naive.run)
     assert set(attacked.vault.data) == {0, 1}
+
+
+def test_an_image_is_classified_without_its_neighbours(naive: Fitted) -> None:
+    attacked, case = case_of(naive.run)
+    images = case.truth.pictures.images[:4].float()
+    together = attacked.classify(images)
+    torch.testing.assert_close(together[:1], attacked.classify(images[:1]))
+    client, inputs_of = naive.clients[0], attacked.knowledge.normalise(images)
+    with torch.no_grad():
+        answers = naive.strategy.trunk.module.eval()(client.head.eval()(inputs_of))
+        torch.testing.assert_close(together, client.tail.eval()(answers))
+
+
+def test_a_number_of_clients_that_was_not_recorded_is_said(tmp_path: Path) -> None:
+    done = fit(tmp_path, **{**TRAINED, "steps_per_round": 1}, strategy="USplitFL")
+    reads = ("--attack", "linear", "--victims", "10")
+    assert "note: the images are taken as divided among 2 clients" in attack(done, *reads).stderr
+    write_facts(done.run, {"clients": 4})
+    assert "divided among" not in attack(done, *reads).stderr
+    own, _ = client_images(done.config, 1, 4)
+    attacked, _ = case_of(done.run)
+    assert np.array_equal(attacked.vault.data[1].labels, own.labels)
+
+
+def test_the_help_says_which_runs_are_attacked() -> None:
+    shown = CliRunner().invoke(app, ["attack", "list", "--help"])
+    assert "on all runs of the vision app in the U shape" in " ".join(shown.output.split())

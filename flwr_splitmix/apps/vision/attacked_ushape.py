@@ -35,7 +35,9 @@ from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
 from flwr_splitmix.runs.recording import has_facts, read_facts
 from flwr_splitmix.segments import SPLITS, VisionParts
+from flwr_splitmix.segments.vision.split_model import VisionHead
 from flwr_splitmix.storage import under
+from flwr_splitmix.words import counted
 
 CPU = torch.device("cpu")
 
@@ -98,8 +100,8 @@ class AttackedImages(Attacked):
         """
         if adversary not in ("server", "eavesdropper"):
             raise ValueError(
-                f"the adversary is {adversary!r}, but in the U shape nothing is mixed; there are "
-                "'server' and 'eavesdropper'"
+                f"the adversary is {adversary!r}, but in the U shape no images of several clients "
+                "are mixed; there are 'server' and 'eavesdropper'"
             )
         if "upper" in options.get("assume", ()):
             raise ValueError(
@@ -112,6 +114,12 @@ class AttackedImages(Attacked):
             for release, origin in zip(made.view.releases, made.truth.origins, strict=True)
         ]
         return Case(replace(made.view, releases=releases), made.truth)
+
+    def _classifying_lower(self) -> nn.Module:
+        """Return the head alone: the method's hiding may mix each image with the next one."""
+        ends = super()._classifying_lower()
+        assert isinstance(ends, Ends)
+        return ends.head
 
     def _received(self, release: Release, origin: Origin, truth: Truth) -> Release:
         """Take the label out, which stays with the client, and add the returned gradient."""
@@ -127,8 +135,8 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
     """Return a run in the U shape at its newest checkpoint.
 
     The clients' images follow from the run's configuration and the number of clients. Of a run
-    that was not recorded it is taken from those that finished a round: if others never did, images
-    may be another client's.
+    that was not recorded it is taken from those that finished a round; `remark` says so, as images
+    may be another client's if others never did.
 
     Raises
     ------
@@ -165,7 +173,8 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         averaged=config.averages,
         upper=nn.Sequential(parts.trunk, first.tail),
     )
-    clients = int(read_facts(run)["clients"]) if has_facts(run) else finished[-1] + 1
+    recorded = int(read_facts(run)["clients"]) if has_facts(run) else None
+    clients = recorded or finished[-1] + 1
     data = {client: client_images(config, client, clients)[0] for client in own or finished}
     summary = {
         "accuracy": (run.summary or {}).get("top1"),
@@ -173,7 +182,17 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
     }
     vault = Vault(data, images.test, config.batch_size, config.seed)
-    return AttackedImages(known, MemoryTrace(), vault, summary, trunk=parts.trunk.eval())
+    trunk = parts.trunk.eval()
+    remark = "" if recorded else _guessed(clients)
+    return AttackedImages(known, MemoryTrace(), vault, summary, remark=remark, trunk=trunk)
+
+
+def _guessed(clients: int) -> str:
+    return (
+        f"the images are taken as divided among {counted(clients, 'client')}, the fewest that fit "
+        "those that finished a round: the run did not record the number; if it was larger, images "
+        "are taken for a client's that are another's; a run with record-attacks=true records it"
+    )
 
 
 def _with_state(run: Run, kept: Checkpoint, finished: Collection[int]) -> list[int]:
@@ -205,4 +224,6 @@ def _fresh(
 ) -> Ends:
     """Make a head with fresh weights, as a lower segment; nobody asks for its tail."""
     made_by, arguments = call
-    return Ends(config, SPLITS[made_by](**arguments, seed=seed).lower, nn.Identity(), width)
+    lower = SPLITS[made_by](**arguments, seed=seed).lower
+    head = VisionHead([*lower.named_children()], lower.input_shape, lower.geometry)
+    return Ends(config, head, nn.Identity(), width)
