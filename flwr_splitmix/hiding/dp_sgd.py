@@ -134,7 +134,7 @@ class DPSGD(Hiding):
             both = nn.ModuleDict({"head": side.head, "tail": side.tail})
             if layer := unsupported(both):
                 raise ValueError(
-                    f"DP-SGD needs a gradient for each text, which Opacus does not compute for "
+                    f"DP-SGD needs a gradient for each example, which Opacus does not compute for "
                     f"{layer}; take another model, or language adapters (lora-rank)"
                 )
             for name, part in both.named_modules():
@@ -165,9 +165,9 @@ class DPSGD(Hiding):
         learns = any(p.requires_grad for p in module.parameters(recurse=False))
         if learns and isinstance(seen, Tensor) and len(seen) != self._texts:
             raise ValueError(
-                f"DP-SGD needs a gradient for each text, but {name} ({type(module).__name__}) is "
-                f"called with {counted(len(seen), 'row')} for {counted(self._texts, 'text')}; take "
-                "another model"
+                f"DP-SGD needs a gradient for each example, but {name} ({type(module).__name__}) "
+                f"is called with {counted(len(seen), 'row')} for "
+                f"{counted(self._texts, 'example')}; take another model"
             )
 
     def charge(self, kind: str, records: np.ndarray) -> None:
@@ -221,7 +221,7 @@ class DPSGD(Hiding):
                 and parameter.grad.any()
             ):
                 raise ValueError(
-                    "DP-SGD needs a gradient for each text, but weights of shape "
+                    "DP-SGD needs a gradient for each example, but weights of shape "
                     f"{tuple(parameter.shape)} are used outside of their own layer, so that theirs "
                     "would be without noise; take another model, or language adapters (lora-rank)"
                 )
@@ -230,9 +230,9 @@ class DPSGD(Hiding):
                 len(parameter.grad_sample) != self._texts
             ):
                 raise ValueError(
-                    "DP-SGD needs a gradient for each text, but a layer with weights of shape "
-                    f"{tuple(parameter.shape)} does not keep texts apart; take another model, or "
-                    "language adapters (lora-rank)"
+                    "DP-SGD needs a gradient for each example, but a layer with weights of shape "
+                    f"{tuple(parameter.shape)} does not keep examples apart; take another model, "
+                    "or language adapters (lora-rank)"
                 )
         if not learned:
             return

@@ -128,7 +128,7 @@ def test_a_layer_that_is_called_once_for_all_texts_is_refused(family: str, froze
     client.segments.train()
     ids = torch.tensor([[2, 3], [6, 7], [9, 2]])
     with pytest.raises(
-        ValueError, match=r"head\.stack\.layers\.0\.attention.* with 1 row for 3 texts"
+        ValueError, match=r"head\.stack\.layers\.0\.attention.* with 1 row for 3 examples"
     ):
         client.obfuscate(TextBatch(ids, torch.ones_like(ids), torch.tensor([0, 2, 1])))
 
@@ -163,7 +163,7 @@ def test_a_layer_that_does_not_keep_texts_apart_is_named() -> None:
     hiding: Any = client.hiding
     hiding._texts = 3
     hiding._gradients.trained()[0].grad_sample = torch.zeros(12, 23, 5)
-    with pytest.raises(ValueError, match=r"weights of shape \(23, 5\) does not keep texts apart"):
+    with pytest.raises(ValueError, match=r"of shape \(23, 5\) does not keep examples apart"):
         hiding.before_update()
 
 

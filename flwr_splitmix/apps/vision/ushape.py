@@ -251,7 +251,7 @@ def try_client(config: VisionConfig) -> None:
     except (ClientError, ValueError) as error:
         raise ConfigError(
             f"run-config: strategy is {config.strategy!r}, but model {config.model!r} cannot be "
-            f"trained by it: {error}; take such a model, or USplitSL"
+            f"trained by it, as by USplitSL: {error}"
         ) from error
 
 
