@@ -104,6 +104,15 @@ def test_a_model_without_a_gradient_for_each_image_is_refused_before_the_run() -
     everything(strategy="DPForwardSL", **cait)
 
 
+def test_a_trial_leaves_the_run_its_model() -> None:
+    """The trunk's BatchNorm had measured two images before the first round."""
+    config = read(strategy="USplitSL", model=BATCH_NORM)
+    before = {name: t.clone() for name, t in ushape.parts_of(config).trunk.state_dict().items()}
+    ushape.try_client(config)
+    after = ushape.parts_of(config).trunk.state_dict()
+    assert [name for name, tensor in before.items() if not torch.equal(tensor, after[name])] == []
+
+
 def test_a_server_needs_no_device_of_its_clients() -> None:
     everything(client_device="cuda")
 

@@ -239,7 +239,8 @@ def try_client(config: VisionConfig) -> None:
     order = Order(0, config.seed, 1, config.num_server_rounds, averaged=config.averages)
     size = min(config.batch_size, 2)
     client = _client_of(config, images_of(config).train, device="cpu", batch_size=size)
-    trunk, begun = parts_of(config).trunk, {"number": 0, "progress": 0.0, "gradient": None}
+    trunk = copy.deepcopy(parts_of(config).trunk)  # BatchNorm would keep what it measures
+    begun = {"number": 0, "progress": 0.0, "gradient": None}
     try:
         client.attach(order, None)
         sent = client.run("encode", begun)
