@@ -11,12 +11,11 @@ import torch
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.model import small_model
 from flwr_splitmix.apps.report import Advice
+from flwr_splitmix.apps.ushape_advice import costs_of_pair
 from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
 from flwr_splitmix.segments.advice import (
-    CutCosts,
     Setting,
     measure_flops,
-    predict,
     prefix_sums,
     rest,
     setting_here,
@@ -27,9 +26,6 @@ from flwr_splitmix.segments.language.costs import layer_costs, open_skeleton
 
 CALIBRATED = ("MixGuard", "SnDSL")
 """Strategies whose clients also send public texts."""
-
-EXCHANGES = 2
-"""Round trips per step of the U shape."""
 
 _PROBE = 256  # side of the square matrices that measure a device's speed
 
@@ -81,24 +77,17 @@ def advise(
             trunk = rest(below[layers + 1 - tail], below[head + 1])
             client = _without_double(rest(whole, trunk), parts)
             cuts.append(
-                CutCosts(
-                    cut_at=f"head-layers={head} tail-layers={tail}",
-                    client_parameters=client.parameters,
-                    client_memory_bytes=_learning(config, client).memory(config.batch_size),
-                    client_macs=round(config.batch_size * client.training_macs),
+                costs_of_pair(
+                    setting,
+                    (head, tail),
+                    client,
+                    trunk,
+                    chosen=(config.head_layers, config.tail_layers),
+                    memory_bytes=_learning(config, client).memory(config.batch_size),
+                    batch=config.batch_size,
+                    mixtures=clients * messages_of(config),
                     uplink_bytes=up,
                     downlink_bytes=down,
-                    step_s=predict(
-                        setting,
-                        client,
-                        trunk,
-                        batch=config.batch_size,
-                        mixtures=clients * messages_of(config),
-                        uplink_bytes=up,
-                        downlink_bytes=down,
-                        exchanges=EXCHANGES,
-                    ),
-                    default=(head, tail) == (config.head_layers, config.tail_layers),
                 )
             )
     return Advice(

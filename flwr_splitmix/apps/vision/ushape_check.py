@@ -8,18 +8,16 @@ import torch
 
 from flwr_splitmix.apps.findings import remark_memory
 from flwr_splitmix.apps.report import Advice, Report
+from flwr_splitmix.apps.ushape_advice import EXCHANGES, costs_of_pair
 from flwr_splitmix.apps.ushape_noise import Charges, remark_spending
 from flwr_splitmix.apps.vision.advice import setting_of
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
 from flwr_splitmix.apps.vision.ushape import make_strategy, open_model, parts_of, try_client
 from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
-from flwr_splitmix.segments.advice import CutCosts, Setting, predict, prefix_sums, rest
+from flwr_splitmix.segments.advice import Setting, prefix_sums, rest
 from flwr_splitmix.segments.costs import measure_stages
 from flwr_splitmix.server.participants import size_of_draw
-
-EXCHANGES = 2
-"""Round trips per step."""
 
 
 def check_model(config: VisionConfig, report: Report) -> None:
@@ -100,24 +98,17 @@ def advise(config: VisionConfig, nodes: int, given: Mapping[str, float]) -> Advi
             trunk = rest(below[model.cuts[names[layers - tail]]], below[model.cuts[names[head]]])
             client = rest(whole, trunk)
             cuts.append(
-                CutCosts(
-                    cut_at=f"head-layers={head} tail-layers={tail}",
-                    client_parameters=client.parameters,
-                    client_memory_bytes=client.memory(config.batch_size),
-                    client_macs=round(config.batch_size * client.training_macs),
+                costs_of_pair(
+                    setting,
+                    (head, tail),
+                    client,
+                    trunk,
+                    chosen=(config.head_layers, config.tail_layers),
+                    memory_bytes=client.memory(config.batch_size),
+                    batch=config.batch_size,
+                    mixtures=_clients(config, nodes),
                     uplink_bytes=up,
                     downlink_bytes=down,
-                    step_s=predict(
-                        setting,
-                        client,
-                        trunk,
-                        batch=config.batch_size,
-                        mixtures=_clients(config, nodes),
-                        uplink_bytes=up,
-                        downlink_bytes=down,
-                        exchanges=EXCHANGES,
-                    ),
-                    default=(head, tail) == (config.head_layers, config.tail_layers),
                 )
             )
     measured = [name for name in Setting.__annotations__ if name not in given]
