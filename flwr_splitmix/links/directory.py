@@ -157,8 +157,8 @@ class Directory:
             else:
                 answers[node] = client
                 self.simulated[node] = bool(record.get("simulated"))
-                if type(record.get("partitions")) is int:
-                    self._parts[node] = int(str(record["partitions"]))
+                if type(parts := record.get("partitions")) is int:
+                    self._parts[node] = parts
         return answers
 
     def _warn_of_parts(self, known: Mapping[int, int]) -> None:

@@ -191,5 +191,6 @@ def _largest(upload: Upload, shares: Sequence[Share | None]) -> float:
         # What another share makes of smashed data is not known here.
         if tensor is not None and tensor.numel() and share is not None and share.family is not None:
             scale = share.lam if share.family == "mixup" else 1.0
-            values.append(float(tensor.detach().abs().amax()) / scale if scale else 0.0)
+            low, high = map(float, tensor.detach().aminmax())
+            values.append(max(-low, high) / scale if scale else 0.0)
     return max(values)

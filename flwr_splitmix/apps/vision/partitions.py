@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from itertools import chain
+from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -27,7 +28,7 @@ MOST_ASKED = 3
 """Most nodes that are asked."""
 
 
-def partitions_of(node: Mapping[str, object]) -> int:
+def partitions_of(node: Mapping[str, Any]) -> int:
     """Return the number of partitions in a node's configuration.
 
     Raises
@@ -40,7 +41,7 @@ def partitions_of(node: Mapping[str, object]) -> int:
             "a SuperNode has no num-partitions, by which the images are divided; give it one with "
             "--node-config, the same for all"
         )
-    return int(str(node["num-partitions"]))
+    return int(node["num-partitions"])
 
 
 def answer_partitions(message: Message, context: Context) -> Message:
