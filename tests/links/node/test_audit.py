@@ -18,11 +18,6 @@ from tests.links.node.test_round import TOY, run
 from tests.links.node.worst_server import TICKET, Node, noisy, refused
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path / "node", {"max-epsilon": 1.0})
-
-
 def test_the_audit_log_holds_shapes_and_no_number_of_the_data(node: Node) -> None:
     node.begin(TICKET)
     reply = node.step([noisy()], number=3).reply

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,12 +12,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import FullShare, InputShare, PatchShare, WeightedShare
-from tests.links.node.worst_server import TICKET, TOY, L, N, Node, noisy, refused
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path / "node", {"max-epsilon": 1.0})
+from tests.links.node.worst_server import TOY, L, N, Node, noisy, refused
 
 
 @pytest.mark.parametrize("plan", [[], [None], [None, None]])
@@ -202,36 +194,6 @@ def test_no_error_tells_the_largest_label_of_a_batch(node: Node, classes: int) -
     node.end(finish=False)
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
-def test_attempts_that_the_ledger_holds_are_not_charged_again(tmp_path: Path, lost: bool) -> None:
-    """The file has them, unless it is younger; each was charged twice, and in full."""
-    node = Node(tmp_path / "node", {"max-epsilon": 100.0})
-    share = noisy(WeightedShare(lam=0.5), clamp_labels=False)
-    node.begin()
-    for number in range(2):
-        assert node.step([share], number).reply
-    once = node.slope()
-    node.end(finish=False)
-    if lost:
-        (node.folder / "privacy-ledger-0.jsonl").unlink()
-    # Its state is that before the lost round, so a later round repeats the same batches.
-    node.begin(server_round=2, attempt=1)
-    for number in range(2):
-        assert node.step([share], number).reply
-    full = 4 * once  # whatever the masks were: of half of everything the cost is a quarter
-    assert node.slope() == pytest.approx(full + once if lost else 2 * once)
-    node.end()
-    # The next batch is another: the file has no attempt at it.
-    node.begin(server_round=3, state_round=2, attempt=1)
-    assert node.step([share]).reply
-    assert node.slope() == pytest.approx(full + once)
-
-
-def test_an_attempt_below_zero_is_no_refund(node: Node) -> None:
-    with pytest.raises(ClientError, match="the server's ticket has attempt -1"):
-        node.begin(attempt=-1)
-
-
 @pytest.mark.parametrize("clip_norm", [1.0, 1e-60])
 def test_a_ratio_of_zero_sends_zeros_without_signs(node: Node, clip_norm: float) -> None:
     """Their signs were those of the smashed data and, after some repeats, the labels; epsilon 0."""
@@ -251,18 +213,6 @@ def test_a_ratio_of_zero_sends_zeros_without_signs(node: Node, clip_norm: float)
         assert not tensor.signbit().any()
     assert node.client.epsilon == 0
     node.end()
-
-
-def test_a_run_without_a_name_is_that_of_flowers_number(node: Node) -> None:
-    weights = TOY.lower().state_dict()
-    others = {name: tensor + 1 for name, tensor in weights.items()}
-    node.begin(run="", arrays=weights)
-    node.end(finish=False)
-    with pytest.raises(ClientError, match="the server sends other weights within the run"):
-        node.begin(run="", arrays=others)
-    node.run_id = 2
-    node.begin(run="", arrays=others)
-    node.end(finish=False)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e9])
@@ -296,65 +246,6 @@ def test_large_weights_and_gradients_are_refused_as_integers_too(node: Node) -> 
     node.end()
 
 
-def test_an_epsilon_never_falls_whatever_round_or_run_the_server_names(node: Node) -> None:
-    """`state_round=0`, or another run's id, used to get the same batch again at no new epsilon."""
-    node.config["max-epsilon"] = 4.0
-    spent: list[float] = []
-    for changes in ({}, {"state_round": 0}, {"run": "another"}, {"run": "third"}, {}):
-        node.begin(**changes)
-        assert node.client.epsilon == pytest.approx(spent[-1] if spent else 0.0)
-        assert node.step([noisy()]).reply
-        spent.append(node.client.epsilon or 0.0)
-        node.end(finish=False)
-    assert (np.diff(spent) > 0).all()
-
-
-def test_over_all_runs_a_node_stops_at_its_limit(node: Node) -> None:
-    sent = 0
-    for run in range(40):
-        node.begin(run=f"run-{run}")
-        outcome = node.step([noisy()])
-        assert outcome.reply is not None
-        sent += "smashed" in outcome.reply
-        assert (node.client.epsilon or 0.0) <= 1.0
-        node.end(finish=False)
-    assert 0 < sent < 40
-
-
-def test_what_cannot_be_charged_on_the_disk_does_not_leave(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a full disk, rounds 2 to 4 used to send the same batch at an unchanged epsilon."""
-    node.begin()
-    assert node.step([noisy()]).reply
-    before = node.client.epsilon
-    monkeypatch.setattr(os, "write", _no_space)
-    refused(node.step([noisy()], 1), "audit log cannot be written (No space left on device)")
-    monkeypatch.undo()
-    assert node.client.epsilon == before
-    node.end(finish=False)
-
-
-def test_what_the_ledger_cannot_take_does_not_leave(node: Node) -> None:
-    node.begin()
-    assert node.step([noisy()]).reply
-    ledger = node.folder / "privacy-ledger-0.jsonl"
-    ledger.unlink()
-    ledger.mkdir()
-    refused(node.step([noisy()], 1), "privacy ledger cannot be written (Is a directory)")
-    node.end(finish=False)
-
-
-def _no_space(*arguments: Any) -> int:
-    raise OSError(28, "No space left on device")
-
-
-def test_without_a_place_for_the_ledger_nothing_leaves(tmp_path: Path) -> None:
-    node = Node(tmp_path, {"max-epsilon": 1.0, "state-dir": ""})
-    with pytest.raises(LinkError, match="the node has no state-dir"):
-        node.begin()
-
-
 def test_a_ticket_for_another_client_is_refused(node: Node) -> None:
     with pytest.raises(LinkError, match=r"is for client 1, and this node.s partition-id is 0"):
         node.begin(client=1)
@@ -384,23 +275,3 @@ def test_nothing_costs_a_client_more_than_its_own_sizes(
         arguments = {"number": 0, "progress": 0.0, "gradient": None, **arguments}
     refused(node.ask(method, **arguments), why)
     node.end(finish=False)
-
-
-@pytest.mark.parametrize("client", [False, 0.0, -0.0])
-def test_an_index_of_another_type_gets_no_ledger_of_its_own(node: Node, client: Any) -> None:
-    """False, 0.0 and -0.0 instead of 0 gave a server the whole budget once more each."""
-    with pytest.raises(LinkError, match="the server's ticket is for client"):
-        node.begin(client=client)
-    assert not list(node.folder.glob("*"))
-
-
-def test_a_run_without_noise_stays_in_the_ledger_of_a_node(tmp_path: Path) -> None:
-    """The next run began at 0, and "in all runs together" did not hold."""
-    plain = Node(tmp_path / "node", {})
-    plain.begin(replace(TICKET, run="plain"))
-    assert plain.step([FullShare().to_wire()]).reply is not None
-    plain.end()
-    limited = Node(tmp_path / "node", {"max-epsilon": 8.0})
-    limited.begin(replace(TICKET, run="noisy"))
-    assert limited.step([noisy()]).reply == {"budget-spent": True}
-    limited.end()
