@@ -27,8 +27,8 @@ from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
 from flwr_splitmix.attacks.texts.key_search import KeySearch, search
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextRelease, TextView
-from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.data.texts.public import load_public_texts
+from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.data.texts.tokens import open_tokenizer
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions

@@ -14,7 +14,7 @@ from flwr_splitmix.clients.naive_mix_client import NaiveMixClient
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.split_client import SplitClient
 from flwr_splitmix.clients.ushape_client import UShapeClient
-from flwr_splitmix.data.texts.batch import TextSet
+from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import Sent
 
 __all__ = [

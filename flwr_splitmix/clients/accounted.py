@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments.across_batch import mixing_layers
@@ -43,16 +43,16 @@ def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) ->
 
 
 def check_apart(
-    hiding: Hiding, head: nn.Module, tail: nn.Module, texts: TextBatch, *, again: bool
+    hiding: Hiding, head: nn.Module, tail: nn.Module, batch: MaskedBatch, *, again: bool
 ) -> bool:
-    """Refuse a head or tail on which an epsilon rests and that does not keep a batch's texts apart.
+    """Refuse a head or tail on which an epsilon rests and that mixes a batch's examples.
 
     No epsilon covers the lengths of texts, so masks stay as they are in the trial.
 
     Parameters
     ----------
-    texts
-        As many of the client's as are in a training batch, on its device.
+    batch
+        As many of the client's examples as are in a training batch, on its device.
     again
         Whether trials with these were complete before; these have only the current weights.
 
@@ -63,13 +63,13 @@ def check_apart(
     Raises
     ------
     ClientError
-        If the names of its layers, or a trial on these texts, show that it does not.
+        If the names of its layers, or a trial on these examples, show that it does.
     """
     known = True
     for part in hiding.apart:
         segment = head if part == "head" else tail
-        inputs = texts.ids if part == "head" else _states_like(head, texts)
-        layer = mixing_layers(segment, inputs, texts.mask, renewed=not again)
+        inputs = batch.inputs if part == "head" else _states_like(head, batch)
+        layer = mixing_layers(segment, inputs, batch.mask, renewed=not again)
         known &= layer is not None
         if layer:
             raise ClientError(
@@ -79,7 +79,7 @@ def check_apart(
     return known
 
 
-def _states_like(head: nn.Module, texts: TextBatch) -> Tensor:
+def _states_like(head: nn.Module, batch: MaskedBatch) -> Tensor:
     """Draw hidden states (b, T, d); the head's own may be all alike, by weights of the server."""
-    with torch.no_grad(), torch_seed(texts.ids.device, 0):
-        return torch.randn_like(head(texts.ids, texts.mask))
+    with torch.no_grad(), torch_seed(batch.inputs.device, 0):
+        return torch.randn_like(head(batch.inputs, batch.mask))

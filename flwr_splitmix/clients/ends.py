@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.first_weights import digest_of
 from flwr_splitmix.clients.lower import check_fits, without_bfloat16
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.schedule import (
     OptimizerFactory,
     Schedule,
@@ -47,7 +47,7 @@ class Ends:
         self.optimizer = ScheduledOptimizer(self.segments, optimizer, schedule)
         self._digest = ""
 
-    def width(self, batch: TextBatch) -> int:
+    def width(self, batch: MaskedBatch) -> int:
         """Return the width d of the head's hidden states for these texts.
 
         Raises
@@ -57,7 +57,7 @@ class Ends:
         """
         head = self.segments["head"].eval()
         with torch.no_grad():  # what a head caches may need a graph
-            hidden: Tensor = head(batch.ids, batch.mask)
+            hidden: Tensor = head(batch.inputs, batch.mask)
         if hidden.dim() != 3:
             raise ClientError(
                 f"a head must return (batch, tokens, width), this one {tuple(hidden.shape)}"

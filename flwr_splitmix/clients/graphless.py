@@ -13,7 +13,7 @@ from flwr_splitmix.clients.client import Client, ClientError, exchange
 from flwr_splitmix.clients.hooks import checked_hidden, checked_logits, checked_sent
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import TextEvaluation
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.words import counted
@@ -44,14 +44,14 @@ class GraphlessExchanges(Client):
         return (p for p in self.segments.parameters() if p.requires_grad)
 
     @abstractmethod
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Turn texts into messages to send."""
 
     @abstractmethod
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Turn the trunk's outputs into its hidden states of the texts."""
 
-    def _obfuscated(self, batch: TextBatch) -> Sent:
+    def _obfuscated(self, batch: MaskedBatch) -> Sent:
         return checked_sent(self.obfuscate(batch))
 
     @exchange
@@ -134,7 +134,7 @@ class GraphlessExchanges(Client):
         with torch.no_grad():
             return self._send_test(self._evaluation.begin(kind, start, stop))
 
-    def _send_test(self, batch: TextBatch) -> dict[str, Any]:
+    def _send_test(self, batch: MaskedBatch) -> dict[str, Any]:
         self.hiding.charge(*self._evaluation.going)
         self._evaluation.awaiting = self._obfuscated(batch)
         return self._evaluation.awaiting.outgoing()
@@ -152,7 +152,7 @@ class GraphlessExchanges(Client):
         with torch.no_grad():
             here = [output.to(self.device) for output in outputs]
             hidden = checked_hidden(self.recover(here, sent), self.hiding.side.width)
-            logits = checked_logits(self.hiding.logits(hidden, sent), len(sent.batch.ids))
+            logits = checked_logits(self.hiding.logits(hidden, sent), len(sent.batch.inputs))
             following = self._evaluation.add(logits, sent.batch)
             self._evaluation.awaiting = None
             return {} if following is None else self._send_test(following)

@@ -11,7 +11,7 @@ from torch import nn
 from flwr_splitmix.clients.evaluation_sets import evaluation_set
 from flwr_splitmix.clients.ushape_client import UShapeClient
 from flwr_splitmix.data.batches import fetch
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 
 
 @torch.no_grad()
@@ -42,8 +42,8 @@ def score_locally(
     examples = len(data)  # type: ignore[arg-type]
     for start in range(0, examples, size):
         example = fetch(data, np.arange(start, min(start + size, examples)))
-        batch: TextBatch | None = scores.begin(TextBatch.of(example, client.device))
+        batch: MaskedBatch | None = scores.begin(MaskedBatch.of(example, client.device))
         while batch is not None:
-            hidden = trunk(client.head(batch.ids, batch.mask), batch.mask)
+            hidden = trunk(client.head(batch.inputs, batch.mask), batch.mask)
             batch = scores.add(client.tail(hidden, batch.mask), batch)
     return scores.result()

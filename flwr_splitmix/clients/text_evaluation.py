@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.evaluation_sets import evaluation_set
 from flwr_splitmix.data.batches import Example, fetch
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.privacy.journal import JournalError, SharedJournal, read_journal, reason_of
 from flwr_splitmix.scoring.texts import Scores, TextScores
@@ -153,7 +153,7 @@ class TextEvaluation:
         self._scores: dict[str, TextScores] = {}
         self._current: TextScores | None = None
 
-    def begin(self, kind: str, start: int, stop: int) -> TextBatch:
+    def begin(self, kind: str, start: int, stop: int) -> MaskedBatch:
         """Return the first batch to send for test texts `start` to `stop`.
 
         Raises
@@ -164,7 +164,7 @@ class TextEvaluation:
         with nullcontext() if self._kept is None else self._kept.held():
             return self._begin(kind, start, stop)
 
-    def _begin(self, kind: str, start: int, stop: int) -> TextBatch:
+    def _begin(self, kind: str, start: int, stop: int) -> MaskedBatch:
         data = evaluation_set(self.tests, kind)
         size, following = len(data), self.sent_up_to.get(kind, 0)  # type: ignore[arg-type]
         if self._kept is not None:
@@ -191,10 +191,10 @@ class TextEvaluation:
             self._scores[kind] = self.scores()
         self._current = self._scores[kind]
         self.going = kind, np.arange(start, stop)
-        batch = TextBatch.of(fetch(data, self.going[1]), self.device)
+        batch = MaskedBatch.of(fetch(data, self.going[1]), self.device)
         return self._current.begin(batch)
 
-    def add(self, logits: torch.Tensor, batch: TextBatch) -> TextBatch | None:
+    def add(self, logits: torch.Tensor, batch: MaskedBatch) -> MaskedBatch | None:
         """Score a batch's logits and return the next batch to send, None if its texts are done."""
         assert self._current is not None
         return self._current.add(logits, batch)

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Example
-from flwr_splitmix.data.texts.batch import IGNORED, TextSet
+from flwr_splitmix.data.texts.text_set import IGNORED, TextSet
 from flwr_splitmix.scoring.texts import scored
 from flwr_splitmix.words import counted
 

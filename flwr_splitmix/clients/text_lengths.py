@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Example
-from flwr_splitmix.data.texts.batch import TextSet
+from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.words import counted
 

@@ -30,7 +30,7 @@ from flwr_splitmix.clients.text_labels import check_labelled
 from flwr_splitmix.clients.text_lengths import check_lengths
 from flwr_splitmix.clients.vocabulary import check_vocabulary
 from flwr_splitmix.data.batches import Batches, Example
-from flwr_splitmix.data.texts.batch import TextBatch, holds_ids
+from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
@@ -203,8 +203,8 @@ class UShapeClient(GraphlessExchanges):
                 own=dict(self.segments.named_parameters()),
             )
             self.ends.load(arrays)
-        first = self._first_texts(1)
-        if self.hiding.texts_only and not holds_ids(first.ids):
+        first = self._first_batch(1)
+        if self.hiding.texts_only and not holds_ids(first.inputs):
             raise ClientError(
                 f"{type(self.hiding).__name__} hides texts, by their tokens, and this client's "
                 "inputs are no token ids: for images and the like take NaiveMix, NoPeek, DPForward "
@@ -212,7 +212,7 @@ class UShapeClient(GraphlessExchanges):
             )
         width = self.ends.width(first)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
-            batch = self._first_texts(self.batches.size)
+            batch = self._first_batch(self.batches.size)
             self._looked = check_apart(self.hiding, self.head, self.tail, batch, again=self._looked)
         self.hiding.attach(
             ClientSide(
@@ -227,7 +227,7 @@ class UShapeClient(GraphlessExchanges):
                 attempt=order.attempt,
                 averaged=order.averaged,
                 returns=self.learns == "all",
-                padded=holds_ids(first.ids),
+                padded=holds_ids(first.inputs),
             )
         )
         self._due, self._calibrated = self.hiding.calibration_steps, 0
@@ -240,8 +240,8 @@ class UShapeClient(GraphlessExchanges):
             **describe_tests(self.tests),
         }
 
-    def _first_texts(self, number: int) -> TextBatch:
-        return TextBatch.of(self._first_examples(self.batches, number), self.device)
+    def _first_batch(self, number: int) -> MaskedBatch:
+        return MaskedBatch.of(self._first_examples(self.batches, number), self.device)
 
     @property
     def epsilon(self) -> float | None:
@@ -250,7 +250,7 @@ class UShapeClient(GraphlessExchanges):
 
     # What a subclass may override.
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Turn texts, private or public, into messages to send."""
         return self.hiding.obfuscate(batch)
 
@@ -317,7 +317,7 @@ class UShapeClient(GraphlessExchanges):
         self.segments.train()
         self.ends.optimizer.zero_grad()
         self.hiding.charge("train", self.batches.indices)
-        self._sent = self._obfuscated(TextBatch.of(example, self.device))
+        self._sent = self._obfuscated(MaskedBatch.of(example, self.device))
         self._progress, self._decoded = progress, False
         return self._sent.outgoing() | public
 

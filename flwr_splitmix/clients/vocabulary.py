@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Example
-from flwr_splitmix.data.texts.batch import TextSet
+from flwr_splitmix.data.texts.text_set import TextSet
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients import ClientError, exchange
 from flwr_splitmix.data.batches import Example, fetch
-from flwr_splitmix.data.texts.batch import NOTHING, TextBatch
+from flwr_splitmix.data.masked_batch import NOTHING, MaskedBatch
 from flwr_splitmix.experiments.baselines import WholeClient
 from flwr_splitmix.scoring.texts import ClassScores, Scores, text_loss
 
@@ -76,9 +76,9 @@ class WholeTextClient(WholeClient):
         with torch.inference_mode():
             for start in range(0, size, step):
                 example = fetch(data, np.arange(start, min(start + step, size)))
-                batch: TextBatch | None = scores.begin(TextBatch.of(example, self.device))
+                batch: MaskedBatch | None = scores.begin(MaskedBatch.of(example, self.device))
                 while batch is not None:
-                    ids = batch.ids.masked_fill(batch.mask == 0, NOTHING)
+                    ids = batch.inputs.masked_fill(batch.mask == 0, NOTHING)
                     batch = scores.add(self._logits(ids), batch)
         means = scores.result()
         right = size * means.pop("accuracy")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Batches, Example
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.correction import Correction
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.storage import under
@@ -80,14 +80,14 @@ class Calibrating(Hiding):
         due = self.refine_every > 0 and step % self.refine_every == 0
         return due and self.correction is not None
 
-    def public_batch(self) -> TextBatch | None:
+    def public_batch(self) -> MaskedBatch | None:
         """Draw the next public texts; None without a network."""
         if self.correction is None:
             return None
         side = self.side
         batches = Batches(self.learns_on, side.batch_size, drawn=self._drawn)
         self._drawn += 1
-        return TextBatch.of(batches.next_batch(side.seed, side.client), side.device)
+        return MaskedBatch.of(batches.next_batch(side.seed, side.client), side.device)
 
     def note(self, step: int | None, errors: tuple[float, float]) -> None:
         """Note a step on public texts: its number, None alongside training, and relative errors.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.text_ledger import TextLedger
 from flwr_splitmix.privacy.analytic import gaussian_sigma
@@ -127,9 +127,9 @@ class DPForward(Hiding):
         )
         self.ledger.charge(kind, records, self.shift, attempt=self.side.attempt, outside=outside)
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Clip each text's hidden states and add noise; places without a token are pure noise."""
-        hidden: Tensor = self.side.head(batch.ids, batch.mask)
+        hidden: Tensor = self.side.head(batch.inputs, batch.mask)
         exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
         # Not a product: values after a text's end may be NaN.
         exact = torch.where(batch.mask.unsqueeze(-1) != 0, exact, 0.0)

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.extras import as_logged_before, needed_for
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.text_ledger import TextLedger
@@ -175,11 +176,11 @@ class DPSGD(Hiding):
         if kind == "train":
             self._records = records
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Send hidden states unchanged; in training, track each text's part in them."""
         if torch.is_grad_enabled():
             self._gradients.forget()
-            self._texts = len(batch.ids)
+            self._texts = len(batch.inputs)
         return super().obfuscate(batch)
 
     @property

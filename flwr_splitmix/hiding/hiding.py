@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Example, check_map_style, fetch
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.words import with_article
 
@@ -92,7 +92,7 @@ class Sent:
 
     messages: list[Tensor]
     mask: Tensor
-    batch: TextBatch
+    batch: MaskedBatch
     local: Tensor | None = field(default=None, init=False)
     penalty: Tensor | None = field(default=None, init=False)
 
@@ -221,9 +221,9 @@ class Hiding:
             int64 (b,): indices of the client's texts of that kind.
         """
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Turn texts into messages to send; here the head's hidden states unchanged."""
-        return Sent([self.side.head(batch.ids, batch.mask)], batch.mask, batch)
+        return Sent([self.side.head(batch.inputs, batch.mask)], batch.mask, batch)
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Turn the trunk's outputs, (b, T, d) of each message, into its hidden states of the texts.
@@ -284,7 +284,7 @@ class Hiding:
         """Return whether training step `step` (from 1, over all rounds) sends public texts."""
         return False
 
-    def public_batch(self) -> TextBatch | None:
+    def public_batch(self) -> MaskedBatch | None:
         """Draw the next batch of public texts; None if there are none."""
         return None
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.hiding import Hiding, Sent
 from flwr_splitmix.scoring.texts import text_loss
 
@@ -36,9 +36,9 @@ class NaiveMix(Hiding):
         super().__init__()
         self.lam = lam
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Mix each text's hidden states with the next one's; the mask covers both."""
-        hidden = self.side.head(batch.ids, batch.mask)
+        hidden = self.side.head(batch.inputs, batch.mask)
         # After its end, a text contributes nothing to the mixture.
         hidden = hidden * batch.mask.unsqueeze(-1).to(hidden.dtype)
         mixed = self.lam * hidden + (1 - self.lam) * hidden.roll(-1, 0)

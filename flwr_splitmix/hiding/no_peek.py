@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.data.texts.batch import TextBatch, holds_ids
+from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 
 MOST_TOKENS = 1024
@@ -56,7 +56,7 @@ class NoPeek(Hiding):
         super().attach(side)
         self._seen.clear()
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Send the hidden states unchanged; in training, attach the penalty.
 
         Raises
@@ -67,14 +67,14 @@ class NoPeek(Hiding):
         sent = super().obfuscate(batch)
         hidden = sent.messages[0]
         if torch.is_grad_enabled() and hidden.requires_grad:
-            of_tokens = holds_ids(batch.ids)
-            x, y = self._of_tokens(batch, hidden) if of_tokens else (batch.ids, hidden)
+            of_tokens = holds_ids(batch.inputs)
+            x, y = self._of_tokens(batch, hidden) if of_tokens else (batch.inputs, hidden)
             correlation = distance_correlation(x.flatten(1), y.flatten(1))
             sent.penalty = self.dcor_weight * correlation
             self._seen.append(correlation.detach())
         return sent
 
-    def _of_tokens(self, batch: TextBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def _of_tokens(self, batch: MaskedBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return embeddings (n, e) and hidden states (n, d) of tokens, n <= `MOST_TOKENS`."""
         embeddings = (part for part in self.side.head.modules() if isinstance(part, nn.Embedding))
         words = next(embeddings, None)  # of tokens, which precedes that of positions
@@ -85,7 +85,7 @@ class NoPeek(Hiding):
             order = torch.randperm(len(chosen), device="cpu")[:MOST_TOKENS]
             chosen = chosen[order.to(chosen.device)]
         with torch.no_grad():
-            embedded = words(batch.ids.flatten()[chosen])
+            embedded = words(batch.inputs.flatten()[chosen])
         return embedded, hidden.flatten(0, 1)[chosen]
 
     def metrics(self) -> dict[str, float]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.scoring.answers import bleu, exact_match, meteor, rouge_l
 from flwr_splitmix.scoring.texts import TextScores
 
@@ -80,12 +81,12 @@ class GenerationScores(TextScores):
         self.right: list[str] = []
         self._answers: list[_Answer] = []
 
-    def begin(self, batch: TextBatch) -> TextBatch:
+    def begin(self, batch: MaskedBatch) -> MaskedBatch:
         """Return what to send first: prompts with their right answers."""
         self._answers = []
         return batch
 
-    def add(self, logits: Tensor, batch: TextBatch) -> TextBatch | None:
+    def add(self, logits: Tensor, batch: MaskedBatch) -> MaskedBatch | None:
         """Score the right answers the first time, then add the next token to each answer.
 
         Returns
@@ -94,7 +95,7 @@ class GenerationScores(TextScores):
         """
         if not self._answers:
             super().add(logits, batch)
-            self._answers = [self._of(*row) for row in zip(batch.ids, batch.labels, strict=True)]
+            self._answers = [self._of(*row) for row in zip(batch.inputs, batch.labels, strict=True)]
         for answer, row in zip(self._answers, logits, strict=True):
             if not answer.ended:
                 # The logits after a prompt do not depend on the right answer that follows it.
@@ -106,7 +107,7 @@ class GenerationScores(TextScores):
                     self.right.append(self.decode(answer.right).strip())
             self._answers = []
             return None
-        return self._batch(batch.ids.device)
+        return self._batch(batch.inputs.device)
 
     def _of(self, ids: Tensor, labels: Tensor) -> _Answer:
         answered = (labels != IGNORED).nonzero().flatten()
@@ -122,7 +123,7 @@ class GenerationScores(TextScores):
         full = len(answer.said) >= self.max_new_tokens or len(answer.ids) >= self.max_length
         answer.ended = token == self.end or full
 
-    def _batch(self, device: torch.device) -> TextBatch:
+    def _batch(self, device: torch.device) -> MaskedBatch:
         length = self.pad_to or max(len(answer.ids) for answer in self._answers)
         ids = torch.zeros(len(self._answers), length, dtype=torch.int64)
         mask = torch.zeros_like(ids)
@@ -130,7 +131,7 @@ class GenerationScores(TextScores):
             ids[row, : len(answer.ids)] = torch.tensor(answer.ids)
             mask[row, : len(answer.ids)] = 1
         labels = torch.full_like(ids, IGNORED)
-        return TextBatch(ids.to(device), mask.to(device), labels.to(device))
+        return MaskedBatch(ids.to(device), mask.to(device), labels.to(device))
 
     def result(self) -> dict[str, float]:
         """Return loss, accuracy, perplexity and the scores of answers.

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.data.errors import ExamplesError
-from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.extras import needed_for
 
 
@@ -77,11 +78,11 @@ class TextScores:
         self._scored = 0
         self._tokens = False
 
-    def begin(self, batch: TextBatch) -> TextBatch:
+    def begin(self, batch: MaskedBatch) -> MaskedBatch:
         """Return what to send first of a test batch."""
         return batch
 
-    def add(self, logits: Tensor, batch: TextBatch) -> TextBatch | None:
+    def add(self, logits: Tensor, batch: MaskedBatch) -> MaskedBatch | None:
         """Score a batch's logits; return the batch to send next, None when done."""
         labels = batch.labels
         self._loss += float(text_loss(logits, labels, "sum"))
@@ -91,7 +92,7 @@ class TextScores:
         counted = labels != IGNORED
         self._right += int(((logits.argmax(-1) == labels) & counted).sum())
         self._scored += int(counted.sum())
-        self.examples += len(batch.ids)
+        self.examples += len(batch.inputs)
         return None
 
     def result(self) -> dict[str, float]:
@@ -121,7 +122,7 @@ class ClassScores(TextScores):
         self._said: list[Tensor] = []
         self._labels: list[Tensor] = []
 
-    def add(self, logits: Tensor, batch: TextBatch) -> TextBatch | None:
+    def add(self, logits: Tensor, batch: MaskedBatch) -> MaskedBatch | None:
         """Score a batch of classes."""
         self._said.append(logits.argmax(-1).cpu())
         self._labels.append(batch.labels.cpu())

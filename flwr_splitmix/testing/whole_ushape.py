@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import Order, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.seeding import derive_seed, seeded_secrets, torch_seed
@@ -84,7 +84,7 @@ def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: 
         client.segments.train()
         place = derive_seed(seed, "encode", index, 1, number)
         with torch_seed(cpu, place), seeded_secrets():
-            sent.append(client.obfuscate(TextBatch.of(example, cpu)))
+            sent.append(client.obfuscate(MaskedBatch.of(example, cpu)))
     outputs: dict[int, Sequence[Tensor]] = {}
     trunk.train()
     with torch_seed(cpu, derive_seed(seed, "trunk", 1, number)):

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch, TextSet
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, Sent
 from flwr_splitmix.testing.toy_texts import VOCABULARY, TextToy
 from tests.clients.ushape import ORDER, decode, encode
@@ -21,7 +22,7 @@ TOY = TextToy(clients=1, dropout=0.0)
 
 
 class Plain(UShapeClient):
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         return Hiding.obfuscate(self.hiding, batch)
 
 
@@ -31,7 +32,7 @@ class OverAllTokens(UShapeClient):
 
 
 class PlainForward(DPForward):
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         return Hiding.obfuscate(self, batch)
 
 

@@ -9,25 +9,25 @@ import pytest
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.testing.laws import TextToy
 from tests.clients.ushape import attached, decode, encode
 
 
-def unmasked(client: UShapeClient, batch: TextBatch) -> Sent:
+def unmasked(client: UShapeClient, batch: MaskedBatch) -> Sent:
     mask: Any = None
-    return Sent([client.head(batch.ids, batch.mask)], mask, batch)
+    return Sent([client.head(batch.inputs, batch.mask)], mask, batch)
 
 
 @pytest.mark.parametrize(
     ("hook", "wrong", "said"),
     [
         ("obfuscate", lambda *_: None, r"None; needed is a Sent\(messages, mask, batch\)"),
-        ("obfuscate", lambda c, b: c.head(b.ids, b.mask), r"a tensor \(4, \d, 5\); .* a Sent"),
+        ("obfuscate", lambda c, b: c.head(b.inputs, b.mask), r"a tensor \(4, \d, 5\); .* a Sent"),
         (
             "obfuscate",
-            lambda c, b: Sent(c.head(b.ids, b.mask), b.mask, b),
+            lambda c, b: Sent(c.head(b.inputs, b.mask), b.mask, b),
             r"a Sent with messages a tensor \(4, \d, 5\); needed is a list of tensors",
         ),
         ("obfuscate", lambda c, b: Sent([b.mask], b.mask, b), r"messages a list of a tensor \(4,"),

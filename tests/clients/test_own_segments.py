@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from flwr_splitmix.clients import ClientError, Order, PrivacyBudget, SplitClient
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.data.batches import Example
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import BoxShare, FullShare
@@ -146,7 +146,7 @@ def test_so_may_a_head_of_the_u_shape() -> None:
 
     ends = Ends(Head(), nn.Linear(4, 9))
     ids = torch.ones(1, 3, dtype=torch.int64)
-    batch = TextBatch.of((ids, torch.zeros(1)), torch.device("cpu"))
+    batch = MaskedBatch.of((ids, torch.zeros(1)), torch.device("cpu"))
     assert ends.width(batch) == 4
     assert ends.segments["head"](ids, ids).requires_grad
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
@@ -223,7 +223,7 @@ def test_a_node_that_allows_no_averaging_keeps_to_a_runs_first_weights(tmp_path:
 class Detached(UShapeClient):
     """Adds noise without gradients, so that the head learns nothing."""
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         sent = super().obfuscate(batch)
         return replace(sent, messages=[message.detach() for message in sent.messages])
 

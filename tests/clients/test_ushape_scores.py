@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.strategies import USplitFL, USplitSL
@@ -26,8 +26,8 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
         sent = client.run("encode_test", {"kind": "federated", "start": start, "stop": stop})
         assert client.run("decode_test", {"outputs": sent["messages"]}) == {}
     reply = client.run("score", {"kind": "federated"})
-    texts = TextBatch.of(toy.texts(10_000, 7).batch(range(7)), torch.device("cpu"))  # type: ignore[arg-type]
-    logits = client.tail(client.head(texts.ids, texts.mask), texts.mask)
+    texts = MaskedBatch.of(toy.texts(10_000, 7).batch(range(7)), torch.device("cpu"))  # type: ignore[arg-type]
+    logits = client.tail(client.head(texts.inputs, texts.mask), texts.mask)
     assert reply["examples"] == 7
     assert reply["scores"]["accuracy"] == pytest.approx(
         float((logits.argmax(1) == texts.labels).double().mean())

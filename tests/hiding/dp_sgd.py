@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from flwr_splitmix.clients import Order
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.testing.toy_texts import TextToy
 
 ORDER = Order(0, 7, 1, 1)
@@ -22,12 +22,12 @@ QUIET = 1e-20
 
 
 def step(
-    client: Any, batch: TextBatch, trunk: Any, records: np.ndarray | None = None
+    client: Any, batch: MaskedBatch, trunk: Any, records: np.ndarray | None = None
 ) -> dict[str, torch.Tensor]:
     """Do what a step does, without the link; returns what head and tail would learn by."""
     client.segments.train()
     client.ends.optimizer.zero_grad()
-    client.hiding.charge("train", np.arange(len(batch.ids)) if records is None else records)
+    client.hiding.charge("train", np.arange(len(batch.inputs)) if records is None else records)
     sent = client.obfuscate(batch)
     leaf = sent.messages[0].detach().requires_grad_()
     outputs = trunk(leaf, batch.mask)

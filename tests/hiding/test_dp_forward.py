@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, Order, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.hiding.text_ledger import TextLedger
 from flwr_splitmix.strategies.text_defences import DPForwardSL
@@ -23,15 +23,15 @@ ORDER = Order(0, 7, 1, 1)
 TOY = TextToy(clients=1, tests=6, dropout=0.0)
 
 
-def sent(hiding: DPForward, batch: TextBatch) -> tuple[Tensor, Tensor]:
+def sent(hiding: DPForward, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
     """Return the message of a batch, and the head's hidden states."""
     (client,) = replace(TOY, hiding=lambda: hiding).clients_for(repeatable_secrets=False)
     client.attach(ORDER, None)
     (message,) = client.obfuscate(batch).messages
-    return message, client.head(batch.ids, batch.mask)
+    return message, client.head(batch.inputs, batch.mask)
 
 
-BATCH = TextBatch(
+BATCH = MaskedBatch(
     torch.tensor([[2, 3, 4, 5], [6, 7, 0, 0]]),
     torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]),
     torch.zeros(2, dtype=torch.int64),
@@ -113,7 +113,7 @@ def test_a_text_is_clipped_as_a_whole_and_what_it_holds_behind_its_end_is_nothin
 
 
 def test_the_noise_has_its_sigma_at_every_place_and_is_new_each_time() -> None:
-    wide = replace(BATCH, ids=BATCH.ids.repeat(200, 1), mask=BATCH.mask.repeat(200, 1))
+    wide = replace(BATCH, inputs=BATCH.inputs.repeat(200, 1), mask=BATCH.mask.repeat(200, 1))
     hiding = DPForward(clip_norm=2.0)
     message, hidden = sent(hiding, wide)
     real = hidden * wide.mask.unsqueeze(-1)
@@ -135,7 +135,7 @@ def test_another_text_moves_a_release_by_the_sensitivity_at_most() -> None:
         words[3] = -words[2]
     one, other = (
         client.obfuscate(
-            TextBatch(torch.full((1, 4), word), torch.ones(1, 4).long(), torch.zeros(1).long())
+            MaskedBatch(torch.full((1, 4), word), torch.ones(1, 4).long(), torch.zeros(1).long())
         ).messages[0]
         for word in (2, 3)
     )

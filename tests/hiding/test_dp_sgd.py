@@ -16,7 +16,7 @@ from torch import nn
 
 from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.data.batches import fetch
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, DPForward
 from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
@@ -38,7 +38,7 @@ def test_the_noise_is_as_wide_as_it_is_said_and_nobody_can_repeat_it() -> None:
     toy = replace(TOY, width=40, hiding=lambda: DPSGD(noise_multiplier=2.0, clip_norm=0.5))
     (client,) = toy.clients_for()
     client.attach(ORDER, None)
-    batch = TextBatch(
+    batch = MaskedBatch(
         torch.tensor([[2, 3]] * 4), torch.ones(4, 2).long(), torch.tensor([[2, 3]] * 4)
     )
     gradients = []
@@ -112,7 +112,7 @@ def test_a_text_that_is_in_a_batch_several_times_costs_the_square() -> None:
     drawn = client.batches.indices
     most = int(np.bincount(drawn).max())
     assert most > 1
-    batch = TextBatch.of(fetch(client.batches.data, drawn), client.device)
+    batch = MaskedBatch.of(fetch(client.batches.data, drawn), client.device)
     step(client, batch, toy.server(), drawn)
     exact = exact_epsilon(1e-5, most * 2 / 1.3)
     assert client.hiding.metrics()["epsilon"] == pytest.approx(exact, rel=1e-9)
@@ -159,7 +159,7 @@ def test_a_text_whose_gradient_overflows_does_not_show_through_the_noise() -> No
     toy = replace(TOY, hiding=DPSGD)
     (client,) = toy.clients_for()
     client.attach(ORDER, None)
-    batch = TextBatch.of(client.batches.next_batch(0, 0), client.device)
+    batch = MaskedBatch.of(client.batches.next_batch(0, 0), client.device)
 
     class Overflows(torch.autograd.Function):
         """Whose derivative at the second text is close to the largest number."""

@@ -18,7 +18,7 @@ from flwr_splitmix.clients import (
     UShapeClient,
     score_locally,
 )
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, MixGuard, MixGuardOptions, NaiveMix, Sent
 from flwr_splitmix.hiding import mixguard as parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
@@ -117,7 +117,7 @@ def test_one_hiding_serves_one_client() -> None:
 
 
 def test_before_the_first_round_nothing_is_hidden() -> None:
-    batch = TextBatch(*(torch.ones(1, 1, dtype=torch.int64) for _ in range(3)))
+    batch = MaskedBatch(*(torch.ones(1, 1, dtype=torch.int64) for _ in range(3)))
     with pytest.raises(RuntimeError, match="this NaiveMix has not been attached to a round"):
         NaiveMix().obfuscate(batch)
 
@@ -136,11 +136,11 @@ def test_the_naive_mixture_is_of_neighbours_and_of_their_losses() -> None:
     toy = replace(TOY, hiding=lambda: NaiveMix(0.7), task="classification", dropout=0.0)
     (client,) = toy.clients_for()
     client.attach(ORDER, None)
-    batch = TextBatch(
+    batch = MaskedBatch(
         torch.tensor([[2, 3], [4, 0]]), torch.tensor([[1, 1], [1, 0]]), torch.tensor([0, 2])
     )
     sent = client.obfuscate(batch)
-    words = client.head(batch.ids, batch.mask)
+    words = client.head(batch.inputs, batch.mask)
     mixed = torch.stack(
         [
             torch.stack([0.7 * words[0, 0] + 0.3 * words[1, 0], 0.7 * words[0, 1]]),
@@ -157,7 +157,7 @@ def test_the_naive_mixture_is_of_neighbours_and_of_their_losses() -> None:
 class Doubling(UShapeClient):
     """Changes what any hiding sends and reads, in one place."""
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         sent = super().obfuscate(batch)
         return replace(sent, messages=[2 * message for message in sent.messages])
 

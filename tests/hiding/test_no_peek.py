@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import Order, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import NoPeek, no_peek
 from flwr_splitmix.hiding.no_peek import distance_correlation
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
@@ -165,10 +165,10 @@ def test_a_large_batch_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> N
     for tokens in (2, 1):
         mask = torch.zeros(4, 5, dtype=torch.int64)
         mask[:, :tokens] = 1
-        client.obfuscate(TextBatch(ids, mask, ids))
+        client.obfuscate(MaskedBatch(ids, mask, ids))
     assert sizes == [7, 4]  # padding is never measured
     with torch.no_grad():
-        assert client.obfuscate(TextBatch(ids, mask, ids)).penalty is None
+        assert client.obfuscate(MaskedBatch(ids, mask, ids)).penalty is None
 
 
 def test_a_head_without_words_is_refused() -> None:
@@ -178,7 +178,7 @@ def test_a_head_without_words_is_refused() -> None:
     )
     ids = torch.ones(2, 3, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"NoPeek needs a head with an nn\.Embedding"):
-        own.obfuscate(TextBatch(ids, ids, ids))
+        own.obfuscate(MaskedBatch(ids, ids, ids))
 
 
 class Bag(nn.Module):

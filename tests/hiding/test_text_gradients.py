@@ -12,7 +12,7 @@ from opacus import GradSampleModule
 from transformers import Gemma3TextConfig
 
 from flwr_splitmix.clients import TextSet, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, Hiding
 from flwr_splitmix.hiding.text_gradients import TextGradients
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model
@@ -20,20 +20,22 @@ from tests.hiding.dp_sgd import ORDER, QUIET, TOY, step
 from tests.segments.language.tiny_models import ENCODERS, GROUPED, config_of, whole_model
 
 
-def one_by_one(client: Any, batch: TextBatch, trunk: Any, bound: float) -> dict[str, torch.Tensor]:
+def one_by_one(
+    client: Any, batch: MaskedBatch, trunk: Any, bound: float
+) -> dict[str, torch.Tensor]:
     """Return the mean of the texts' gradients, each taken by itself, and clipped."""
     names = dict(client.segments.named_parameters())
     total = {name: torch.zeros_like(p) for name, p in names.items()}
     client.hiding._watched.disable_hooks()
-    for i in range(len(batch.ids)):
-        text = TextBatch(batch.ids[i : i + 1], batch.mask[i : i + 1], batch.labels[i : i + 1])
+    for i in range(len(batch.inputs)):
+        text = MaskedBatch(batch.inputs[i : i + 1], batch.mask[i : i + 1], batch.labels[i : i + 1])
         sent = Hiding.obfuscate(client.hiding, text)
         loss = client.loss(trunk(sent.messages[0], text.mask), sent)
         own = torch.autograd.grad(loss, list(names.values()), allow_unused=True)
         gradients = {n: g for n, g in zip(names, own, strict=True) if g is not None}
         length = torch.stack([g.norm() for g in gradients.values()]).norm()
         for name, g in gradients.items():
-            total[name] += g * (bound / (length + 1e-6)).clamp(max=1) / len(batch.ids)
+            total[name] += g * (bound / (length + 1e-6)).clamp(max=1) / len(batch.inputs)
     client.hiding._watched.enable_hooks()
     return total
 
@@ -49,7 +51,7 @@ def test_each_texts_gradient_is_clipped_by_itself(bound: float) -> None:
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]])
     labels = torch.where(mask == 1, ids, -100)
     labels[1] = -100
-    batch = TextBatch(ids, mask, labels)
+    batch = MaskedBatch(ids, mask, labels)
     expected = one_by_one(client, batch, trunk, bound)
     gradients = step(client, batch, trunk)
     assert gradients.keys() == expected.keys()
@@ -66,7 +68,7 @@ def test_of_an_embedding_only_the_rows_of_the_batch_are_kept() -> None:
     client.attach(ORDER, None)
     ids = torch.tensor([[2, 3, 4, 2], [9, 3, 0, 0]])
     client.segments.train()
-    sent = client.obfuscate(TextBatch(ids, torch.ones_like(ids), ids))
+    sent = client.obfuscate(MaskedBatch(ids, torch.ones_like(ids), ids))
     (embedding,) = [m for m in client.head.modules() if isinstance(m, torch.nn.Embedding)]
     drawn = torch.randn_like(sent.messages[0])
     client.ends.backward(sent.messages, [drawn])
@@ -106,7 +108,7 @@ def test_real_models_keep_texts_apart(
     ids = torch.tensor([[2, 3, 4, 5], [6, 7, 1, 0], [9, 9, 2, 0]])
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0]])
     labels = ids if task == "generation" else torch.tensor([0, 2, 1])
-    batch = TextBatch(ids, mask, labels)
+    batch = MaskedBatch(ids, mask, labels)
     expected = one_by_one(client, batch, trunk, 0.5)
     gradients = step(client, batch, trunk)
     assert gradients
@@ -130,7 +132,7 @@ def test_a_layer_that_is_called_once_for_all_texts_is_refused(family: str, froze
     with pytest.raises(
         ValueError, match=r"head\.stack\.layers\.0\.attention.* with 1 row for 3 examples"
     ):
-        client.obfuscate(TextBatch(ids, torch.ones_like(ids), torch.tensor([0, 2, 1])))
+        client.obfuscate(MaskedBatch(ids, torch.ones_like(ids), torch.tensor([0, 2, 1])))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import MixGuardClient, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, MixGuardOptions, Sent
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, MixGuard, UShapeStrategy, USplitSL
 from flwr_splitmix.testing.laws import (
@@ -93,7 +93,7 @@ class Noise(Hiding):
 
     warning = "noise of 0.1 hides little"
 
-    def obfuscate(self, batch: TextBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
         sent = super().obfuscate(batch)
         return replace(sent, messages=[m + 0.1 * torch.randn_like(m) for m in sent.messages])
 

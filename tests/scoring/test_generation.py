@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flwr_splitmix.data.texts.batch import TextBatch, TextSet
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.scoring.answers import bleu, exact_match, final_number, meteor, rouge_l
 from flwr_splitmix.scoring.generation import GenerationScores
 
@@ -20,12 +21,12 @@ def decode(ids: Sequence[int]) -> str:
     return " ".join(f"w{i}" for i in ids)
 
 
-def batch(*pairs: tuple[list[int], list[int]]) -> TextBatch:
+def batch(*pairs: tuple[list[int], list[int]]) -> MaskedBatch:
     """Return prompts and right answers, each with an END behind it."""
     texts = [torch.tensor([*prompt, *answer, END]) for prompt, answer in pairs]
     labels = [torch.tensor([-100] * len(p) + [*a, END]) for p, a in pairs]
     made = TextSet(texts, labels).batch(torch.arange(len(pairs)).numpy())
-    return TextBatch.of(made, torch.device("cpu"))
+    return MaskedBatch.of(made, torch.device("cpu"))
 
 
 def after(token: int) -> int:
@@ -33,16 +34,16 @@ def after(token: int) -> int:
     return END if token >= 9 else token + 1
 
 
-def counting(sent: TextBatch) -> Tensor:
+def counting(sent: MaskedBatch) -> Tensor:
     """Return the logits of a model that counts."""
-    logits = torch.zeros(*sent.ids.shape, WORDS)
-    for row, ids in enumerate(sent.ids.tolist()):
+    logits = torch.zeros(*sent.inputs.shape, WORDS)
+    for row, ids in enumerate(sent.inputs.tolist()):
         for place, token in enumerate(ids):
             logits[row, place, after(token)] = 1.0
     return logits
 
 
-def generate(scores: GenerationScores, first: TextBatch) -> list[TextBatch]:
+def generate(scores: GenerationScores, first: MaskedBatch) -> list[MaskedBatch]:
     """Do as the exchanges of an evaluation do; returns what was sent."""
     sent = [scores.begin(first)]
     while (following := scores.add(counting(sent[-1]), sent[-1])) is not None:
@@ -63,15 +64,15 @@ def test_each_answer_goes_on_to_its_own_end() -> None:
     assert scores.examples == 2
     # The right answers and the first words in one exchange, then a word in each; no row is left
     # out when it has ended, so that the server does not learn when.
-    assert [len(b.ids) for b in sent] == [2] * 4
-    assert sent[-1].ids[1, : int(sent[-1].mask[1].sum())].tolist() == [5, 2, 6, 7, 8, 9]
-    assert sent[-1].ids[0, : int(sent[-1].mask[0].sum())].tolist() == [3, 8, 9]
+    assert [len(b.inputs) for b in sent] == [2] * 4
+    assert sent[-1].inputs[1, : int(sent[-1].mask[1].sum())].tolist() == [5, 2, 6, 7, 8, 9]
+    assert sent[-1].inputs[0, : int(sent[-1].mask[0].sum())].tolist() == [3, 8, 9]
 
 
 def test_the_right_answer_is_in_nothing_that_is_sent_later() -> None:
     sent = generate(made(), batch(([5, 4], [2, 2, 2])))
     for later in sent[1:]:
-        assert 2 not in later.ids
+        assert 2 not in later.inputs
         assert (later.labels == -100).all()
 
 
@@ -85,12 +86,12 @@ def test_a_text_has_at_most_so_many_tokens() -> None:
     scores = made(max_length=4)
     sent = generate(scores, batch(([2, 2], [3])))
     assert scores.said == ["w3 w4"]
-    assert max(b.ids.shape[1] for b in sent) == 4
+    assert max(b.inputs.shape[1] for b in sent) == 4
 
 
 def test_padding_hides_how_long_answers_are() -> None:
     sent = generate(made(pad_to=16), batch(([5, 4], [2]), ([8], [9])))
-    assert {b.ids.shape[1] for b in sent[1:]} == {16}
+    assert {b.inputs.shape[1] for b in sent[1:]} == {16}
 
 
 def test_scores_are_over_all_batches() -> None:
@@ -110,9 +111,9 @@ def test_a_text_without_an_answer_is_not_scored() -> None:
     """Nothing said of nothing asked would be an exact match."""
     asked = batch(([7], [3]), ([7], []))
     labels = torch.cat([asked.labels, torch.full_like(asked.labels[:1], -100)])
-    ids, mask = (torch.cat([tensor, tensor[:1]]) for tensor in (asked.ids, asked.mask))
+    ids, mask = (torch.cat([tensor, tensor[:1]]) for tensor in (asked.inputs, asked.mask))
     scores = made()
-    generate(scores, TextBatch(ids, mask, labels))
+    generate(scores, MaskedBatch(ids, mask, labels))
     assert (len(scores.said), scores.right) == (2, ["w3", ""])  # the second asks for the end
     assert scores.result()["exact_match"] == 0.0
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from flwr_splitmix.data.errors import ExamplesError
-from flwr_splitmix.data.texts.batch import IGNORED, TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.scoring.texts import TextScores
 
 
-def batch(labels: list[list[int]]) -> TextBatch:
+def batch(labels: list[list[int]]) -> MaskedBatch:
     tokens = torch.tensor(labels)
-    return TextBatch(tokens.clamp(min=0), torch.ones_like(tokens), tokens)
+    return MaskedBatch(tokens.clamp(min=0), torch.ones_like(tokens), tokens)
 
 
 def test_texts_without_a_label_have_no_score() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
@@ -149,7 +149,7 @@ def test_who_needs_more_memory_to_learn_from_than_there_is_is_left_out() -> None
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
 
     class Thrice(UShapeClient):
-        def obfuscate(self, batch: TextBatch) -> Sent:
+        def obfuscate(self, batch: MaskedBatch) -> Sent:
             sent = super().obfuscate(batch)
             times = 3 if self.order.client == 1 else 1
             return replace(sent, messages=[*sent.messages] * times)

@@ -12,12 +12,12 @@ from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.clients import NO_DATA, ClientError
 from flwr_splitmix.data.errors import DataError, MissingColumnError, TestRowsError
 from flwr_splitmix.data.texts import token_sets
-from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.partition import text_split
 from flwr_splitmix.data.texts.public import load_public_texts
 from flwr_splitmix.data.texts.rows import TextRows, TextSets
 from flwr_splitmix.data.texts.sets import load_text_sets
+from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.data.texts.tokens import (
     LongTextsCount,
     OnLong,

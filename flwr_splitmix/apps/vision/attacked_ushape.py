@@ -27,7 +27,7 @@ from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.attacks.trace import MemoryTrace
 from flwr_splitmix.attacks.vault import Truth, Vault
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.making import sends_as
 from flwr_splitmix.mixers import NoMixing
@@ -66,9 +66,9 @@ class Ends(nn.Module):
         return gradient
 
 
-def _batch(inputs: Tensor, labels: Tensor) -> TextBatch:
+def _batch(inputs: Tensor, labels: Tensor) -> MaskedBatch:
     mask = torch.ones(len(inputs), 1, dtype=torch.int64, device=inputs.device)
-    return TextBatch(inputs, mask, labels)
+    return MaskedBatch(inputs, mask, labels)
 
 
 @dataclass(frozen=True)

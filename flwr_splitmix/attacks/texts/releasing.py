@@ -12,7 +12,8 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.texts.view import TextRelease
 from flwr_splitmix.clients.ushape_client import Learns
-from flwr_splitmix.data.texts.batch import TextBatch, TextSet
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.segments.language import LanguageParts
 
@@ -131,14 +132,14 @@ def release_texts(
     for start in range(0, len(data), batch_size):
         rows = range(start, min(start + batch_size, len(data)))
         example = data.batch(torch.tensor(rows).numpy())
-        batch = TextBatch.of(example, next(head.parameters()).device)
+        batch = MaskedBatch.of(example, next(head.parameters()).device)
         with torch.set_grad_enabled(gradients):
             sent = hiding.obfuscate(batch)
         messages = torch.stack([m.detach() for m in sent.messages])
         outputs, returned = _finish(hiding, trunk, sent, messages) if gradients else (None, None)
         own, places = _own(head, batch, sent)
         words = int((sent.mask.sum(1) - 1).sum())
-        for row in range(len(batch.ids)):
+        for row in range(len(batch.inputs)):
             end = int(sent.mask[row].nonzero().max()) + 1
             length = int(batch.mask[row].sum())
             released.releases.append(
@@ -152,7 +153,7 @@ def release_texts(
             )
             released.origins.append(
                 TextOrigin(
-                    batch.ids[row, :length],
+                    batch.inputs[row, :length],
                     places[row, :length],
                     own[row, places[row, :length]],
                 )
@@ -177,11 +178,11 @@ def _finish(
 
 
 @torch.no_grad()
-def _own(head: torch.nn.Module, batch: TextBatch, sent: Sent) -> tuple[Tensor, Tensor]:
+def _own(head: torch.nn.Module, batch: MaskedBatch, sent: Sent) -> tuple[Tensor, Tensor]:
     """Return the target's hidden states (b, T', d), and its tokens' positions in them (b, T)."""
     places = getattr(sent, "positions", None)
     hidden = getattr(sent, "hidden", None)
     if places is None or hidden is None:
-        places = torch.arange(batch.ids.shape[1]).expand_as(batch.ids)
-        hidden = head(batch.ids, batch.mask)
+        places = torch.arange(batch.inputs.shape[1]).expand_as(batch.inputs)
+        hidden = head(batch.inputs, batch.mask)
     return hidden.detach(), places

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flwr_splitmix.data.texts.batch import TextSet
 from flwr_splitmix.data.texts.rows import TextRows, TextTask
+from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.data.texts.tokens import (
     LongTexts,
     OnLong,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Example, check_map_style, fetch
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.calibrating import RECENT, Calibrating
 from flwr_splitmix.hiding.hiding import ClientSide, Sent
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
@@ -135,13 +135,13 @@ class MixGuard(Calibrating):
                 calibrator.to(side.device), learning_rate=options.calibration_lr
             )
 
-    def obfuscate(self, batch: TextBatch) -> Mixtures:
+    def obfuscate(self, batch: MaskedBatch) -> Mixtures:
         """Mix each text with supports into m messages, none of which is a text's hidden states."""
         options, head = self.options, self.side.head
-        each = len(batch.ids) if options.secret_per_sample else None
+        each = len(batch.inputs) if options.secret_per_sample else None
         secret = options.draw(each)
-        own = self.tokens.insert(batch.ids, batch.mask)
-        texts = [own, *(self._support(len(batch.ids)) for _ in range(options.k - 1))]
+        own = self.tokens.insert(batch.inputs, batch.mask)
+        texts = [own, *(self._support(len(batch.inputs)) for _ in range(options.k - 1))]
         ids, masks, union = pad_together(
             [text.ids for text in texts],
             [text.mask for text in texts],
@@ -180,8 +180,8 @@ class MixGuard(Calibrating):
     def _support(self, count: int) -> Inserted:
         """Draw support texts in secret, and insert secret tokens into them too."""
         chosen: np.ndarray = (secret_uniform((count,)) * self._supports).long().numpy()
-        batch = TextBatch.of(fetch(self.public, chosen), self.side.device)
-        return self.tokens.insert(batch.ids, batch.mask)
+        batch = MaskedBatch.of(fetch(self.public, chosen), self.side.device)
+        return self.tokens.insert(batch.inputs, batch.mask)
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Decode the target's hidden states (b, T, d); with "all-sources" all of them, (k, ...)."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flwr_splitmix.data.texts.batch import IGNORED
+from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.seeding import secret_uniform
 from flwr_splitmix.words import are, counted
 

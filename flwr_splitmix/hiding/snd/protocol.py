@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Example
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.calibrating import Calibrating
 from flwr_splitmix.hiding.hiding import ClientSide, Sent
 from flwr_splitmix.hiding.snd.denoiser import Denoiser, Denoising
@@ -148,9 +148,9 @@ class SnD(Calibrating):
             self._bound = largest_norm(self.side.head, self.vocab_size, self.side.device)
         return self._bound
 
-    def obfuscate(self, batch: TextBatch) -> NoisyStates:
+    def obfuscate(self, batch: MaskedBatch) -> NoisyStates:
         """Add noise to each place's hidden state, and clip it to the vocabulary's bound."""
-        hidden: Tensor = self.side.head(batch.ids, batch.mask)
+        hidden: Tensor = self.side.head(batch.inputs, batch.mask)
         exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
         noise = metric_noise(exact.shape, self.eta, exact.dtype).to(exact.device)
         noisy = clip_to(exact + noise, self.bound).to(hidden.dtype)

@@ -18,7 +18,7 @@ from flwr_splitmix.attacks import (
     score,
 )
 from flwr_splitmix.clients import MixGuardClient, Order, UShapeClient
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.mixguard import MixGuardOptions, Mixtures
 from flwr_splitmix.strategies import MixGuard, USplitSL
 from flwr_splitmix.testing.laws import TextToy
@@ -31,7 +31,7 @@ class Confessing(MixGuardClient):
 
     hidden: list[Tensor]
 
-    def obfuscate(self, batch: TextBatch) -> Mixtures:
+    def obfuscate(self, batch: MaskedBatch) -> Mixtures:
         sent = super().obfuscate(batch)
         assert isinstance(sent, Mixtures)
         if self.segments.training:
@@ -120,12 +120,12 @@ def test_a_text_that_is_mixed_twice_is_what_the_mixtures_share(k: int) -> None:
         place = {"kind": "federated", "start": 0, "stop": 4}
         reply = client.run("encode_test", place)
         sent.append(torch.stack(reply["messages"]))
-        texts = TextBatch.of(toy.texts(10_000, 4).batch(range(4)), torch.device("cpu"))  # type: ignore[arg-type]
+        texts = MaskedBatch.of(toy.texts(10_000, 4).batch(range(4)), torch.device("cpu"))  # type: ignore[arg-type]
     width = min(len(m[0, 0]) for m in sent)
     real = texts.mask.bool()
-    hidden = client.head.eval()(texts.ids, texts.mask)
-    common = repeated_text(*(m[:, :, : texts.ids.shape[1]][:, real] for m in sent))
-    assert width >= texts.ids.shape[1]
+    hidden = client.head.eval()(texts.inputs, texts.mask)
+    common = repeated_text(*(m[:, :, : texts.inputs.shape[1]][:, real] for m in sent))
+    assert width >= texts.inputs.shape[1]
     assert common.cosine == pytest.approx(1, abs=1e-9)
     assert score(common.estimate, hidden[real], hidden[real].flip(0)).best > 1 - 1e-9
     other = repeated_text(sent[0][:, 0, :3], sent[1][:, 1, :3])

@@ -20,7 +20,7 @@ from flwr_splitmix.attacks.texts.view import (
     TextRelease,
     TextView,
 )
-from flwr_splitmix.data.texts.batch import TextSet
+from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions
 from flwr_splitmix.seeding import seeded_secrets
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from flwr_splitmix.data import DataError
-from flwr_splitmix.data.texts.batch import IGNORED, NOTHING
+from flwr_splitmix.data.masked_batch import NOTHING
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.rows import TextRows
+from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.data.texts.token_sets import public_token_set, token_set
 from flwr_splitmix.data.texts.tokens import train_tokenizer
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from flwr_splitmix.clients import MixGuardClient, Order
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.testing.laws import TextToy
 
@@ -30,5 +30,5 @@ def client_of(toy: TextToy = TOY, **options: Any) -> MixGuardClient:
     return client
 
 
-def batch_of(toy: TextToy = TOY, size: int = 4) -> TextBatch:
-    return TextBatch.of(toy.texts(0, size).batch(np.arange(size)), torch.device("cpu"))
+def batch_of(toy: TextToy = TOY, size: int = 4) -> MaskedBatch:
+    return MaskedBatch.of(toy.texts(0, size).batch(np.arange(size)), torch.device("cpu"))

@@ -96,7 +96,7 @@ def test_refinement_sees_the_head_that_the_last_step_left() -> None:
     assert isinstance(mixtures, Mixtures)
     batch = mixtures.batch
     real = mixtures.own_mask.bool()
-    table = after[batch.ids[batch.mask.bool()]]
+    table = after[batch.inputs[batch.mask.bool()]]
     torch.testing.assert_close(mixtures.hidden[real], table)
 
 

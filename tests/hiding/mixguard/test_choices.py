@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, MixGuardClient, TextSet
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.mixguard import MixGuardOptions, measured_leak
 from flwr_splitmix.strategies import MixGuard
 from tests.hiding.mixguard.clients import ORDER, TOY, batch_of, client_of
@@ -34,7 +34,7 @@ def test_supports_can_be_a_set_apart_from_the_texts_of_calibration() -> None:
         supports |= rows(drawn.ids, drawn.mask)
         batch = client.hiding.public_batch()
         assert batch is not None
-        calibrated |= rows(batch.ids, batch.mask)
+        calibrated |= rows(batch.inputs, batch.mask)
     assert supports == set(public[:3])
     assert calibrated == set(public[3:])
     with pytest.raises(ClientError, match="support_texts is 12, of 12 public texts; at least one"):
@@ -85,7 +85,7 @@ def test_a_mask_of_the_targets_own_goes_with_texts_that_are_padded_further() -> 
     texts, losses = TOY.texts(0, 4).texts, []
     for pad_to in (None, 20):
         padded = TextSet(texts, texts, pad_to=pad_to).batch(np.arange(4))
-        sent = client.hiding.obfuscate(TextBatch.of(padded, torch.device("cpu")))
+        sent = client.hiding.obfuscate(MaskedBatch.of(padded, torch.device("cpu")))
         outputs = [trunk(message, sent.mask) for message in sent.messages]
         losses.append(client.hiding.loss(client.hiding.recover(outputs, sent), sent))
     torch.testing.assert_close(losses[1], losses[0])

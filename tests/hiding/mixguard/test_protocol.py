@@ -47,7 +47,7 @@ def test_where_the_trunk_is_the_identity_the_texts_come_back(options: dict[str, 
     # What the tail says is about the text's own words, in their order.
     words = client.hiding.tokens.remove(recovered, sent.positions)
     own = batch.mask.bool()
-    torch.testing.assert_close(words[own], client.head(batch.ids, batch.mask)[own])
+    torch.testing.assert_close(words[own], client.head(batch.inputs, batch.mask)[own])
 
 
 def test_two_batches_have_nothing_in_common() -> None:

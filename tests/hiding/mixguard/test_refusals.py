@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flwr_splitmix.clients import ClientError, MixGuardClient, TextSet
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import MixGuard
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from tests.hiding.mixguard.clients import ORDER, PLAIN, TOY, client_of
@@ -82,4 +82,4 @@ def test_a_batch_that_leaves_no_room_for_secret_tokens_is_named() -> None:
     client = client_of(secret_tokens=23)
     long = torch.full((1, 10), 2)
     with pytest.raises(ValueError, match="23 secret ones exceed max_length 32"):
-        client.hiding.obfuscate(TextBatch(long, torch.ones_like(long), long))
+        client.hiding.obfuscate(MaskedBatch(long, torch.ones_like(long), long))

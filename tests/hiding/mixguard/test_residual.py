@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import MixGuardClient, Order
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.mixguard import MixGuardOptions, ResidualKernel, draw_secret
 from flwr_splitmix.hiding.mixguard.mixtures import Mixtures
 from flwr_splitmix.hiding.mixguard.residual import DEGREE
@@ -60,7 +60,7 @@ def test_bfloat16_is_rounded_once() -> None:
     toy = TextToy(kind=MixGuardClient, clients=1, options=options, width=64, dropout=0.0)
     (client,) = toy.clients_for()
     client.attach(Order(0, 7, 1, 1), None)
-    sent = client.obfuscate(TextBatch.of(toy.texts(0, 4).batch(np.arange(4)), client.device))
+    sent = client.obfuscate(MaskedBatch.of(toy.texts(0, 4).batch(np.arange(4)), client.device))
     assert isinstance(sent, Mixtures)
     sent.messages = [message.bfloat16() for message in sent.messages]
     sent.hidden = sent.hidden.bfloat16()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flwr_splitmix.clients import Order
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import SnD
 from flwr_splitmix.hiding.snd import Denoiser, Denoising
 from flwr_splitmix.hiding.snd.protocol import NoisyStates
@@ -34,7 +34,7 @@ def client_of(**options: Any) -> Any:
     return client
 
 
-BATCH = TextBatch(
+BATCH = MaskedBatch(
     torch.tensor([[2, 3, 4, 5], [6, 7, 0, 0]]),
     torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]),
     torch.zeros(2, dtype=torch.int64),
@@ -45,7 +45,7 @@ def test_what_leaves_is_noisy_and_no_longer_than_a_word() -> None:
     client = client_of(eta=1.0)
     sent = client.obfuscate(BATCH)
     assert isinstance(sent, NoisyStates)
-    hidden = client.head(BATCH.ids, BATCH.mask)
+    hidden = client.head(BATCH.inputs, BATCH.mask)
     bound = float(client.head.get_parameter("words.weight").detach().norm(dim=1).max())
     assert client.hiding.bound == pytest.approx(bound, rel=1e-6)
     lengths = sent.messages[0].detach().norm(dim=2)
@@ -58,7 +58,7 @@ def test_what_leaves_is_noisy_and_no_longer_than_a_word() -> None:
 
 def test_noise_that_is_small_is_what_was_drawn() -> None:
     client = client_of(eta=1000.0)
-    wide = replace(BATCH, ids=BATCH.ids.repeat(300, 1), mask=BATCH.mask.repeat(300, 1))
+    wide = replace(BATCH, inputs=BATCH.inputs.repeat(300, 1), mask=BATCH.mask.repeat(300, 1))
     words = client.head.get_parameter("words.weight")
     with torch.no_grad():
         words[10] *= 3  # one long word, so that nothing is shortened

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flwr_splitmix.clients import TextSet
-from flwr_splitmix.data.texts.batch import TextBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.scoring.texts import text_loss
 
 CPU = torch.device("cpu")
@@ -21,15 +21,15 @@ def text(*ids: int) -> torch.Tensor:
 
 def test_a_batch_is_padded_on_the_right_to_its_longest_text() -> None:
     texts = TextSet([text(5, 6, 7), text(8), text(9, 10)], [0, 1, 1])
-    batch = TextBatch.of(texts.batch(np.array([0, 1])), CPU)
-    assert batch.ids.tolist() == [[5, 6, 7], [8, 0, 0]]
+    batch = MaskedBatch.of(texts.batch(np.array([0, 1])), CPU)
+    assert batch.inputs.tolist() == [[5, 6, 7], [8, 0, 0]]
     assert batch.mask.tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch.labels.tolist() == [0, 1]
 
 
 def test_pad_to_hides_the_longest_text() -> None:
     texts = TextSet([text(5, 6)], [text(-100, 6)], pad_to=4)
-    batch = TextBatch.of(texts.batch(np.array([0])), CPU)
+    batch = MaskedBatch.of(texts.batch(np.array([0])), CPU)
     assert batch.mask.tolist() == [[1, 1, 0, 0]]
     assert batch.labels.tolist() == [[-100, 6, -100, -100]]
 
@@ -70,8 +70,8 @@ def test_what_is_no_list_is_named(wrong: str) -> None:
 
 def test_texts_and_labels_can_be_lists_of_integers() -> None:
     texts = TextSet([[5, 6], [7]], [[-100, 6], [-100]])
-    batch = TextBatch.of(texts.batch(np.array([0, 1])), CPU)
-    assert batch.ids.tolist() == [[5, 6], [7, 0]]
+    batch = MaskedBatch.of(texts.batch(np.array([0, 1])), CPU)
+    assert batch.inputs.tolist() == [[5, 6], [7, 0]]
     assert batch.labels.tolist() == [[-100, 6], [-100, -100]]
 
 

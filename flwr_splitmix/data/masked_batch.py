@@ -1,0 +1,60 @@
+"""A batch of a client of the U shape: texts with their padding's mask, or other inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.errors import ExamplesError
+
+NOTHING = -1
+"""Token id beyond a text's end, where it is shorter than its batch."""
+
+
+@dataclass(frozen=True)
+class MaskedBatch:
+    """Texts padded to a common length, or other inputs of one shape, such as images.
+
+    Parameters
+    ----------
+    inputs
+        Token ids, int64 (b, T), 0 where the mask is 0; or inputs (b, ...), floating or of more
+        than two dimensions.
+    mask
+        int64 (b, T), 1 for a token, 0 for padding; tokens come first. Of inputs without padding
+        (b, 1), 1.
+    labels
+        int64 (b,), the class of each text; or int64 (b, T), the text's tokens, with -100 where
+        there is no loss: the logits of one position are scored on the label of the next.
+    """
+
+    inputs: Tensor
+    mask: Tensor
+    labels: Tensor
+
+    @classmethod
+    def of(cls, example: Example, device: torch.device) -> MaskedBatch:
+        """Make a batch from an example of a `TextSet` or another data set, on a device.
+
+        Raises
+        ------
+        ExamplesError
+            If token ids are negative, and not `NOTHING`, which marks padding.
+        """
+        if holds_ids(example[0]) and example[0].numel() and int(example[0].min()) < NOTHING:
+            raise ExamplesError(
+                "token ids are negative; rows of a table and series must be floating: .float()"
+            )
+        inputs, labels = (part.to(device) for part in example)
+        if not holds_ids(inputs):
+            mask = torch.ones(len(inputs), 1, dtype=torch.int64, device=device)
+            return cls(inputs, mask, labels)
+        return cls(inputs.clamp(min=0), (inputs != NOTHING).long(), labels)
+
+
+def holds_ids(inputs: Tensor) -> bool:
+    """Return whether a batch's inputs are token ids (b, T), and not images or the like."""
+    return inputs.dim() == 2 and not inputs.is_floating_point()
