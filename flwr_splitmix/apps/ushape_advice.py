@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.segments.advice import CutCosts, Setting, predict
 from flwr_splitmix.segments.costs import StageCosts
 
 EXCHANGES = 2
 """Round trips per step."""
+
+
+def tensors_each_way(learns: Learns) -> int:
+    """Return how many tensors a step brings each way for each message of a batch.
+
+    They are a message and the gradient of its answer; back come the answer and the gradient of the
+    message. If only tails learn, there are no gradients.
+    """
+    return 2 if learns == "all" else 1
 
 
 def costs_of_pair(

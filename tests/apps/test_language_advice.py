@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flwr_splitmix.apps.language.advice import advise, open_run_model
+from flwr_splitmix.apps.language.advice import advise, open_run_model, traffic_of
 from flwr_splitmix.segments.advice import CutCosts
 from tests.apps.language_app import read
 
@@ -26,3 +26,12 @@ def test_weights_that_embedding_and_output_layer_share_are_counted_once() -> Non
         assert twice.client_parameters - once.client_parameters == shared
         # Weight, gradient and AdamW's two moments, of four bytes each.
         assert twice.client_memory_bytes - once.client_memory_bytes == 16 * shared
+
+
+def test_half_as_much_travels_where_only_tails_learn() -> None:
+    every, alone = (
+        traffic_of(read(strategy="USplitSL", learns=learns), tokens=8, width=64)
+        for learns in ("all", "tail")
+    )
+    mask = 16 * 8  # a byte for each token
+    assert (every[0] - mask, every[1]) == (2 * (alone[0] - mask), 2 * alone[1])

@@ -56,7 +56,7 @@ def answer(model: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("task", ["classification", "generation"])
-@pytest.mark.parametrize("options", [{}, {"lora_rank": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"lora_rank": 2}, {"learns": "tail"}], ids=str)
 def test_what_was_averaged_is_exported(task: str, options: dict[str, Any], tmp_path: Path) -> None:
     fitted = fit(tmp_path, strategy="USplitFL", task=task, lr=0.01, steps_per_round=3, **options)
     assert export(fitted, tmp_path / "model").exit_code == 0

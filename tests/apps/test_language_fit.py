@@ -83,11 +83,19 @@ def test_heads_and_tails_are_averaged_if_an_aggregator_is_named(tmp_path: Path) 
     assert not read(strategy="MixGuard").averages
 
 
-def test_every_client_starts_from_the_servers_segments() -> None:
-    values = {**TINY, "strategy": "USplitFL", "lora_rank": 2}
+@pytest.mark.parametrize(
+    ("options", "learning"),
+    [({"lora_rank": 2}, {"head", "tail"}), ({"learns": "tail"}, {"tail"})],
+    ids=str,
+)
+def test_every_client_starts_from_the_servers_segments(
+    options: dict[str, Any], learning: set[str]
+) -> None:
+    values = {**TINY, "strategy": "USplitFL", **options}
     arrays = initial_arrays(read(**values))
     weights = client(1, 2, **values).weights()
     assert set(weights) == set(arrays)
+    assert {name.split(".")[0] for name in arrays} == learning
     for name, tensor in weights.items():
         assert torch.equal(tensor, torch.tensor(arrays[name].numpy()))
 

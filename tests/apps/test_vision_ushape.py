@@ -55,6 +55,11 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
         ["clip-norm is 1e+06, epsilon 8 and releases 1", "at most 100000", "a smaller clip-norm"],
     ),
     ({"strategy": "NaiveMixSL", "lam": 0.0}, ["lam is 0.0", "greater than or equal to 0.001"]),
+    ({"learns": "head"}, ["learns is 'head'", "'all' or 'tail'"]),
+    (
+        {"strategy": "CutMixSFL", "learns": "tail"},
+        ["learns is 'tail'", "of the U shape", "with CutMixSFL is 'all'"],
+    ),
     # What cannot be cut.
     ({"model": "resnet18"}, ["model is 'resnet18'", "cannot be cut in three", "or a strategy of"]),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
@@ -135,6 +140,41 @@ def test_every_strategy_trains(name: str, tmp_path: Path) -> None:
     assert (row.get("train_epsilon") is not None) == kind.hiding.accounts
 
 
+@pytest.mark.parametrize("name", IMAGE_USHAPE)
+def test_tails_alone_are_trained(name: str, tmp_path: Path) -> None:
+    values: dict[str, Any] = {"strategy": name, "learns": "tail", "num_server_rounds": 2}
+    everything(**values)
+    done = fit(tmp_path, **values, evaluation="none")
+    assert [row["clients_alive"] for row in done.rows] == [2, 2]
+    row = done.rows[-1]
+    assert (row["loss"] is None) == IMAGE_USHAPE[name].hiding.accounts
+    first = ushape.parts_of(read(strategy=name))
+    assert same(done.strategy.trunk.module, first.trunk)
+    for client in done.clients:
+        assert same(client.head, first.head)
+        assert not same(client.tail, first.tail)
+    kinds = {array.split(".")[0] for array in done.result.arrays}
+    assert kinds == ({"tail"} if done.config.averages else set())
+
+
+def same(part: nn.Module, other: nn.Module) -> bool:
+    weights = other.state_dict()
+    return all(torch.equal(tensor, weights[name]) for name, tensor in part.state_dict().items())
+
+
+def test_averaged_tails_are_evaluated_with_the_head_that_all_have(tmp_path: Path) -> None:
+    done = fit(tmp_path, learns="tail")
+    client = done.clients[0]
+    client.ends.load(to_tensors(done.result.arrays))
+    tests = images_of(done.config).test
+    images, labels = tests.batch(list(range(len(tests))))  # type: ignore[arg-type]
+    whole = nn.Sequential(client.head, done.strategy.trunk.module, client.tail).eval()
+    with torch.no_grad():
+        right = (whole(images).argmax(1) == labels).double().mean()
+    assert done.rows[-1]["accuracy_kind"] == "central"
+    assert done.rows[-1]["accuracy"] == pytest.approx(float(right))
+
+
 @pytest.mark.parametrize("kind", ["federated", "benchmark"])
 def test_clients_are_evaluated_where_nothing_is_averaged(kind: str, tmp_path: Path) -> None:
     values: dict[str, Any] = {"strategy": "NoPeekSL", "batch_size": 250, "samples_per_client": 0}
@@ -198,12 +238,24 @@ def test_a_resumed_run_goes_on_with_its_ledgers(tmp_path: Path) -> None:
     assert again.rows[1]["train_epsilon"] > again.rows[0]["train_epsilon"]
 
 
+@pytest.mark.parametrize("name", ["USplitSL", "USplitFL"])
+def test_a_resumed_run_of_tails_equals_one_in_one_piece(name: str, tmp_path: Path) -> None:
+    values: dict[str, Any] = {"strategy": name, "learns": "tail", "evaluation": "none"}
+    begun = fit(tmp_path / "two", **values, num_server_rounds=2)
+    halted = fit(tmp_path / "one", **values, num_server_rounds=1)
+    home = tmp_path / "one"
+    again = continued(Run.open(halted.run.id, home=home), **values, num_server_rounds=2)
+    assert [row["round"] for row in again.rows] == [1, 2]
+    for client, expected in zip(again.clients, begun.clients, strict=True):
+        assert same(client.segments, expected.segments)
+
+
 def test_a_run_from_before_these_keys_has_their_defaults() -> None:
     values = values_of(strategy="CutMixSFL")
     expected = VisionConfig.read(values)
     for key in (
-        "head-layers", "tail-layers", "lam", "epsilon", "releases", "sensitivity", "dcor-weight",
-        "noise-multiplier",
+        "head-layers", "tail-layers", "learns", "lam", "epsilon", "releases", "sensitivity",
+        "dcor-weight", "noise-multiplier",
     ):  # fmt: skip
         del values[key]
     assert VisionConfig.read(values) == expected
@@ -235,19 +287,24 @@ def test_a_check_tells_of_the_parts_and_advises_on_the_cuts() -> None:
     assert default.uplink_bytes == default.downlink_bytes == 2 * 4 * 17 * 192 * 4
 
 
-def test_a_checks_bytes_are_a_runs(tmp_path: Path) -> None:
-    report = checked({}, strategy="USplitSL", evaluation="none")
+@pytest.mark.parametrize("learns", ["all", "tail"])
+def test_a_checks_bytes_are_a_runs(learns: str, tmp_path: Path) -> None:
+    report = checked({}, strategy="USplitSL", learns=learns, evaluation="none")
     assert report.advice is not None
     (default,) = (cut for cut in report.advice.cuts if cut.default)
-    (row,) = fit(tmp_path, strategy="USplitSL", evaluation="none").rows
+    (row,) = fit(tmp_path, strategy="USplitSL", learns=learns, evaluation="none").rows
     mask = 4 * 17  # a byte for each token
     assert row["uplink_bytes"] == 2 * (default.uplink_bytes + mask)
     assert row["downlink_bytes"] == 2 * default.downlink_bytes
 
 
+@pytest.mark.parametrize("learns", ["all", "tail"])
 @pytest.mark.parametrize("name", ["DPForwardSL", "DPSGDSL"])
-def test_a_check_plans_the_epsilon_that_a_run_spends(name: str, tmp_path: Path) -> None:
+def test_a_check_plans_the_epsilon_that_a_run_spends(
+    name: str, learns: str, tmp_path: Path
+) -> None:
     values: dict[str, Any] = {"strategy": name, "steps_per_round": 4, "num_server_rounds": 2}
+    values["learns"] = learns
     report = checked(**values)
     (planned,) = (remark for remark in report.remarks if remark.startswith("planned privacy"))
     done = fit(tmp_path, **values, evaluation="none")
@@ -255,8 +312,10 @@ def test_a_check_plans_the_epsilon_that_a_run_spends(name: str, tmp_path: Path) 
     assert "4 releases of a training image" in planned
     hiding: Any = done.clients[0].hiding
     outside = hiding.statement().outside
-    assert outside
+    assert bool(outside) == (name == "DPSGDSL" or learns == "all")
     assert all(said in planned for said in outside)
+    assert ("Not covered" in planned) == bool(outside)
+    assert ("gradients returned" in planned) == (learns == "all")
     assert "lengths of texts" not in planned  # images have none
 
 

@@ -87,6 +87,18 @@ def test_the_server_has_no_head_that_is_not_averaged(tmp_path: Path) -> None:
     assert error["value"] < 0.5 * error["floor"]
 
 
+@pytest.mark.parametrize("name", ["USplitSL", "USplitFL"])
+def test_where_tails_alone_learn_the_head_is_known_and_no_gradient_leaves(
+    name: str, tmp_path: Path
+) -> None:
+    done = fit(tmp_path, **TRAINED, strategy=name, learns="tail")
+    error = measured(attack(done, "--attack", "linear", "--victims", "50"))["MSE"]
+    assert error["value"] < 0.5 * error["floor"]
+    refused = attack(done, "--attack", "labels-gradient", "--victims", "50")
+    assert refused.exit_code == 1
+    assert "no gradients" in " ".join(refused.output.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

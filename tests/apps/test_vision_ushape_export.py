@@ -87,6 +87,19 @@ def test_a_clients_own_head_and_tail_are_exported(model: str, tmp_path: Path) ->
     assert torch.equal(exported(done, folder), logits_of(done, done.clients[1]))
 
 
+@pytest.mark.parametrize("name", ["USplitFL", "USplitSL"])
+def test_a_head_that_does_not_learn_is_exported_as_it_was_built(name: str, tmp_path: Path) -> None:
+    """The checkpoints have tails only."""
+    done = fit(tmp_path, **TRAINED, strategy=name, learns="tail", seed=3)
+    folder, client = tmp_path / "model", done.clients[0]
+    own = [] if done.config.averages else ["--client", "0"]
+    result = export(done, folder, *own)
+    assert result.exit_code == 0, result.output
+    if done.config.averages:
+        client.ends.load(to_tensors(done.result.arrays))
+    assert torch.equal(exported(done, folder), logits_of(done, client))
+
+
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     done = fit(tmp_path, **TRAINED)
     file = done.run.path / "config.json"

@@ -11,7 +11,7 @@ import torch
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.model import small_model
 from flwr_splitmix.apps.report import Advice
-from flwr_splitmix.apps.ushape_advice import costs_of_pair
+from flwr_splitmix.apps.ushape_advice import costs_of_pair, tensors_each_way
 from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
 from flwr_splitmix.segments.advice import (
     Setting,
@@ -110,16 +110,18 @@ def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, in
     """Return the bytes (up, down) of a client per step, averaged over steps.
 
     A client sends the messages with their mask, and the gradients of the trunk's answers; it
-    receives the answers, and the gradients of the messages. A refinement of MixGuard or SnD also
-    sends the hidden states and the messages of public texts, and receives the answers to both.
+    receives the answers, and the gradients of the messages (`tensors_each_way`). A refinement of
+    MixGuard or SnD also sends the hidden states and the messages of public texts, and receives the
+    answers to both.
     """
     messages = messages_of(config)
     text, back = (
         _text_bytes(config, tokens, width, wire)
         for wire in (config.wire_dtype, config.wire_dtype_down or config.wire_dtype)
     )
-    up = 2 * messages * text + config.batch_size * tokens
-    down = 2 * messages * back
+    each = tensors_each_way(config.learns) * messages
+    up = each * text + config.batch_size * tokens
+    down = each * back
     if config.strategy in CALIBRATED and config.refine_every and config.calibration_epochs:
         refined = (messages + 1) * text + config.batch_size * tokens
         up += refined // config.refine_every

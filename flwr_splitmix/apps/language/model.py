@@ -126,6 +126,8 @@ def small_model(config: LanguageConfig) -> Any:
 def initial_segments(config: LanguageConfig) -> dict[str, Tensor]:
     """Return the initial values of the parameters of head and tail that are averaged.
 
+    If only tails learn, heads are frozen, with an embedding that both share.
+
     Returns
     -------
     Trainable parameters by name; bfloat16 as float32, because Flower's arrays are NumPy's.
@@ -133,6 +135,8 @@ def initial_segments(config: LanguageConfig) -> dict[str, Tensor]:
     parts = build_parts(config, ("head", "tail"))
     assert parts.head is not None
     assert parts.tail is not None
+    if config.learns == "tail":
+        parts.head.requires_grad_(False)
     both = nn.ModuleDict({"head": parts.head, "tail": parts.tail})
     return {
         name: p.detach().float() if p.dtype == torch.bfloat16 else p.detach()

@@ -27,6 +27,7 @@ from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.attacks.trace import MemoryTrace
 from flwr_splitmix.attacks.vault import Truth, Vault
+from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.making import sends_as
@@ -79,15 +80,20 @@ class AttackedImages(Attacked):
     ----------
     trunk
         The server's part.
+    learns
+        As for the client. With "tail" the head is as everyone builds it, and no gradient is
+        returned.
     """
 
     trunk: nn.Module = field(kw_only=True, repr=False)
+    learns: Learns = field(kw_only=True, default="all")
 
     def known_to(
         self, adversary: Adversary, assume: Collection[Assumption] = (), member: int = 0
     ) -> Knowledge:
         """Return what an adversary knows: the server has no tail unless it averages them."""
-        known = super().known_to(adversary, assume, member)
+        given: set[Assumption] = {"lower"} if self.learns == "tail" else set()
+        known = super().known_to(adversary, given.union(assume), member)
         return known if known.averaged else replace(known, upper=None)
 
     def case(self, adversary: Adversary = "server", **options: Any) -> Case:
@@ -126,9 +132,12 @@ class AttackedImages(Attacked):
         ends = self.knowledge.lower_of(release.client)
         assert isinstance(ends, Ends)
         labels = truth.pictures.labels[origin.sources[:, 0]]
+        release = replace(release, labels=None, loss=None)
+        if self.learns == "tail":
+            return release
         with torch.no_grad():
             outputs = self.trunk(release.smashed)
-        return replace(release, labels=None, loss=None, gradient=ends.returned(outputs, labels))
+        return replace(release, gradient=ends.returned(outputs, labels))
 
 
 def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
@@ -184,7 +193,9 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
     vault = Vault(data, images.test, config.batch_size, config.seed)
     trunk = parts.trunk.eval()
     remark = "" if recorded else _guessed(clients)
-    return AttackedImages(known, MemoryTrace(), vault, summary, remark=remark, trunk=trunk)
+    return AttackedImages(
+        known, MemoryTrace(), vault, summary, remark=remark, trunk=trunk, learns=config.learns
+    )
 
 
 def _guessed(clients: int) -> str:

@@ -13,6 +13,7 @@ from flwr_splitmix.apps.vision.third_party import check_third_party, mixer_link
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE, check_ushape
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.clients.requests import LARGEST, LARGEST_SIGMA
+from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.cutting import edge_of
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.dp_forward import Sensitivity
@@ -77,6 +78,7 @@ class VisionConfig(AppConfig):
     trusted_mixer: StrictBool
     head_layers: CountOrAuto = 1
     tail_layers: CountOrAuto = 1
+    learns: Learns = "all"
     lam: Annotated[float, Field(ge=0.001, le=1)] = 0.5
     epsilon: Annotated[float, Field(ge=1e-4, le=LARGEST)] = 8.0
     releases: Count = 1
@@ -138,6 +140,11 @@ class VisionConfig(AppConfig):
         if self.ushape:
             check_ushape(self)
             return self
+        if self.learns != "all":  # ignored, it would be a false promise
+            raise ValueError(
+                f"learns is {self.learns!r}, which is for strategies of the U shape; allowed with "
+                f"{self.strategy} is 'all'"
+            )
         if STRATEGIES[self.strategy].needs_noise and self.noise is None:
             raise ValueError(
                 f"sigma-s and sigma-y are both 0.0, but {self.strategy} needs noise; allowed with "

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from flwr_splitmix.apps.exporting import check_finite, facts_of, fitting, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.inputs import recorded_inputs
 from flwr_splitmix.apps.vision.model import MODEL_KEYS, split_of
-from flwr_splitmix.apps.vision.ushape import load_part, whole_call
+from flwr_splitmix.apps.vision.ushape import first_parts, load_part, whole_call
 from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.export.onnx_file import check_packages
@@ -52,9 +54,12 @@ def export_vision(
         strategy=config.strategy,
         parts="heads and tails" if config.ushape else "lower segments",
     )
+    frozen: dict[str, Tensor] = {}
+    if config.learns == "tail":  # no checkpoint has the head
+        frozen = first_parts(config, len(inputs["classes"]), channels).head.state_dict()
     with fitting(run, kept, MODEL_KEYS):
         if config.ushape:
-            load_part(segments.lower, under("head", own))
+            load_part(segments.lower, frozen | under("head", own))
             load_part(segments.upper, under("trunk", kept.tensors) | under("tail", own))
         else:
             segments.lower.load_state_dict(own)

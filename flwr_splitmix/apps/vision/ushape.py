@@ -36,7 +36,7 @@ from flwr_splitmix.words import counted
 
 @lru_cache(maxsize=2)
 def parts_of(config: VisionConfig) -> VisionParts:
-    """Build head, trunk and tail; every process of a run gets the same weights.
+    """Build head, trunk and tail for the run's images; see `first_parts`.
 
     Raises
     ------
@@ -51,10 +51,7 @@ def parts_of(config: VisionConfig) -> VisionParts:
             f"clients of {config.strategy} learn one class of each; allowed with it are data sets "
             "of classes, or take a strategy of the L shape"
         )
-    with buildable(config), torch_seed(torch.device("cpu"), config.seed):
-        model = open_model(config, len(images.classes), images.train.shape[0])
-        head_to, trunk_to = cuts_of(model, config.head_layers, config.tail_layers)
-        parts = model.cut_in_three(head_to, trunk_to)
+    parts = first_parts(config, len(images.classes), images.train.shape[0])
     for name, part in (("head", parts.head), ("tail", parts.tail)):
         layer = needs_whole_batch(part)
         if layer and config.averages:
@@ -63,6 +60,24 @@ def parts_of(config: VisionConfig) -> VisionParts:
                 f"has {layer}, whose statistics it does not average; allowed with it are models "
                 f"without {layer} there, or take USplitSL"
             )
+    return parts
+
+
+def first_parts(config: VisionConfig, classes: int, channels: int) -> VisionParts:
+    """Build head, trunk and tail as they are before training; every process gets the same weights.
+
+    If only tails learn, the head is frozen.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model, it cannot be cut so, or pretrained weights are not available.
+    """
+    with buildable(config), torch_seed(torch.device("cpu"), config.seed):
+        model = open_model(config, classes, channels)
+        parts = model.cut_in_three(*cuts_of(model, config.head_layers, config.tail_layers))
+    if config.learns == "tail":
+        parts.head.requires_grad_(False)
     return parts
 
 
@@ -153,7 +168,9 @@ def whole_call(config: VisionConfig, classes: int, channels: int) -> tuple[str, 
 
 
 def load_part(part: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load a part's parameters; averaged ones come without the constants among its buffers.
+    """Load a part's trained parameters; averaged ones come without the constants of its buffers.
+
+    Parameters that are frozen may be missing.
 
     Raises
     ------
@@ -161,7 +178,7 @@ def load_part(part: nn.Module, weights: Mapping[str, Tensor]) -> None:
         If names or shapes differ.
     """
     missing, unexpected = part.load_state_dict(weights, strict=False)
-    parameters = {name for name, _ in part.named_parameters()}
+    parameters = {name for name, p in part.named_parameters() if p.requires_grad}
     if wrong := sorted(parameters.intersection(missing)) + unexpected:
         raise RuntimeError(f"{wrong[0]} is in one of them only")
 
@@ -188,6 +205,7 @@ def _client_of(config: VisionConfig, train: ImageDataset, **options: Any) -> USh
         "benchmark_data": images_of(config).test,
         "optimizer": config.optimizer(),
         "schedule": config.schedule(),
+        "learns": config.learns,
     }
     head, tail = copy.deepcopy(parts.head), copy.deepcopy(parts.tail)
     return UShapeClient(head, tail, train, **configured | options)
@@ -218,14 +236,14 @@ def make_strategy(config: VisionConfig, run: Run | None) -> UShapeStrategy:
 
 
 def initial_arrays(config: VisionConfig) -> ArrayRecord:
-    """Return the initial weights of heads and tails if they are averaged, else nothing.
+    """Return the initial weights of what learns of heads and tails, if it is averaged.
 
     Without averaging, every client builds them from the seed.
     """
     if not config.averages:
         return ArrayRecord()
     ends = nn.ModuleDict({"head": parts_of(config).head, "tail": parts_of(config).tail})
-    return ArrayRecord({name: p.detach() for name, p in ends.named_parameters()})
+    return ArrayRecord({n: p.detach() for n, p in ends.named_parameters() if p.requires_grad})
 
 
 def try_client(config: VisionConfig) -> None:
@@ -247,7 +265,9 @@ def try_client(config: VisionConfig) -> None:
         messages = [message.detach().requires_grad_() for message in sent["messages"]]
         outputs = [trunk(message, sent["mask"]) for message in messages]
         answer = client.run("decode", {"number": 0, "outputs": outputs})
-        gradients = torch.autograd.grad(outputs, messages, answer["gradients"])
+        gradients = None
+        if config.learns == "all":
+            gradients = torch.autograd.grad(outputs, messages, answer["gradients"])
         client.run("encode", {**begun, "gradient": gradients, "last": True})
     except (ClientError, ValueError) as error:
         raise ConfigError(

@@ -8,7 +8,7 @@ import torch
 
 from flwr_splitmix.apps.findings import remark_memory
 from flwr_splitmix.apps.report import Advice, Report
-from flwr_splitmix.apps.ushape_advice import EXCHANGES, costs_of_pair
+from flwr_splitmix.apps.ushape_advice import costs_of_pair, tensors_each_way
 from flwr_splitmix.apps.ushape_noise import Charges, remark_spending
 from flwr_splitmix.apps.vision.advice import setting_of
 from flwr_splitmix.apps.vision.config import VisionConfig
@@ -60,8 +60,8 @@ def remark_noise(config: VisionConfig, report: Report) -> None:
         sizes = sizes_of_clients(config, report.nodes)
     charges = Charges.of(
         hiding,
-        head_learns=True,
-        returns=True,
+        head_learns=config.learns == "all",
+        returns=config.learns == "all",
         averaged=config.averages,
         padded=False,
         tested=1 if config.evaluation_kind == "federated" else 0,
@@ -87,9 +87,8 @@ def advise(config: VisionConfig, nodes: int, given: Mapping[str, float]) -> Advi
     setting = setting_of(config, stages, whole, images.shape, given)
     names, usable = [*model.cuts], model.cuts_in_three()
     layers, least = len(names) - 1, names.index(usable[0])
-    # A step sends hidden states and the gradients of the answers, and brings the same back.
     up, down = (
-        EXCHANGES * _bytes(config, wire)
+        tensors_each_way(config.learns) * _bytes(config, wire)
         for wire in (config.wire_dtype, config.wire_dtype_down or config.wire_dtype)
     )
     cuts = []
