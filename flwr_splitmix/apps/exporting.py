@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.apps.project import kind_of_run
 from flwr_splitmix.apps.run_config import AppConfig, ConfigError
 from flwr_splitmix.files import finite
 from flwr_splitmix.runs import Run, RunError
@@ -65,7 +66,8 @@ def export_run(
             "cannot say which one trained it"
         )
     config = {**(defaults or {}), **run.config}
-    if "task" in config:
+    kind = kind_of_run(config)
+    if kind == "language":
         from flwr_splitmix.apps.language.export import export_language
 
         if onnx:
@@ -74,7 +76,7 @@ def export_run(
                 "whose own tools write ONNX"
             )
         return export_language(run, folder, config, client=client, force=force)
-    if "image-size" in config:
+    if kind == "vision":
         from flwr_splitmix.apps.vision.export import export_vision
 
         return export_vision(run, folder, config, client=client, onnx=onnx, force=force)

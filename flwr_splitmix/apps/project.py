@@ -106,6 +106,13 @@ def open_project(folder: Path) -> Project:
     return Project(folder, str(project["name"]), _kind(folder, places), flat, places, dependencies)
 
 
+def kind_of_run(config: Mapping[str, Any]) -> Kind:
+    """Return the kind of app that a run's configuration is of, by a key that no other kind has."""
+    if "task" in config:
+        return "language"
+    return "vision" if "image-size" in config else "own"
+
+
 def _check_for_flower(
     file: Path, project: Mapping[str, Any], app: Mapping[str, Any], config: Mapping[str, Any]
 ) -> None:

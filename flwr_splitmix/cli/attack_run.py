@@ -147,6 +147,7 @@ def run(
     client, of any run are released again by its trained parts, as in a training step; attacks on
     texts compute on the CPU.
     """
+    from flwr_splitmix.apps.project import kind_of_run
     from flwr_splitmix.attacks.fitted import Budget, NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
     from flwr_splitmix.attacks.results import stopped, stopped_note
@@ -159,7 +160,7 @@ def run(
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
         raise typer.BadParameter("nan is no time", param_hint="--seconds")
     opened = select_one(run, run_dir)
-    of_texts = _learns_from_texts(opened)
+    recorded = has_facts(opened)
     try:
         with ExitStack() as shown:
 
@@ -173,7 +174,7 @@ def run(
                 )
 
             given = [a.value for a in assume or ()]
-            if of_texts:
+            if kind_of_run(opened.config) == "language":
                 _check_of_texts(view, given, repeats)
                 result, rows = attack_texts(opened, attack, public, victims, client, budget, seed)
             else:
@@ -199,7 +200,7 @@ def run(
     else:
         title = f"{attack} by {view.value} on {method} ({opened.id}{stopped(result)})"
         console().print(measures_table(title, measures))
-    _keep(opened, result, rows, recorded=_has_l_shape(opened))
+    _keep(opened, result, rows, recorded=recorded)
 
 
 def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded: bool) -> None:
@@ -208,7 +209,7 @@ def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded
     Parameters
     ----------
     recorded
-        Whether the attack was on a recording, which may have been removed meanwhile.
+        Whether there was a recording when the attack began; it may have been removed meanwhile.
 
     Raises
     ------
@@ -238,21 +239,6 @@ def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded
             f"the result could not be kept: {where}: {error.strerror or error}; make room or give "
             "yourself the right to write there, and run the attack again"
         ) from error
-
-
-def _has_l_shape(opened: Run) -> bool:
-    """Return whether a run has the L shape, also taken for that of an unknown strategy.
-
-    Of such runs recorded images are attacked.
-    """
-    from flwr_splitmix.methods import BY_NAME
-
-    name = str(opened.config.get("strategy"))
-    return name not in BY_NAME or BY_NAME[name].shape == "L"
-
-
-def _learns_from_texts(opened: Run) -> bool:
-    return not _has_l_shape(opened) and "image-size" not in opened.config
 
 
 def _check_of_texts(view: Adversaries, assume: Sequence[str], repeats: int) -> None:

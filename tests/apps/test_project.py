@@ -10,9 +10,16 @@ import pytest
 
 from flwr_splitmix.apps.config_error import ConfigError, unknown_key
 from flwr_splitmix.apps.language.config import LanguageConfig
-from flwr_splitmix.apps.project import NO_PATHS, PATHS, absolute, open_project, read_overrides
+from flwr_splitmix.apps.project import (
+    NO_PATHS,
+    PATHS,
+    absolute,
+    kind_of_run,
+    open_project,
+    read_overrides,
+)
 from flwr_splitmix.apps.vision.config import VisionConfig
-from tests.apps.app_config import APPS
+from tests.apps.app_config import APPS, app_run_config
 
 
 @pytest.mark.parametrize("key", sorted(PATHS))
@@ -43,6 +50,14 @@ def test_every_key_that_names_a_file_is_known() -> None:
     }
     assert of_files <= PATHS
     assert keys >= PATHS
+
+
+def test_a_runs_configuration_tells_its_app() -> None:
+    """The strategy does not: both apps have those of the U shape."""
+    changed = {"strategy": "USplitFL"}
+    assert kind_of_run(app_run_config("vision", changed)) == "vision"
+    assert kind_of_run(app_run_config("language", changed)) == "language"
+    assert kind_of_run(changed) == "own"
 
 
 def test_an_app_without_keys_says_so() -> None:
