@@ -73,8 +73,8 @@ def check_apart(
         known &= layer is not None
         if layer:
             raise ClientError(
-                f"the {part} has {layer}, by which a text changes what others send or teach, so "
-                f"there is no epsilon: take a {part} without {layer}"
+                f"the {part} has {layer}, by which an example changes what others send or teach, "
+                f"so there is no epsilon: take a {part} without {layer}"
             )
     return known
 

@@ -48,7 +48,7 @@ class Ends:
         self._digest = ""
 
     def width(self, batch: MaskedBatch) -> int:
-        """Return the width d of the head's hidden states for these texts.
+        """Return the width d of the head's hidden states for this batch.
 
         Raises
         ------

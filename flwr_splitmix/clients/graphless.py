@@ -20,7 +20,7 @@ from flwr_splitmix.words import counted
 
 
 class GraphlessExchanges(Client):
-    """The part of a U-shaped client that sends texts through the trunk without training it.
+    """The part of a U-shaped client that sends batches through the trunk without training it.
 
     Attributes
     ----------
@@ -45,11 +45,11 @@ class GraphlessExchanges(Client):
 
     @abstractmethod
     def obfuscate(self, batch: MaskedBatch) -> Sent:
-        """Turn texts into messages to send."""
+        """Turn a batch into messages to send."""
 
     @abstractmethod
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
-        """Turn the trunk's outputs into its hidden states of the texts."""
+        """Turn the trunk's outputs into its hidden states of the batch."""
 
     def _obfuscated(self, batch: MaskedBatch) -> Sent:
         return checked_sent(self.obfuscate(batch))
@@ -121,7 +121,7 @@ class GraphlessExchanges(Client):
 
     @exchange
     def encode_test(self, *, kind: str, start: int, stop: int) -> dict[str, Any]:
-        """Send test texts `start` to `stop`, hidden as in training; the reply is like `encode`'s.
+        """Send test examples `start` to `stop`, hidden as in training; the reply is as `encode`'s.
 
         Raises
         ------

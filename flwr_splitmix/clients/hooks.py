@@ -27,13 +27,13 @@ def checked_sent(sent: object) -> Sent:
     if not _are_tensors(messages) or any(message.dim() != 3 for message in sent.messages):
         raise ClientError(
             f"obfuscate returns a Sent with messages {described(messages)}; needed is a list of "
-            "tensors (texts, tokens, width)"
+            "tensors (examples, tokens, width)"
         )
     mask: object = sent.mask
     if not isinstance(mask, Tensor):
         raise ClientError(
             f"obfuscate returns a Sent with mask {described(mask)}; needed is a tensor "
-            "(texts, tokens) of 0 and 1"
+            "(examples, tokens) of 0 and 1"
         )
     return sent
 
@@ -42,18 +42,18 @@ def checked_hidden(hidden: object, width: int) -> Tensor:
     """Return what `recover` returned; raises ClientError if it is no tensor of this width."""
     if not isinstance(hidden, Tensor) or hidden.shape[-1:] != (width,):
         raise ClientError(
-            f"recover returns {described(hidden)}; needed is one tensor (texts, tokens, {width}), "
-            "such as outputs[0]"
+            f"recover returns {described(hidden)}; needed is one tensor (examples, tokens, "
+            f"{width}), such as outputs[0]"
         )
     return hidden
 
 
-def checked_logits(logits: object, texts: int) -> Tensor:
-    """Return what `logits` returned; raises ClientError if it has no row for each text."""
-    if not isinstance(logits, Tensor) or logits.dim() not in (2, 3) or len(logits) != texts:
+def checked_logits(logits: object, examples: int) -> Tensor:
+    """Return what `logits` returned; raises ClientError if it has no row for each example."""
+    if not isinstance(logits, Tensor) or logits.dim() not in (2, 3) or len(logits) != examples:
         raise ClientError(
-            f"logits returns {described(logits)}; needed is a tensor ({texts}, classes) or "
-            f"({texts}, tokens, vocabulary)"
+            f"logits returns {described(logits)}; needed is a tensor ({examples}, classes) or "
+            f"({examples}, tokens, vocabulary)"
         )
     return logits
 
@@ -63,7 +63,7 @@ def checked_loss(loss: object) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise ClientError(
             f"loss returns {described(loss)}; needed is a tensor of one number, the mean over the "
-            "texts"
+            "examples"
         )
     if not loss.requires_grad:
         raise ClientError(

@@ -1,4 +1,4 @@
-"""A client's evaluations: each test text is sent once, and only means are reported."""
+"""A client's evaluations: each test example is sent once, and only means are reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flwr_splitmix.scoring.texts import Scores, TextScores
 
 
 class SentTexts:
-    """A node's record of the test texts already sent; it outlives the process of a single message.
+    """A node's record of the test examples already sent; it outlives the process of one message.
 
     It goes by head and tail, which the client knows, and not by the round, which the server says.
     The server names the run, too, but an honest second run begins with the weights of the first.
@@ -62,7 +62,7 @@ class SentTexts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the file, so that no other process sends texts between a look and a note.
+        """Hold the file, so that no other process sends examples between a look and a note.
 
         Raises
         ------
@@ -76,11 +76,11 @@ class SentTexts:
             yield
 
     def sent(self, kind: str) -> int:
-        """Return how many texts of a kind were sent in this run under this head and tail."""
+        """Return how many examples of a kind were sent in this run under this head and tail."""
         return self._stops.get((self._run, self._weights(), kind), 0)
 
     def note(self, kind: str, stop: int) -> None:
-        """Record that texts up to `stop` are sent; raises as `held`."""
+        """Record that examples up to `stop` are sent; raises as `held`."""
         key = self._run, self._weights(), kind
         with self.held():
             self._stops[key] = stop
@@ -97,14 +97,14 @@ def _noted() -> Iterator[None]:
     try:
         yield
     except (OSError, JournalError) as error:
-        said = f"test texts cannot be noted on this node: {reason_of(error)}"
+        said = f"test examples cannot be noted on this node: {reason_of(error)}"
         raise ClientError(said) from None
 
 
 class TextEvaluation:
-    """The test texts that a server may ask for in a round, in order, and their scores.
+    """The test examples that a server may ask for in a round, in order, and their scores.
 
-    Scores of single texts would reveal their labels, and a text that is mixed twice becomes
+    Scores of single examples would reveal their labels, and a text that is mixed twice becomes
     readable.
 
     Parameters
@@ -118,7 +118,7 @@ class TextEvaluation:
     device
         Device of the batches.
     batch_size
-        Most texts that are sent at once.
+        Most examples that are sent at once.
     kept
         Where a node records what was sent; None: a simulation, which keeps no record.
 
@@ -127,9 +127,9 @@ class TextEvaluation:
     awaiting
         The test batch that awaits its answer; None if there is none.
     going
-        The kind of the texts being sent, and their indices: int64 (b,).
+        The kind of the examples being sent, and their indices: int64 (b,).
     sent_up_to
-        By kind, how many texts this object has sent.
+        By kind, how many examples this object has sent.
     """
 
     def __init__(
@@ -154,12 +154,12 @@ class TextEvaluation:
         self._current: TextScores | None = None
 
     def begin(self, kind: str, start: int, stop: int) -> MaskedBatch:
-        """Return the first batch to send for test texts `start` to `stop`.
+        """Return the first batch to send for test examples `start` to `stop`.
 
         Raises
         ------
         ClientError
-            If there are no such texts, they are more than a batch, or it is not their turn.
+            If there are no such examples, they are more than a batch, or it is not their turn.
         """
         with nullcontext() if self._kept is None else self._kept.held():
             return self._begin(kind, start, stop)
@@ -171,18 +171,19 @@ class TextEvaluation:
             following = max(following, self._kept.sent(kind))
         if self.awaiting is None and (start, following) == (0, size):
             raise ClientError(
-                f"all {size} {kind} test texts were sent under this head and tail, and each is "
-                "sent once: it has not trained since (it is not in every round: see fraction-train)"
+                f"all {size} {kind} test examples were sent under this head and tail, and each "
+                "is sent once: it has not trained since (it is not in every round: see "
+                "fraction-train)"
             )
         if self.awaiting is not None or start != following or not start < stop <= size:
             raise ClientError(
-                f"the server asks for {kind} test texts {start} to {stop}; "
+                f"the server asks for {kind} test examples {start} to {stop}; "
                 f"next is {following} of {size}"
             )
         if stop - start > self.batch_size:
             raise ClientError(
-                f"the server asks for {stop - start} test texts at once; this client sends at most "
-                f"{self.batch_size}, its batch size"
+                f"the server asks for {stop - start} test examples at once; this client sends at "
+                f"most {self.batch_size}, its batch size"
             )
         if self._kept is not None:
             self._kept.note(kind, stop)
@@ -195,7 +196,7 @@ class TextEvaluation:
         return self._current.begin(batch)
 
     def add(self, logits: torch.Tensor, batch: MaskedBatch) -> MaskedBatch | None:
-        """Score a batch's logits and return the next batch to send, None if its texts are done."""
+        """Score a batch's logits and return the next batch to send; None if this one is done."""
         assert self._current is not None
         return self._current.add(logits, batch)
 
@@ -205,11 +206,11 @@ class TextEvaluation:
         Raises
         ------
         ClientError
-            If not all of its texts have been scored.
+            If not all of its examples have been scored.
         """
         scores, data = self._scores.get(kind), self.tests.get(kind)
         size = None if data is None else len(data)  # type: ignore[arg-type]
-        # Texts sent by an earlier process, or before the client was attached again, have no scores.
+        # What an earlier process sent, or this one before it was attached again, has no scores.
         whole = scores is not None and self.sent_up_to.get(kind) == scores.examples == size
         if scores is None or not whole or self.awaiting is not None:
             raise ClientError(f"this client has not scored its {kind} test data, or not all of it")

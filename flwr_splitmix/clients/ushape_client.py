@@ -49,7 +49,7 @@ class UShapeClient(GraphlessExchanges):
     A step is two exchanges: `encode` (the last step's backward pass through the head, the
     optimizer step, the head's forward pass) and `decode` (tail, loss, gradients for the trunk).
 
-    Its `hiding` hides the texts. A subclass can change a detail of that by overriding
+    Its `hiding` hides the data. A subclass can change a detail of that by overriding
     `obfuscate`, `recover`, `loss` or `perturb`, except where an epsilon rests on it.
 
     Parameters
@@ -87,7 +87,7 @@ class UShapeClient(GraphlessExchanges):
     Raises
     ------
     ClientError
-        If there is no training text, none with a label to predict, or if `learns` is "tail" and
+        If there is no training example, none with a label to predict, or if `learns` is "tail" and
         the tail has nothing to train.
     ValueError
         If `learns` is neither "all" nor "tail", or texts have tokens beyond the head's vocabulary,
@@ -162,7 +162,7 @@ class UShapeClient(GraphlessExchanges):
         )
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
-        """Apply the node's policy; the node records which test texts were sent by which weights.
+        """Apply the node's policy; the node records which test examples were sent by which weights.
 
         If it does not allow averaging, it also records the run's first head and tail.
         """
@@ -251,18 +251,18 @@ class UShapeClient(GraphlessExchanges):
     # What a subclass may override.
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
-        """Turn texts, private or public, into messages to send."""
+        """Turn a batch, private or public, into messages to send."""
         return self.hiding.obfuscate(batch)
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
-        """Turn the trunk's outputs, (b, T, d) of each message, into its hidden states of the texts.
+        """Turn the trunk's outputs, (b, T, d) of each message, into its hidden states of the batch.
 
         They are (b, T, d), in the graph of the outputs.
         """
         return self.hiding.recover(outputs, sent)
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the mean loss of the texts, a scalar, given what `recover` returned: (b, T, d)."""
+        """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d)."""
         return self.hiding.loss(hidden, sent)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
@@ -403,7 +403,7 @@ class UShapeClient(GraphlessExchanges):
                 metrics["train-loss"] = sum(self._losses) / len(self._losses)
         elif self.steps:
             log.warning(
-                "client %d: no text of round %d had a label to predict, so it has no loss",
+                "client %d: no example of round %d had a label to predict, so it has no loss",
                 self.order.client,
                 self.order.server_round,
             )

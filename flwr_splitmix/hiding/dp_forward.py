@@ -1,4 +1,4 @@
-"""DP-Forward: clips each text's hidden states and adds Gaussian noise before sending them."""
+"""DP-Forward: clips each example's hidden states and adds Gaussian noise before sending them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
-from flwr_splitmix.hiding.text_ledger import TextLedger
+from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.privacy.analytic import gaussian_sigma
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed
@@ -45,24 +45,25 @@ def outside_of(
 
 
 class DPForward(Hiding):
-    """Sends each text's hidden states, clipped as a whole, with Gaussian noise.
+    """Sends each example's hidden states, clipped as a whole, with Gaussian noise.
 
-    The noise makes `releases` releases of a text (epsilon, delta) private together. Training and
-    evaluation send a text many times; a ledger composes these exactly, and states what it does not
-    cover.
+    The noise makes `releases` releases of an example, a text or an image, (epsilon, delta) private
+    together. Training and evaluation send an example many times; a ledger composes these exactly,
+    and states what it does not cover.
 
     Parameters
     ----------
     epsilon, delta
-        The guarantee for `releases` releases of a text together; the analytic Gaussian mechanism
-        gives the least noise for it. The ledger reports its epsilon at the same delta.
+        The guarantee for `releases` releases of an example together; the analytic Gaussian
+        mechanism gives the least noise for it. The ledger reports its epsilon at the same delta.
     clip_norm
-        C, the largest Frobenius norm of a text's hidden states (T, d); larger ones are scaled down.
+        C, the largest Frobenius norm of an example's hidden states (T, d); larger ones are scaled
+        down.
     releases
-        Number of releases of a text; 1 in the paper. A run of e epochs sends each training text e
-        times: with `releases` = e, `epsilon` covers the whole run.
+        Number of releases of an example; 1 in the paper. A run of e epochs sends each training
+        example e times: with `releases` = e, `epsilon` covers the whole run.
     sensitivity
-        "replace": replacing a text moves its release by up to 2 C. "published": C, as in the
+        "replace": replacing an example moves its release by up to 2 C. "published": C, as in the
         authors' code; this gives half the noise that epsilon needs, and the ledger charges the
         actual cost.
 
@@ -80,7 +81,7 @@ class DPForward(Hiding):
     rests_on = ("obfuscate",)
     warning = (
         "DP-Forward's epsilon is about messages; gradients that clients return to the trunk, where "
-        "they do, are without noise, and tell of texts and labels: docs/language.md"
+        "they do, are without noise, and tell of inputs and labels: docs/language.md"
     )
 
     def __init__(
@@ -98,17 +99,17 @@ class DPForward(Hiding):
         releases = whole_number("releases", releases, least=1)
         super().__init__()
         assumed = 2 * clip_norm if sensitivity == "replace" else clip_norm
-        # n releases of a text compose to one whose shift is sqrt(n) times as large.
+        # n releases of an example compose to one whose shift is sqrt(n) times as large.
         self.sigma = gaussian_sigma(epsilon, delta, math.sqrt(releases) * assumed)
         self.delta = delta
         self.noise = GaussianNoise(
             sigma_s=self.sigma, sigma_y=0.0, clip="sample", clip_norm=clip_norm
         )
-        self.ledger = TextLedger()
+        self.ledger = RecordLedger()
 
     @property
     def shift(self) -> float:
-        """How far replacing the text moves a release, in standard deviations of its noise."""
+        """How far replacing an example moves a release, in standard deviations of its noise."""
         return 2 * self.noise.clip_norm / self.sigma
 
     def attach(self, side: ClientSide) -> None:
@@ -117,7 +118,7 @@ class DPForward(Hiding):
         self.ledger.open(side.examples)
 
     def charge(self, kind: str, records: np.ndarray) -> None:
-        """Charge each text for a release."""
+        """Charge each example for a release."""
         outside = outside_of(
             head_learns=any(p.requires_grad for p in self.side.head.parameters()),
             returns=kind == "train" and self.side.returns,
@@ -128,7 +129,7 @@ class DPForward(Hiding):
         self.ledger.charge(kind, records, self.shift, attempt=self.side.attempt, outside=outside)
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
-        """Clip each text's hidden states and add noise; places without a token are pure noise."""
+        """Clip each example's hidden states and add noise; places without a token are all noise."""
         hidden: Tensor = self.side.head(batch.inputs, batch.mask)
         exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
         # Not a product: values after a text's end may be NaN.
@@ -138,7 +139,7 @@ class DPForward(Hiding):
 
     @property
     def epsilon(self) -> float:
-        """The epsilon that all messages so far have cost the text that spent most."""
+        """The epsilon that all messages so far have cost the example that spent most."""
         return self.ledger.epsilon(self.delta)
 
     def statement(self) -> Statement:

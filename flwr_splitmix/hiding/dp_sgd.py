@@ -1,4 +1,4 @@
-"""DP-SGD on head and tail: clips each text's gradient and adds Gaussian noise to their sum."""
+"""DP-SGD on head and tail: clips each example's gradient and adds Gaussian noise to their sum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.extras import as_logged_before, needed_for
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
-from flwr_splitmix.hiding.text_ledger import TextLedger
+from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise
@@ -24,7 +24,7 @@ from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
-    from flwr_splitmix.hiding.text_gradients import TextGradients
+    from flwr_splitmix.hiding.example_gradients import ExampleGradients
 
 
 def outside_of(*, returns: bool, padded: bool) -> tuple[Channel, ...]:
@@ -49,7 +49,7 @@ def outside_of(*, returns: bool, padded: bool) -> tuple[Channel, ...]:
 
 
 def shift_of(noise_multiplier: float) -> float:
-    """Return how far replacing a text moves a step, in standard deviations of its noise.
+    """Return how far replacing an example moves a step, in standard deviations of its noise.
 
     Its gradient may become its opposite.
     """
@@ -59,16 +59,17 @@ def shift_of(noise_multiplier: float) -> float:
 class DPSGD(Hiding):
     """Trains head and tail by DP-SGD; what crosses the cuts is as in the plain U shape.
 
-    A text's gradient is that of its own loss for head and tail together. Opacus computes, clips
-    and sums the texts' gradients; the noise comes from the operating system, and the optimizer
-    uses the result as the batch's gradient. So a head and a tail that leave the client reveal a
-    text only within epsilon, as long as the trunk between them does not change: it learns without
-    noise, and what a text did to it shows in later gradients of heads and tails, and in an exported
-    model. Messages and returned gradients are not covered either.
+    The gradient of an example, a text or an image, is that of its own loss for head and tail
+    together. Opacus computes, clips and sums the examples' gradients; the noise comes from the
+    operating system, and the optimizer uses the result as the batch's gradient. So a head and a
+    tail that leave the client reveal an example only within epsilon, as long as the trunk between
+    them does not change: it learns without noise, and what an example did to it shows in later
+    gradients of heads and tails, and in an exported model. Messages and returned gradients are not
+    covered either.
 
     Two epsilons are reported. `epsilon` is exact for the actual batches: disjoint in each epoch,
     and known to anyone who knows the run's seed. `epsilon-if-poisson` is that of Opacus, for the
-    same number of steps with secret Poisson sampling, when one text is added or removed; it is
+    same number of steps with secret Poisson sampling, when one example is added or removed; it is
     what papers report, and not a bound here.
 
     Parameters
@@ -76,7 +77,7 @@ class DPSGD(Hiding):
     noise_multiplier
         Standard deviation of the noise on the sum of a batch's gradients, over `clip_norm`.
     clip_norm
-        The largest L2 norm of a text's gradient; larger ones are scaled down.
+        The largest L2 norm of an example's gradient; larger ones are scaled down.
     delta
         Delta of both epsilons.
 
@@ -89,13 +90,13 @@ class DPSGD(Hiding):
     """
 
     accounts = True
-    apart = ("head", "tail")  # a tail that mixes texts puts each one's part into others' gradients
+    apart = ("head", "tail")  # a tail that mixes examples puts each one into others' gradients
     rests_on = (
         "obfuscate", "recover", "loss", "perturb", "returned", "logits", "before_update",
     )  # fmt: skip
     warning = (
         "DP-SGD covers the weights of heads and tails, and no trunk that learns; messages carry "
-        "texts without noise, and the server reads them as the plain U shape's: docs/language.md"
+        "inputs without noise, and the server reads them as the plain U shape's: docs/language.md"
     )
 
     def __init__(
@@ -109,13 +110,13 @@ class DPSGD(Hiding):
         self.noise_multiplier = noise_multiplier
         self.clip_norm = clip_norm
         self.delta = delta
-        self.ledger = TextLedger(frozenset({"train"}))
+        self.ledger = RecordLedger(frozenset({"train"}))
         with needed_for("DP-SGD"), as_logged_before():
             from opacus.accountants import RDPAccountant
 
         self.accountant = RDPAccountant()
-        self._watched: TextGradients | None = None
-        self._texts = 0
+        self._watched: ExampleGradients | None = None
+        self._size = 0
         self._records = np.empty(0, dtype=np.int64)
 
     def attach(self, side: ClientSide) -> None:
@@ -124,13 +125,13 @@ class DPSGD(Hiding):
         Raises
         ------
         ValueError
-            If the object belongs to another client, or texts' gradients of a trained layer are
+            If the object belongs to another client, or examples' gradients of a trained layer are
             not known.
         """
         super().attach(side)
         self.ledger.open(side.examples)
         if self._watched is None:
-            from flwr_splitmix.hiding.text_gradients import TextGradients, unsupported
+            from flwr_splitmix.hiding.example_gradients import ExampleGradients, unsupported
 
             both = nn.ModuleDict({"head": side.head, "tail": side.tail})
             if layer := unsupported(both):
@@ -142,54 +143,54 @@ class DPSGD(Hiding):
                 if isinstance(part, nn.Embedding):
                     part.register_forward_pre_hook(self._for_each_text)
                 elif next(part.parameters(recurse=False), None) is not None:
-                    part.register_forward_pre_hook(partial(self._check_texts, name))
-            self._watched = TextGradients(both, strict=False)
+                    part.register_forward_pre_hook(partial(self._check_rows, name))
+            self._watched = ExampleGradients(both, strict=False)
 
     def _for_each_text(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
         """Look up positions for each text, if the model does it once per batch."""
-        shared = module.training and torch.is_grad_enabled() and len(inputs[0]) == 1 < self._texts
-        return inputs[0].expand(self._texts, -1) if shared else None
+        shared = module.training and torch.is_grad_enabled() and len(inputs[0]) == 1 < self._size
+        return inputs[0].expand(self._size, -1) if shared else None
 
-    def _check_texts(self, name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Refuse a trained layer that is called once for all texts.
+    def _check_rows(self, name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Refuse a trained layer that is called once for all examples.
 
-        Opacus would take its gradient for the first text's, and clip it with that one's.
+        Opacus would take its gradient for the first example's, and clip it with that one's.
 
         Raises
         ------
         ValueError
-            If its first input has not as many rows as there are texts; the message names the layer.
+            If its first input has not a row for each example; the message names the layer.
         """
-        if not (self._texts and module.training and torch.is_grad_enabled()):
+        if not (self._size and module.training and torch.is_grad_enabled()):
             return
         seen = inputs[0] if inputs else None
         learns = any(p.requires_grad for p in module.parameters(recurse=False))
-        if learns and isinstance(seen, Tensor) and len(seen) != self._texts:
+        if learns and isinstance(seen, Tensor) and len(seen) != self._size:
             raise ValueError(
                 f"DP-SGD needs a gradient for each example, but {name} ({type(module).__name__}) "
                 f"is called with {counted(len(seen), 'row')} for "
-                f"{counted(self._texts, 'example')}; take another model"
+                f"{counted(self._size, 'example')}; take another model"
             )
 
     def charge(self, kind: str, records: np.ndarray) -> None:
-        """Record the texts of the next step, which is charged when it is taken."""
+        """Record the examples of the next step, which is charged when it is taken."""
         if kind == "train":
             self._records = records
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
-        """Send hidden states unchanged; in training, track each text's part in them."""
+        """Send hidden states unchanged; in training, track each example's part in them."""
         if torch.is_grad_enabled():
             self._gradients.forget()
-            self._texts = len(batch.inputs)
+            self._size = len(batch.inputs)
         return super().obfuscate(batch)
 
     @property
-    def _gradients(self) -> TextGradients:
+    def _gradients(self) -> ExampleGradients:
         assert self._watched is not None
         return self._watched
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the mean over texts of each text's own mean loss.
+        """Return the mean over examples of each one's own mean loss.
 
         A mean over all tokens would make a text's gradient depend on the lengths of the others.
         """
@@ -206,12 +207,12 @@ class DPSGD(Hiding):
         Raises
         ------
         ValueError
-            If a layer, such as a mixture of experts, does not keep the texts of a batch apart, or
+            If a layer, such as a mixture of experts, does not keep a batch's examples apart, or
             weights are used outside of their own layer.
         """
         from opacus.optimizers import DPOptimizer
 
-        from flwr_splitmix.hiding.text_gradients import of_all_rows
+        from flwr_splitmix.hiding.example_gradients import of_all_rows
 
         trained = self._gradients.trained()
         learned = [p for p in trained if p.grad_sample is not None]
@@ -228,7 +229,7 @@ class DPSGD(Hiding):
                 )
         for parameter in learned:
             if not isinstance(parameter.grad_sample, Tensor) or (
-                len(parameter.grad_sample) != self._texts
+                len(parameter.grad_sample) != self._size
             ):
                 raise ValueError(
                     "DP-SGD needs a gradient for each example, but a layer with weights of shape "
@@ -242,30 +243,30 @@ class DPSGD(Hiding):
             torch.optim.SGD(learned),
             noise_multiplier=self.noise_multiplier,
             max_grad_norm=self.clip_norm,
-            expected_batch_size=self._texts,
+            expected_batch_size=self._size,
         )
         clipping.clip_and_accumulate()
         for parameter in learned:
             total = of_all_rows(parameter, parameter.summed_grad)
             noisy = add_noise(total, self.noise_multiplier * self.clip_norm)
-            parameter.grad = noisy / self._texts
+            parameter.grad = noisy / self._size
         self._gradients.forget()
-        # A text that is in the batch n times moves the sum n times as far, which costs n^2.
-        texts, copies = np.unique(self._records, return_counts=True)
+        # An example that is in the batch n times moves the sum n times as far, which costs n^2.
+        examples, copies = np.unique(self._records, return_counts=True)
         self.ledger.charge(
             "train",
-            np.repeat(texts, copies**2),
+            np.repeat(examples, copies**2),
             shift_of(self.noise_multiplier),
             attempt=self.side.attempt,
             outside=outside_of(returns=self.side.returns, padded=self.side.padded),
         )
-        examples = self.side.examples.get("train", self._texts)
+        number = self.side.examples.get("train", self._size)
         self.accountant.step(
-            noise_multiplier=self.noise_multiplier, sample_rate=min(1.0, self._texts / examples)
+            noise_multiplier=self.noise_multiplier, sample_rate=min(1.0, self._size / number)
         )
 
     def statement(self) -> Statement:
-        """Return what the weights reveal about a text, and what the number does not cover."""
+        """Return what the weights reveal about an example, and what the number does not cover."""
         return self.ledger.statement(self.delta)
 
     def metrics(self) -> dict[str, float]:
@@ -300,10 +301,10 @@ class DPSGD(Hiding):
 
 
 def _leave_out_what_overflowed(parameters: Sequence[Any]) -> None:
-    """Set the gradients of texts with NaN or infinite numbers to 0.
+    """Set the gradients of examples with NaN or infinite numbers to 0.
 
-    A server's numbers can make one text's gradient overflow, depending on the text. Clipped, it is
-    still NaN, and so would be the batch's sum, which no noise hides.
+    A server's numbers can make one example's gradient overflow, depending on the example. Clipped,
+    it is still NaN, and so would be the batch's sum, which no noise hides.
     """
     lengths = [torch.linalg.vector_norm(p.grad_sample.flatten(1), dim=1) for p in parameters]
     finite = torch.stack(lengths).isfinite().all(0)  # of infinite length: clipped, it is 0 or NaN

@@ -40,7 +40,7 @@ class ClientSide:
     seed, client
         The run's seed and the client's index, from which every public draw is derived.
     examples
-        Number of the client's texts by purpose: "train", and the kinds of evaluation.
+        Number of the client's examples by purpose: "train", and the kinds of evaluation.
     attempt
         How often the same may have been asked of the client before.
     averaged
@@ -76,7 +76,7 @@ class Sent:
     mask
         int64 (b, T): positions that the trunk attends to; or (b, 1), the same at all positions.
     batch
-        The texts, or other examples, that the answer is about.
+        The texts, or other inputs, that the answer is about.
 
     A subclass may add what it needs to read the answer; that stays at the client.
 
@@ -140,7 +140,7 @@ class Hiding:
     texts_only
         Whether the method is about tokens, so that images and the like cannot be hidden by it.
     apart
-        Of "head" and "tail", those that must keep a batch's texts apart for the epsilon to hold.
+        Of "head" and "tail", those that must keep a batch's examples apart for the epsilon to hold.
     rests_on
         Methods on which the epsilon rests. A client that overrides one is refused, and so is a
         subclass, unless it also overrides `charge`: who changes what leaves says what it costs.
@@ -209,7 +209,7 @@ class Hiding:
     # Every batch.
 
     def charge(self, kind: str, records: np.ndarray) -> None:
-        """Account for texts whose messages are about to leave; does nothing without noise.
+        """Account for examples whose messages are about to leave; does nothing without noise.
 
         A subclass that overrides it states that its accounting covers the subclass's own methods.
 
@@ -218,22 +218,22 @@ class Hiding:
         kind
             "train", or the kind of the evaluation.
         records
-            int64 (b,): indices of the client's texts of that kind.
+            int64 (b,): indices of the client's examples of that kind.
         """
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
-        """Turn texts into messages to send; here the head's hidden states unchanged."""
+        """Turn a batch into messages to send; here the head's hidden states unchanged."""
         return Sent([self.side.head(batch.inputs, batch.mask)], batch.mask, batch)
 
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
-        """Turn the trunk's outputs, (b, T, d) of each message, into its hidden states of the texts.
+        """Turn the trunk's outputs, (b, T, d) of each message, into its hidden states of the batch.
 
         In training, gradients flow back through this method to the outputs.
         """
         return outputs[0]
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the mean loss of the texts, a scalar, given what `recover` returned: (b, T, d)."""
+        """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d)."""
         return text_loss(self.logits(hidden, sent), sent.batch.labels)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:

@@ -1,4 +1,4 @@
-"""Naive mixing, MixGuard's baseline: two texts' hidden states in one, without decoding."""
+"""Naive mixing, MixGuard's baseline: two examples' hidden states in one, without decoding."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flwr_splitmix.scoring.texts import text_loss
 
 
 class NaiveMix(Hiding):
-    """Sends `lam h_i + (1 - lam) h_j` for each text i of a batch.
+    """Sends `lam h_i + (1 - lam) h_j` for each example i of a batch.
 
-    Text j is the next one in the batch. The loss is mixed with the same ratio; an evaluation sends
-    mixtures too, and scores them on text i. A batch of one has no other text and is not mixed.
+    Example j is the next one in the batch. The loss is mixed with the same ratio; an evaluation
+    sends mixtures too, and scores them on example i. A batch of one has no other and is not mixed.
 
     Parameters
     ----------
@@ -27,7 +27,8 @@ class NaiveMix(Hiding):
     ValueError
         If lam is out of range.
 
-    Source: the baseline of MixGuard's Tables II and III; which texts are mixed, and lam, are ours.
+    Source: the baseline of MixGuard's Tables II and III; lam, and what is mixed with what, are
+    ours.
     """
 
     def __init__(self, lam: float = 0.5) -> None:
@@ -37,7 +38,7 @@ class NaiveMix(Hiding):
         self.lam = lam
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
-        """Mix each text's hidden states with the next one's; the mask covers both."""
+        """Mix each example's hidden states with the next one's; the mask covers both."""
         hidden = self.side.head(batch.inputs, batch.mask)
         # After its end, a text contributes nothing to the mixture.
         hidden = hidden * batch.mask.unsqueeze(-1).to(hidden.dtype)
@@ -46,7 +47,7 @@ class NaiveMix(Hiding):
         return Sent([mixed], union, replace(batch, mask=union))
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the losses on both texts, mixed with the same ratio."""
+        """Return the losses on both examples, mixed with the same ratio."""
         logits, labels = self.logits(hidden, sent), sent.batch.labels
         return self.lam * text_loss(logits, labels) + (1 - self.lam) * text_loss(
             logits, labels.roll(-1, 0)

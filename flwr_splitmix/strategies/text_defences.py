@@ -1,4 +1,4 @@
-"""Published defences for texts: the U shape with clients that protect what they send.
+"""Published defences: the U shape with clients that protect what they send.
 
 `flwr_splitmix.hiding` documents what each defence does.
 """
@@ -24,7 +24,7 @@ class DPForwardSL(UShapeStrategy):
 
 
 class NoPeekSL(UShapeStrategy):
-    """Heads trained to send hidden states that depend less on the words.
+    """Heads trained to send hidden states that depend less on the inputs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The U shape: heads, tails, texts and labels with the clients, the trunk at the server."""
+"""The U shape: heads, tails, data and labels with the clients, the trunk at the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.aggregation import fedavg
-from flwr_splitmix.server.evaluation.ushape import evaluate_texts
+from flwr_splitmix.server.evaluation.ushape import evaluate_in_u_shape
 from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
 from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.server.options import RoundOptions, check_counts, check_names
@@ -79,7 +79,7 @@ class UShapeStrategy(RoundLoop):
     averages
         Whether heads and tails are averaged by FedAvg if no aggregator is given.
     hiding
-        How the strategy's clients hide their texts; the server only reads facts about the method.
+        How the strategy's clients hide their data; the server only reads facts about the method.
     rows
         The metrics of each finished round (loss, accuracy, bytes, ...), by the names of the columns
         of `metrics.parquet`.
@@ -197,7 +197,7 @@ class UShapeStrategy(RoundLoop):
         if self.evaluation == "none":
             return None
         self._agree(clients)
-        result = evaluate_texts(clients, self.evaluation, self._steps(clients).look)
+        result = evaluate_in_u_shape(clients, self.evaluation, self._steps(clients).look)
         if clients.failures:
             log.warning("the evaluation went on without %s", reasons(clients))
         return result

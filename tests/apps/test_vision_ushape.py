@@ -141,6 +141,11 @@ def test_every_strategy_trains(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", IMAGE_USHAPE)
+def test_a_warning_about_images_does_not_speak_of_texts(name: str) -> None:
+    assert "text" not in IMAGE_USHAPE[name].hiding.warning
+
+
+@pytest.mark.parametrize("name", IMAGE_USHAPE)
 def test_tails_alone_are_trained(name: str, tmp_path: Path) -> None:
     values: dict[str, Any] = {"strategy": name, "learns": "tail", "num_server_rounds": 2}
     everything(**values)

@@ -193,7 +193,7 @@ def test_no_epsilon_is_kept_for_texts_that_move_those_of_later_batches(
     client = UShapeClient(
         ends["head"], ends["tail"], TOY.texts(0, 6), batch_size=4, device="cpu", hiding=hiding()
     )
-    why = r"the buffer '\S*before' that examples change, by which a text .* there is no epsilon"
+    why = r"the buffer '\S*before' that examples change, by which an ex.* there is no epsilon"
     with pytest.raises(ClientError, match=f"the {part} has {why}"):
         client.attach(ORDER, None)
 

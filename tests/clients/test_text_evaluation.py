@@ -41,11 +41,11 @@ def test_texts_are_sent_once_however_often_a_client_attaches(tmp_path: Path) -> 
     with process(tmp_path) as client:
         ask(client)
         client.attach(Order(0, 7, 1, 9), None)
-        with pytest.raises(ClientError, match="test texts 0 to 4; next is 4 of 8"):
+        with pytest.raises(ClientError, match="test examples 0 to 4; next is 4 of 8"):
             ask(client)
     with (
         process(tmp_path) as another,
-        pytest.raises(ClientError, match="test texts 0 to 4; next is 4 of 8"),
+        pytest.raises(ClientError, match="test examples 0 to 4; next is 4 of 8"),
     ):
         ask(another)
 
@@ -61,7 +61,7 @@ def test_a_server_that_only_counts_on_gets_no_text_again(tmp_path: Path) -> None
     ):  # fmt: skip
         with process(tmp_path, number, weights, run) as client:
             if refused:
-                with pytest.raises(ClientError, match="test texts 0 to 4; next is 4 of 8"):
+                with pytest.raises(ClientError, match="test examples 0 to 4; next is 4 of 8"):
                     ask(client)
             else:
                 assert ask(client)["messages"]
@@ -75,7 +75,7 @@ def test_texts_are_sent_again_once_head_and_tail_have_learned(tmp_path: Path) ->
         client.restore(*kept)
         gradient = None
         for number in range(2):
-            with pytest.raises(ClientError, match="test texts 0 to 4; next is 4 of 8"):
+            with pytest.raises(ClientError, match="test examples 0 to 4; next is 4 of 8"):
                 ask(client)
             sent = client.run("encode", {"number": number, "progress": 0.0, "gradient": gradient})
             gradient = client.run("decode", {"number": number, "outputs": sent["messages"]})[
@@ -109,6 +109,8 @@ def test_a_client_that_has_not_trained_since_says_so(tmp_path: Path) -> None:
     with process(tmp_path) as client:
         ask(client)
         ask(client, 4, 8)
-    said = r"all 8 federated test texts were sent under this head and tail, .* see fraction-train"
+    said = (
+        r"all 8 federated test examples were sent under this head and tail, .* see fraction-train"
+    )
     with process(tmp_path, server_round=2) as again, pytest.raises(ClientError, match=said):
         ask(again)

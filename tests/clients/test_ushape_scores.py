@@ -39,14 +39,14 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ([(0, 4), (0, 4)], "test texts 0 to 4; next is 4 of 7"),
-        ([(1, 2)], "test texts 1 to 2; next is 0 of 7"),
-        ([(0, 4), (5, 7)], "test texts 5 to 7; next is 4 of 7"),
-        ([(0, 8)], "test texts 0 to 8; next is 0 of 7"),
-        ([(0, 0)], "test texts 0 to 0; next is 0 of 7"),
+        ([(0, 4), (0, 4)], "test examples 0 to 4; next is 4 of 7"),
+        ([(1, 2)], "test examples 1 to 2; next is 0 of 7"),
+        ([(0, 4), (5, 7)], "test examples 5 to 7; next is 4 of 7"),
+        ([(0, 8)], "test examples 0 to 8; next is 0 of 7"),
+        ([(0, 0)], "test examples 0 to 0; next is 0 of 7"),
         ([(0, 4), "score"], "not scored its federated test data, or not all of it"),
-        ([(0, 5)], "asks for 5 test texts at once; this client sends at most 4, its batch size"),
-        ([(0, 4), (4, 7), "score", (0, 4)], "all 7 federated test texts were sent under this"),
+        ([(0, 5)], "asks for 5 test examples at once; this client sends at most 4, its batch size"),
+        ([(0, 4), (4, 7), "score", (0, 4)], "all 7 federated test examples were sent under this"),
         ([(0, 4), (4, 7), "score", "score"], "not scored its federated test data"),
     ],
     ids=str,
@@ -91,7 +91,7 @@ def test_no_score_is_that_of_the_texts_since_an_interruption(tmp_path: Path, ane
 def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None:
     client = attached(TextToy(clients=1, tests=7, task="classification"))
     client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
-    with pytest.raises(ClientError, match="test texts 4 to 7"):
+    with pytest.raises(ClientError, match="test examples 4 to 7"):
         client.run("encode_test", {"kind": "federated", "start": 4, "stop": 7})
 
 
@@ -148,7 +148,7 @@ def test_a_round_without_a_label_has_no_loss(
     assert (row["loss"] is None) == (not labelled)
     told = [r.getMessage() for r in caplog.records if "round 1" in r.getMessage()]
     assert told[: 2 - labelled] == [
-        f"client {index}: no text of round 1 had a label to predict, so it has no loss"
+        f"client {index}: no example of round 1 had a label to predict, so it has no loss"
         for index in range(2 - labelled)
     ]
 

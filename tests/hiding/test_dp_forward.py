@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients import ClientError, Order, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPForward
-from flwr_splitmix.hiding.text_ledger import TextLedger
+from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.strategies.text_defences import DPForwardSL
 from flwr_splitmix.testing.toy_texts import TextToy, ToyHead, text_toy
 from tests.privacy.gaussian import exact_delta, exact_epsilon
@@ -191,11 +191,11 @@ def test_what_was_asked_for_again_is_paid_again() -> None:
 
 
 def test_a_state_with_a_note_of_another_version_has_no_epsilon() -> None:
-    ledger = TextLedger()
+    ledger = RecordLedger()
     ledger.open({"train": 2})
     state = ledger.state()
     state["train"]["notes"] = ["leftover"]
-    ledger = TextLedger()
+    ledger = RecordLedger()
     ledger.restore(state)
     assert ledger.epsilon(1e-5) == ledger.statement(1e-5).epsilon == math.inf
 

@@ -130,7 +130,7 @@ def test_who_needs_more_memory_than_the_trunk_has_is_left_out() -> None:
         return {"messages": [torch.zeros(4, 900, 5, dtype=torch.float64)] * 3, "mask": mask}
 
     failures = failures_of(TextToy(kind=faulty("encode", long)), Small(11))
-    sentence = "the trunk has no memory for its 3 messages of 4 texts of 900 tokens; a smaller"
+    sentence = "the trunk has no memory for its 3 messages of 4 examples of 900 tokens; a smaller"
     assert failures.keys() == {1}
     assert failures[1].startswith(sentence)
 
@@ -159,7 +159,7 @@ def test_who_needs_more_memory_to_learn_from_than_there_is_is_left_out() -> None
 
     failures = failures_of(TextToy(kind=Thrice), Forgetful(11))
     assert failures.keys() == {1}
-    assert failures[1].startswith("the trunk has no memory for its 3 messages of 4 texts of ")
+    assert failures[1].startswith("the trunk has no memory for its 3 messages of 4 examples of ")
 
 
 def test_a_trunk_without_memory_for_any_client_ends_the_run() -> None:

@@ -26,12 +26,14 @@ Pass = Callable[[Mapping[int, Mapping[str, Any]]], dict[int, list[Tensor]]]
 """Passes messages in replies through the trunk; returns outputs of clients without errors."""
 
 
-def evaluate_texts(clients: Clients, kind: Kind, through_trunk: Pass) -> EvaluationResult | None:
+def evaluate_in_u_shape(
+    clients: Clients, kind: Kind, through_trunk: Pass
+) -> EvaluationResult | None:
     """Have every client score its model: its head and tail, the server's trunk.
 
     "federated" uses each client's own test split and weights by its size; "benchmark" uses the
     common public test set. Only scores over its whole test set leave a client, so one with far
-    more test texts than the others is not evaluated; the result is the mean over clients. Return
+    more test examples than the others is not evaluated; the result is the mean over clients. Return
     None if no client has such data.
     """
     sizes = sizes_of_tests(clients, kind, in_parts=False)

@@ -33,14 +33,14 @@ MAX_MESSAGES = 64
 MORE_MESSAGES = 4
 """A client's messages for one batch may be this many times those of the median client."""
 
-MORE_TEXTS = 16
-"""A client's batch may have this many times the texts of the median client's.
+MORE_EXAMPLES = 16
+"""A client's batch may have this many times the examples of the median client's.
 
 The trunk's memory grows with it, and one client must not end the run for all.
 """
 
-ENOUGH_TEXTS = 256
-"""A batch of so many texts is no reason to leave a client out, however few the others have."""
+ENOUGH_EXAMPLES = 256
+"""A batch of so many examples is no reason to leave a client out, however few the others have."""
 
 MAX_GROUPS = 4
 """How many groups of public texts may travel with a batch."""
@@ -87,11 +87,12 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
         if (own := clients.descriptions[client]["width"]) != expected:
             clients.fail(client, f"its hidden states have width {own}, the trunk's {expected}")
     sizes = {c: int(clients.descriptions[c]["batch-size"]) for c in clients.alive}
-    for client, usual in far_larger(sizes, MORE_TEXTS, least=ENOUGH_TEXTS).items():
+    for client, usual in far_larger(sizes, MORE_EXAMPLES, least=ENOUGH_EXAMPLES).items():
         clients.fail(
             client,
-            f"its batch-size is {sizes[client]}, more than {MORE_TEXTS} times the median client's "
-            f"{usual}, and the trunk's memory is for all: give clients batches of similar size",
+            f"its batch-size is {sizes[client]}, more than {MORE_EXAMPLES} times the median "
+            f"client's {usual}, and the trunk's memory is for all: give clients batches of similar "
+            "size",
         )
     if not clients.alive:
         raise LinkError(f"no client fits the trunk: {reasons(clients)}")
@@ -117,7 +118,7 @@ def far_larger(amounts: Mapping[int, int], times: int, *, least: int = 0) -> dic
 
 
 def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
-    """Leave clients out of the round that do not say that they hide texts as the strategy needs.
+    """Leave clients out of the round that do not say that they hide data as the strategy needs.
 
     It finds clients that were made wrongly; one that lies is not found, and harms only itself.
 
@@ -135,7 +136,7 @@ def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
         if not isinstance(said, str) or hiding.__name__ not in said.split():
             clients.fail(
                 client,
-                f"its texts are not hidden by {hiding.__name__}, as {strategy} promises; make it "
+                f"its data are not hidden by {hiding.__name__}, as {strategy} promises; make it "
                 f"with UShapeClient(..., hiding={hiding.__name__}(...))",
             )
 
@@ -155,7 +156,7 @@ def read_messages(
     width
         d of the trunk.
     batch
-        Most texts that the client may send at once.
+        Most examples that the client may send at once.
     max_length
         Most tokens that the trunk accepts; None for no limit.
 
@@ -169,17 +170,17 @@ def read_messages(
     if not isinstance(hidden, (list, tuple)) or not 1 <= len(hidden) <= MAX_MESSAGES:
         raise UploadError(f"sent no list of 1..{MAX_MESSAGES} messages")
     if not isinstance(mask, Tensor) or mask.dtype != torch.uint8 or mask.dim() != 2:
-        raise UploadError("sent no mask (texts, tokens) of torch.uint8")
-    texts, tokens = mask.shape
-    if not 1 <= texts <= batch or not 1 <= tokens <= (max_length or tokens):
+        raise UploadError("sent no mask (examples, tokens) of torch.uint8")
+    examples, tokens = mask.shape
+    if not 1 <= examples <= batch or not 1 <= tokens <= (max_length or tokens):
         raise UploadError(
-            f"sent {counted(texts, 'text')} of {counted(tokens, 'token')}; allowed are 1..{batch} "
-            f"texts of 1..{max_length or 'any'} tokens"
+            f"sent {counted(examples, 'example')} of {counted(tokens, 'token')}; allowed are "
+            f"1..{batch} examples of 1..{max_length or 'any'} tokens"
         )
     if int(mask.max()) > 1:
         raise UploadError("sent a mask with other numbers than 0 and 1")
     for tensor in hidden:
-        check_tensor(tensor, (texts, tokens, width), dtype)
+        check_tensor(tensor, (examples, tokens, width), dtype)
         check_size(tensor)
     return Messages(list(hidden), mask)
 

@@ -219,11 +219,11 @@ class TrunkSteps:
         if not out_of_memory(error) or not far_larger(sizes, 2):
             raise error
         largest = max(sizes, key=sizes.__getitem__)
-        number, (texts, tokens) = len(messages[largest].hidden), messages[largest].mask.shape
+        number, (examples, tokens) = len(messages[largest].hidden), messages[largest].mask.shape
         self.clients.fail(
             largest,
             f"the trunk has no memory for its {counted(number, 'message')} of "
-            f"{counted(texts, 'text')} of {counted(tokens, 'token')}; a smaller batch-size "
+            f"{counted(examples, 'example')} of {counted(tokens, 'token')}; a smaller batch-size "
             "needs less",
         )
         self.training.require(self.clients)

@@ -1,4 +1,4 @@
-"""Gradients of each text by Opacus, with an embedding's only at the rows that the batch uses."""
+"""Gradients of each example by Opacus, with an embedding's only at the rows that the batch uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 warnings.filterwarnings("ignore", "Full backward hook", module=r"flwr_splitmix\.|sys$")
 
 
-class TextGradients(GradSampleModule):  # type: ignore[misc]
+class ExampleGradients(GradSampleModule):  # type: ignore[misc]
     """Opacus' gradients of each example, kept small for embeddings.
 
     A text's gradient of an embedding is zero but for the rows of its own tokens. Opacus holds all
@@ -42,7 +42,7 @@ class TextGradients(GradSampleModule):  # type: ignore[misc]
 
 
 def of_all_rows(parameter: Any, gradient: Tensor) -> Tensor:
-    """Return a sum of texts' gradients in the shape of the parameter."""
+    """Return a sum of examples' gradients in the shape of the parameter."""
     rows = getattr(parameter, "rows", None)
     if rows is None:
         return gradient
@@ -73,7 +73,7 @@ def _embedding(
 def _layer_norm(
     layer: nn.LayerNorm, activations: Sequence[Tensor], backprops: Tensor
 ) -> Mapping[nn.Parameter, Tensor]:
-    """Return the texts' gradients (b, ...) of a norm; Opacus knows none without a bias."""
+    """Return the examples' gradients (b, ...) of a norm; Opacus knows none without a bias."""
     bias: nn.Parameter | None = layer.bias
     if bias is not None:
         of_both: Mapping[nn.Parameter, Tensor] = _opacus_norm(layer, activations, backprops)
@@ -87,7 +87,7 @@ def _layer_norm(
 
 _opacus = GradSampleModule.GRAD_SAMPLERS[nn.Embedding]
 _opacus_norm = GradSampleModule.GRAD_SAMPLERS[nn.LayerNorm]
-TextGradients.GRAD_SAMPLERS = {
+ExampleGradients.GRAD_SAMPLERS = {
     **GradSampleModule.GRAD_SAMPLERS,
     nn.Embedding: _embedding,
     nn.LayerNorm: _layer_norm,
@@ -95,14 +95,14 @@ TextGradients.GRAD_SAMPLERS = {
 
 
 def unsupported(module: nn.Module) -> str:
-    """Return the name and kind of a trained layer of which texts' gradients are unknown; or "".
+    """Return the name and kind of a trained layer of which examples' gradients are unknown; or "".
 
     Of a layer that it does not know Opacus repeats the forward pass, with the first argument alone
     and without buffers. An embedding that computes otherwise, as of positions, needs more.
     """
     for name, layer in module.named_modules():
         own = any(p.requires_grad for p in layer.parameters(recurse=False))
-        known = type(layer) in TextGradients.GRAD_SAMPLERS
+        known = type(layer) in ExampleGradients.GRAD_SAMPLERS
         more = isinstance(layer, nn.Embedding) or any(True for _ in layer.buffers())
         if own and not known and more:
             return f"{name} ({type(layer).__name__})"

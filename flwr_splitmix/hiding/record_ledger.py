@@ -1,4 +1,4 @@
-"""The privacy cost of a client's Gaussian releases to its training and test texts."""
+"""The privacy cost of a client's Gaussian releases to its training and test examples."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from flwr_splitmix.privacy.statement import Statement
 from flwr_splitmix.seeding import secrets_are_seeded
 
 PUBLIC = frozenset({"benchmark"})
-"""Kinds of texts that belong to no client."""
+"""Kinds of examples that belong to no client."""
 
 
-class TextLedger:
-    """One exact ledger per kind of texts; epsilon is that of the text that spent most.
+class RecordLedger:
+    """One exact ledger per kind of examples; epsilon is that of the one that spent most.
 
-    Neighbouring inputs differ by one replaced text. Releases are Gaussian and nothing is sampled,
-    so their composition is one Gaussian release, whose epsilon is exact.
+    Neighbouring inputs differ by one replaced example. Releases are Gaussian and nothing is
+    sampled, so their composition is one Gaussian release, whose epsilon is exact.
 
     Parameters
     ----------
@@ -39,12 +39,12 @@ class TextLedger:
         self._numbers: dict[str, int] = {}
 
     def open(self, examples: Mapping[str, int]) -> None:
-        """Begin a round with this many texts of each kind; existing ledgers continue.
+        """Begin a round with this many examples of each kind; existing ledgers continue.
 
         Raises
         ------
         ValueError
-            If an existing ledger is of another number of texts.
+            If an existing ledger is of another number of examples.
         """
         for kind, number in examples.items():
             counted = kind not in PUBLIC if self._kinds is None else kind in self._kinds
@@ -54,7 +54,9 @@ class TextLedger:
     def _open(self, kind: str, number: int) -> None:
         before = self._numbers.setdefault(kind, number)
         if before != number:
-            raise ValueError(f"the ledger of {kind} texts is of {before}, but there are {number}")
+            raise ValueError(
+                f"the ledger of {kind} examples is of {before}, but there are {number}"
+            )
         if kind not in self._ledgers:
             self._ledgers[kind] = ClientLedger("replace", number)
 
@@ -67,12 +69,12 @@ class TextLedger:
         attempt: int = 0,
         outside: Sequence[Channel] = (),
     ) -> None:
-        """Charge a release about some texts.
+        """Charge a release about some examples.
 
         Parameters
         ----------
         records
-            int64 (b,): indices of texts of the kind; each is charged once per occurrence.
+            int64 (b,): indices of examples of the kind; each is charged once per occurrence.
         shift
             The release's sensitivity in standard deviations of its noise.
         attempt
@@ -87,11 +89,11 @@ class TextLedger:
         self._ledgers[kind].post(Charge((cost, 0.0), 0.0, tuple(outside), times), records=records)
 
     def epsilon(self, delta: float) -> float:
-        """Return the epsilon of the text that spent most."""
+        """Return the epsilon of the example that spent most."""
         return max((exact_epsilon(ledger, delta) for ledger in self._ledgers.values()), default=0.0)
 
     def statement(self, delta: float) -> Statement:
-        """Return epsilon with its explanations, which are of all kinds of texts.
+        """Return epsilon with its explanations, which are of all kinds of examples.
 
         Raises
         ------
@@ -116,26 +118,28 @@ class TextLedger:
         return {kind: ledger.state_dict() for kind, ledger in self._ledgers.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`, for the same texts.
+        """Go on from `state`, for the same examples.
 
-        Kinds that this round has no texts of, as on a node that lacks its test set, count on.
+        Kinds that this round has no examples of, as on a node that lacks its test set, count on.
 
         Raises
         ------
         ValueError
-            If the number of texts differs, or the state is damaged.
+            If the number of examples differs, or the state is damaged.
         """
         for kind, kept in state.items():
             if kind not in self._ledgers:
-                self._open(kind, _number_of_texts(kind, kept))
+                self._open(kind, _number_of_examples(kind, kept))
             self._ledgers[kind].load_state_dict(kept)
 
 
-def _number_of_texts(kind: str, state: Any) -> int:
+def _number_of_examples(kind: str, state: Any) -> int:
     try:
         return len(state["book"]["smashed"])
     except (KeyError, TypeError) as error:
-        raise ValueError(f"the state of the ledger of {kind} texts is damaged: {error!r}") from None
+        raise ValueError(
+            f"the state of the ledger of {kind} examples is damaged: {error!r}"
+        ) from None
 
 
 def exact_epsilon(ledger: Ledger, delta: float) -> float:

@@ -14,7 +14,7 @@ from transformers import Gemma3TextConfig
 from flwr_splitmix.clients import TextSet, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, Hiding
-from flwr_splitmix.hiding.text_gradients import TextGradients
+from flwr_splitmix.hiding.example_gradients import ExampleGradients
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model
 from tests.hiding.dp_sgd import ORDER, QUIET, TOY, step
 from tests.segments.language.tiny_models import ENCODERS, GROUPED, config_of, whole_model
@@ -205,7 +205,7 @@ def test_an_embedding_in_several_uses_keeps_opacus_form(tied: bool) -> None:
     whole = Twice(tied=tied)
     ids = torch.tensor([[2, 3, 4, 2], [8, 3, 0, 0]])
     each = []
-    for kind in (GradSampleModule, TextGradients):
+    for kind in (GradSampleModule, ExampleGradients):
         module = kind(deepcopy(whole), strict=False)
         module(ids).square().sum().backward()
         each.append([p.grad_sample for p in module.parameters()])
