@@ -52,6 +52,11 @@ def allowed_range(least: int, most: int) -> str:
     return f"allowed is only {least}" if least == most else f"allowed are {least} to {most}"
 
 
+def data_size(nbytes: float) -> str:
+    """Return a number of bytes as "12.3 MB" (10^6 bytes), or as "45.6 kB" below 0.1 MB."""
+    return f"{nbytes / 1e3:.1f} kB" if 0 < nbytes < 1e5 else f"{nbytes / 1e6:.1f} MB"
+
+
 def gib(nbytes: float) -> str:
     """Return a number of bytes in GiB, such as "1.5 GiB"."""
     return f"{nbytes / 2**30:,.1f} GiB"

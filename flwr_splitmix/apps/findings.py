@@ -87,15 +87,24 @@ def describe_clients(report: Report, sizes: Sequence[int], batch_size: int, rows
     report.facts["clients"] = f"{len(sizes)}, with {each}"
     empty = [client for client, size in enumerate(sizes) if not size]
     if empty:
-        have = "has" if len(empty) == 1 else "have"
-        report.remarks.append(
-            f"{name_clients(empty).removeprefix('each of ')} {have} no training data and will take "
-            "no part; a larger partition-alpha, or fewer SuperNodes, gives every client some"
+        remark_empty(
+            report,
+            empty,
+            "; a larger partition-alpha, or fewer SuperNodes, gives every client some",
         )
     few = [client for client, size in enumerate(sizes) if 0 < size < batch_size]
     if few:
         remark_replacement(report, few, batch_size)
     return empty
+
+
+def remark_empty(report: Report, empty: Sequence[int], remedy: str = "") -> None:
+    """Remark that clients `empty` have no data; `remedy` ends the sentence."""
+    have = "has" if len(empty) == 1 else "have"
+    report.remarks.append(
+        f"{name_clients(empty).removeprefix('each of ')} {have} no training data and will take no "
+        f"part{remedy}"
+    )
 
 
 def remark_replacement(

@@ -11,10 +11,10 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.findings import FAULTS, remark_replacement, said
+from flwr_splitmix.apps.findings import FAULTS, remark_empty, remark_replacement, said
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.client_app import SplitClientApp
-from flwr_splitmix.clients import Client, SplitClient
+from flwr_splitmix.clients import NO_DATA, Client, ClientError, SplitClient
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.data.batches import Batches, fetch
 from flwr_splitmix.data.errors import ExamplesError
@@ -48,30 +48,55 @@ class _Config(dict[str, Any]):
 
 
 def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Report) -> None:
-    """Make the app's first client, run its lower segment, and report the findings."""
-    node = {"partition-id": 0, "num-partitions": report.nodes}
-    context = Context(
+    """Make the app's first client with data, run its lower segment, and report the findings."""
+    for partition in range(report.nodes):
+        try:
+            client = app.client_fn(_context(partition, values, report.nodes))
+        except ClientError as error:
+            if str(error) != NO_DATA:
+                report.problems.append(f"client_fn raised {said(error)}")
+                return
+        except FAULTS as error:  # a user's client_fn may raise anything
+            _report_fault(error, report)
+            return
+        else:
+            if partition:
+                remark_empty(report, list(range(partition)))
+            _look_at(client, partition, report)
+            return
+    report.problems.append(
+        f"client_fn made no client with training data for any of "
+        f"{counted(report.nodes, 'partition')}"
+    )
+
+
+def _context(partition: int, values: Mapping[str, Any], nodes: int) -> Context:
+    node = {"partition-id": partition, "num-partitions": nodes}
+    return Context(
         run_id=0,
         node_id=1,
         node_config=_Config("node_config", node),
         state=RecordDict(),
         run_config=_Config("run_config", values),
     )
-    try:
-        client = app.client_fn(context)
-    except _MissingKeyError as error:
-        wrong = f"client_fn asks for a key that is not there: {error}"
-        if error.of_node and not error.meant:
-            report.remarks.append(
-                f"{wrong}, so the client was not tried; a SuperNode can have it from its "
-                "--node-config, and a virtual client cannot"
-            )
-        else:
-            report.problems.append(wrong)
-        return
-    except FAULTS as error:  # a user's client_fn may raise anything
+
+
+def _report_fault(error: BaseException, report: Report) -> None:
+    """Report what a `client_fn` raised that is no client without data."""
+    if not isinstance(error, _MissingKeyError):
         report.problems.append(f"client_fn raised {said(error)}")
         return
+    wrong = f"client_fn asks for a key that is not there: {error}"
+    if error.of_node and not error.meant:
+        report.remarks.append(
+            f"{wrong}, so the client was not tried; a SuperNode can have it from its "
+            "--node-config, and a virtual client cannot"
+        )
+    else:
+        report.problems.append(wrong)
+
+
+def _look_at(client: object, partition: int, report: Report) -> None:
     if not isinstance(client, Client):
         report.problems.append(
             f"client_fn returned {type(client).__name__}; it must return a client, such as "
@@ -82,11 +107,11 @@ def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Repor
         report.facts["client"] = type(client).__name__
         return
     batches = client.batches
-    report.facts["client 0"] = (
+    report.facts[f"client {partition}"] = (
         f"{counted(batches.examples, 'training example')} in batches of {batches.size}"
     )
     if batches.examples < batches.size:
-        remark_replacement(report, [0], batches.size, "batch_size")
+        remark_replacement(report, [partition], batches.size, "batch_size")
     inputs = _read(batches, report)
     if inputs is not None:
         _look_at_segment(client.segment, inputs.to(client.device), report)

@@ -296,6 +296,10 @@ def _value(key: str, written: str) -> Any:
                 f"{key} is {written!r:.80}, which has a line break or another control character; "
                 "write it in one line, without"
             ) from None
+        if number := _as_toml(written):
+            raise ConfigError(
+                f"{key} is {written}, which is no number of TOML; write --run-config {key}={number}"
+            ) from None
         raise ConfigError(
             f"{key} is {written}, a text without quotes; write --run-config "
             f"\"{key}='{written.strip(chr(34) + chr(39))}'\""
@@ -303,6 +307,16 @@ def _value(key: str, written: str) -> Any:
     if not isinstance(value, _PLAIN):
         raise ConfigError(f"{key} is {written}; a value is a text, a number, true or false")
     return value
+
+
+def _as_toml(written: str) -> str | None:
+    """Return a number of Python's spelling in TOML's, such as 0.1 for .1; None for a text."""
+    for kind in (int, float):
+        try:
+            return str(kind(written))
+        except ValueError:
+            continue
+    return None
 
 
 def run_values(project: Project, texts: Sequence[str], here: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from flwr_splitmix.cli.attack_run import measures_table
 from flwr_splitmix.cli.picture import draw_reconstructions
-from flwr_splitmix.cli.terminal import RUNS_HELP, RunDirectory, console, megabytes
+from flwr_splitmix.cli.terminal import RUNS_HELP, RunDirectory, console, size
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.recording import results_dir
 from flwr_splitmix.runs.selection import select, select_one
@@ -79,5 +79,5 @@ def forget(
         return
     typer.echo(
         f"removed {counted(there.steps, 'recorded step')} and all results of attacks on run "
-        f"{opened.id}: {megabytes(there.nbytes)}"
+        f"{opened.id}: {size(there.nbytes)}"
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flwr_splitmix.cli.terminal import console, megabytes, table, text
+from flwr_splitmix.cli.terminal import console, size, table, text
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.words import counted
 
@@ -63,12 +63,12 @@ def audit_log(
         if "bytes" in entry:
             to[entry["to"]] += entry["bytes"]
     for address, nbytes in to.items():
-        typer.echo(f"{megabytes(nbytes)} sent to {address}")
+        typer.echo(f"{size(nbytes)} sent to {address}")
     for address in dict.fromkeys(entry["to"] for entry in addressed if entry["to"] not in to):
         typer.echo(f"nothing sent to {address} (rejected)")
     sent = sum(entry.get("bytes", 0) for entry in entries)
     typer.echo(
-        f"{counted(len(entries), 'line')}, {megabytes(sent)} sent, "
+        f"{counted(len(entries), 'line')}, {size(sent)} sent, "
         f"{counted(reasons.total(), 'request')} rejected, epsilon {_epsilon(entries)}"
     )
 
@@ -85,7 +85,7 @@ def _line(entries: list[dict[str, Any]]) -> list[str]:
     return [
         datetime.fromtimestamp(entries[-1]["time"]).strftime("%Y-%m-%d %H:%M:%S"),
         ", ".join(left) or "nothing",
-        megabytes(sum(entry.get("bytes", 0) for entry in entries)),
+        size(sum(entry.get("bytes", 0) for entry in entries)),
         _epsilon(entries),
         str(sum("refused" in entry for entry in entries)),
     ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -90,10 +91,11 @@ def check(
         from flwr_splitmix.apps.check import check_app
 
         given = _given(uplink, downlink, rtt, client_flops, server_flops)
-        report = check_app(
-            app, run_config or [], here=Path.cwd(), nodes=nodes, any_nodes=any_nodes,
-            setting=given if cuts else None,
-        )  # fmt: skip
+        with redirect_stdout(sys.stderr):  # what the app prints is no part of the report
+            report = check_app(
+                app, run_config or [], here=Path.cwd(), nodes=nodes, any_nodes=any_nodes,
+                setting=given if cuts else None,
+            )  # fmt: skip
     if output is not None and report.advice is not None:
         from flwr_splitmix.cli.cut_plot import plot_cuts
 

@@ -14,7 +14,7 @@ from flwr_splitmix.cli.terminal import (
     RunDirectory,
     console,
     duration,
-    megabytes,
+    size,
     table,
     text,
 )
@@ -96,7 +96,7 @@ def _print_summary(run: Run, out: Console) -> None:
     if facts.get("privacy"):
         listing.add_row("privacy", str(facts["privacy"]))
     listing.add_row("uplink", _uplink(facts.get("uplink_bytes"), facts.get("uplink_bytes_psl")))
-    listing.add_row("downlink", megabytes(facts.get("downlink_bytes")))
+    listing.add_row("downlink", size(facts.get("downlink_bytes")))
     listing.add_row("wall time", duration(facts.get("wall_s")))
     listing.add_row("seed", text(facts.get("seed")))
     if (there := recording_of(run)) is not None:
@@ -104,7 +104,7 @@ def _print_summary(run: Run, out: Console) -> None:
             Text("RECORDED", style="bold red"),
             Text(
                 f"{counted(there.steps, 'step')} of what its server sees, "
-                f"{megabytes(there.nbytes)}, {are(there.steps)} on this disk (splitmix attack "
+                f"{size(there.nbytes)}, {are(there.steps)} on this disk (splitmix attack "
                 f"forget {run.id})",
                 style="red",
             ),
@@ -132,8 +132,8 @@ def _epsilon(facts: Row, delta: Any) -> str:
 
 def _uplink(sent: float | None, psl: float | None) -> str:
     if sent is None or not psl:
-        return megabytes(sent)
-    return f"{megabytes(sent)} ({100 * sent / psl:.1f} % of PSL's {megabytes(psl)})"
+        return size(sent)
+    return f"{size(sent)} ({100 * sent / psl:.1f} % of PSL's {size(psl)})"
 
 
 def _print_rounds(rows: list[Row], out: Console) -> None:
@@ -158,7 +158,7 @@ def _print_rounds(rows: list[Row], out: Console) -> None:
             percent(row["accuracy"]),
             number(row["seconds"], 2),
             number(row["steps_per_second"], 1),
-            megabytes(row["uplink_bytes"]),
+            size(row["uplink_bytes"]),
             text(row["clients_alive"]),
             text(row["clients_failed"]),
             text(row["slowest_node"]),

@@ -15,6 +15,7 @@ from rich.table import Table
 from flwr_splitmix.files import write_atomic
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.damage import printable
+from flwr_splitmix.words import data_size
 
 
 def run_directory(given: str) -> Path:
@@ -90,9 +91,9 @@ def text(value: Any) -> str:
     return NOTHING if value is None else printable(str(value))
 
 
-def megabytes(count: float | None) -> str:
-    """Return a number of bytes as "12.3 MB" (10^6 bytes), or "-" for None."""
-    return NOTHING if count is None else f"{count / 1e6:.1f} MB"
+def size(count: float | None) -> str:
+    """Return a number of bytes as `data_size` does, or "-" for None."""
+    return NOTHING if count is None else data_size(count)
 
 
 def duration(seconds: float | None) -> str:

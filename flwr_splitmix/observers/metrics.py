@@ -13,7 +13,7 @@ from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.runs.epsilon import epsilon_of
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, data_size
 
 LABEL_BYTES = 8
 """Bytes of a label: an int64. An image with several labels has one for each class."""
@@ -167,9 +167,7 @@ def progress_line(row: Mapping[str, Any], num_rounds: int, seconds_left: float) 
         parts.append(f"loss {row['loss']:.4f}")
     if row["steps_per_second"] is not None:
         parts.append(f"{row['steps_per_second']:.2f} steps/s")
-    parts.append(
-        f"up {row['uplink_bytes'] / 1e6:.1f} MB, down {row['downlink_bytes'] / 1e6:.1f} MB"
-    )
+    parts.append(f"up {data_size(row['uplink_bytes'])}, down {data_size(row['downlink_bytes'])}")
     if (epsilon := epsilon_of(row)) is not None:
         parts.append(f"epsilon {epsilon:.4g}")
     failed = f", {row['clients_failed']} failed" if row["clients_failed"] else ""

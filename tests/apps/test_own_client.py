@@ -155,6 +155,23 @@ def test_an_error_of_client_fn_is_called_so(
     assert said in only(checked(tmp_path, first=first, data=data).problems)
 
 
+EMPTY = "DATA = TensorDataset(IMAGES[:0], CLASSES[:0]) if {which} else globals()['DATA']"
+PARTITION = "context.node_config['partition-id']"
+
+
+def test_the_first_client_that_has_data_is_looked_at(tmp_path: Path) -> None:
+    """A run leaves a client without data out, so an uneven partition is no mistake."""
+    report = checked(tmp_path, first=EMPTY.format(which=f"{PARTITION} == 0"))
+    assert report.problems == []
+    assert only(report.remarks) == "client 0 has no training data and will take no part"
+    assert report.facts["client 1"] == "6 training examples in batches of 4"
+
+
+def test_an_app_whose_clients_have_no_data_at_all_is_a_problem(tmp_path: Path) -> None:
+    report = checked(tmp_path, first=EMPTY.format(which="True"))
+    assert only(report.problems).startswith("client_fn made no client with training data for any")
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -32,7 +32,7 @@ def test_it_sums_up_rounds_and_rejections(splitmix: Splitmix, path: Path) -> Non
     assert "1 x smashed, 1 x labels" in lines[1]
     assert lines[1].split()[-2:] == ["0.25", "1"]
     assert lines[3] == "rejected 2 times: no epsilon"
-    assert lines[4] == "4 lines, 0.0 MB sent, 2 requests rejected, epsilon 0.5"
+    assert lines[4] == "4 lines, 32.0 kB sent, 2 requests rejected, epsilon 0.5"
 
 
 def test_a_lower_segment_is_summed_up(splitmix: Splitmix, path: Path) -> None:

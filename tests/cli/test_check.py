@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -248,6 +249,17 @@ def test_problems_are_in_the_json_too() -> None:
     assert report["problems"] == [
         "run-config has an unknown key 'stratgy'; did you mean 'strategy' or 'straggler'?"
     ]
+
+
+def test_what_an_app_prints_is_no_part_of_the_report(tmp_path: Path) -> None:
+    """`splitmix run` reads the report, and refused each app that printed anything."""
+    app = tmp_path / "app"
+    shutil.copytree(APPS.parent / "examples" / "other_project", app)
+    client = app / "client_app.py"
+    client.write_text("print('loading')\n" + client.read_text(encoding="utf-8"), encoding="utf-8")
+    done = check(app, "--format", "json")
+    assert json.loads(done.stdout)["ok"]
+    assert "loading" in done.stderr
 
 
 def test_devices_that_are_not_here_are_named_once_with_their_keys() -> None:
