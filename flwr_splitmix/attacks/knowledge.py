@@ -56,6 +56,9 @@ class Knowledge:
         Loss of the training; None for the default, see `target_loss`.
     upper
         The trained upper segment; None if the adversary does not have it.
+    mixes_batch
+        Whether lower segments mix the images of a batch, as clients of NaiveMixSL do: then only a
+        whole release can be compared with what they make of images.
     """
 
     method: str
@@ -74,6 +77,7 @@ class Knowledge:
     multi_label: bool = False
     loss: TargetLoss | None = field(default=None, repr=False)
     upper: nn.Module | None = field(default=None, repr=False)
+    mixes_batch: bool = False
 
     def normalise(self, images: Tensor) -> Tensor:
         """Return images (b, C, H, W), 0 to 1, as lower segments take them."""

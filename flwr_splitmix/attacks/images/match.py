@@ -19,8 +19,7 @@ ITERATIONS = {"smoke": 300, "cpu": 2_000, "paper": 100_000}
 
 BATCH = 256
 """Images per batch, of one client's releases together. Each is matched on its own, so this affects
-only time, unless clients mix the images of a batch (NaiveMixSL): then neighbours are matched
-together, and the last image of a release with a wrong one."""
+only time. Where clients mix the images of a batch (NaiveMixSL), a batch is one release."""
 
 
 class Match(Attack):
@@ -66,7 +65,8 @@ class Match(Attack):
                 return grey
             held = torch.cat([_held(query, prefix) for query in asked])
             shuffle = sources if moved else None
-            parts = [slice(i, i + BATCH) for i in range(0, len(grey), BATCH)]
+            size = len(grey) if known.mixes_batch else BATCH
+            parts = [slice(i, i + size) for i in range(0, len(grey), size)]
             return torch.cat(
                 [
                     self._match(share, lower, grey[p], tokens[p], held[p], prefix, shuffle)
@@ -78,7 +78,8 @@ class Match(Attack):
             placed = placed_queries(view)
             asked = [query for _, query in placed]
             painted: dict[int, Tensor] = {}
-            groups = _together(asked)
+            alone = known.mixes_batch
+            groups = [[place] for place in range(len(asked))] if alone else _together(asked)
             for number, places in enumerate(groups):
                 left = None if budget.left is None else budget.left / (len(groups) - number)
                 rows = match([asked[place] for place in places], budget.again(left))

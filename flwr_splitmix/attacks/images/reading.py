@@ -83,7 +83,8 @@ def explained(images: Tensor, query: Query, lowers: FrozenLowers) -> Tensor:
     lower, known = lowers[query.member], lowers.knowledge
     if lower is None:
         return torch.zeros(len(images))
-    inputs = torch.split(known.normalise(images), CHUNK)
+    size = len(images) if known.mixes_batch else CHUNK
+    inputs = torch.split(known.normalise(images), size)
     made = torch.cat([lower(part.to(lowers.device)).cpu() for part in inputs])
     prefix = known.geometry.prefix
     made, seen = made[:, prefix:], query.tokens[:, prefix:]

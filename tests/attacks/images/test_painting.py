@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.images import match
+from flwr_splitmix.attacks.images import match, reading
 from flwr_splitmix.attacks.images.collect import Collect
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.decoder_transformer import DecoderTransformer
@@ -185,6 +185,39 @@ def test_releases_of_a_client_are_matched_together_each_row_as_alone(bench: Benc
         alone = bench.attack(Match(lr=1e-2), replace(view, releases=[release]), budget)
         rows = [n for n, (at, _) in enumerate(guess.where) if at == place]
         assert torch.allclose(guess.values[rows], alone.values, atol=1e-3)
+
+
+class Mixing(Embedding):
+    """Mixes each image's tokens with those of the next one in its batch, as NaiveMixSL does."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = super().forward(images)
+        return 0.8 * tokens + 0.2 * tokens.roll(-1, 0)
+
+
+def test_images_that_a_client_mixed_are_matched_with_their_own_neighbours(bench: Bench) -> None:
+    """The last image of a release was matched beside the first one of the next release."""
+    view = bench.view(NoMixing(), lowers=Mixing(0), batch_size=4)
+    mixed = replace(view.knowledge, mixes_batch=True)
+    view = replace(view, knowledge=mixed, releases=view.releases[:3])
+    guess = bench.attack(Match(lr=1e-2), view)
+    last = [n for n, (_, row) in enumerate(guess.where) if row == 3]
+    assert len(last) == 3
+    assert float(guess.confidence.min()) > -0.01
+    own = replace(guess, values=guess.values[last], where=[guess.where[n] for n in last])
+    assert bench.error(own, view) < 0.05 * bench.floor
+
+
+def test_a_mixed_release_is_compared_whole(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a release larger than a chunk, the chunks' last images had wrong neighbours."""
+    monkeypatch.setattr(reading, "CHUNK", 3)
+    view = bench.view(NoMixing(), lowers=Mixing(0), batch_size=8)
+    lowers = reading.FrozenLowers(
+        replace(view.knowledge, mixes_batch=True), torch.device("cpu")
+    )
+    (query,) = queries(view.releases[0], view.knowledge)
+    images = bench.victims.images[origin(view, 0).sources[:, 0]]
+    assert float(reading.explained(images, query, lowers).min()) > -1e-6
 
 
 def test_every_client_has_its_share_of_the_time(bench: Bench) -> None:
