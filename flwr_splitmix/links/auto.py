@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -104,6 +104,11 @@ class AutoLink(Link):
     def virtual_nodes(self) -> int | None:
         """That of the chosen link."""
         return self.chosen.virtual_nodes
+
+    @property
+    def partitions(self) -> Mapping[int, int]:
+        """That of the chosen link."""
+        return self.chosen.partitions
 
     @property
     def rounds_uploads(self) -> bool:

@@ -52,6 +52,11 @@ class Directory:
         self._told_parts: set[int] = set()
         self._late: Mail | None = None
 
+    @property
+    def partitions(self) -> dict[int, int]:
+        """By client index, into how many parts its node says that the data are divided."""
+        return {c: self._parts[node] for node, c in self._clients.items() if node in self._parts}
+
     def update(self, grid: Grid, min_nodes: int, timeout: float) -> dict[int, int]:
         """Ask the nodes not known yet, and wait for the new ones among them.
 

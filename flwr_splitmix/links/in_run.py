@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flwr.serverapp import Grid
 
 from flwr_splitmix.links.directory import Directory
@@ -34,6 +36,11 @@ class RunLink(Link):
     def virtual_nodes(self) -> int | None:
         """Number of virtual nodes of the simulation; 0 with SuperNodes."""
         return self.nodes.virtual
+
+    @property
+    def partitions(self) -> Mapping[int, int]:
+        """By client index, into how many parts its node says that the data are divided."""
+        return self.nodes.partitions
 
     def needed(self, grid: Grid | None) -> Grid:
         """Return the run's grid.

@@ -275,6 +275,11 @@ class Link(ABC):
         return None
 
     @property
+    def partitions(self) -> Mapping[int, int]:
+        """By client index, into how many parts the data are divided; without nodes that say it."""
+        return {}
+
+    @property
     def rounds_uploads(self) -> bool:
         """Whether floating-point uploads are rounded to a narrower format on the way."""
         return False

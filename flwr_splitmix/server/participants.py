@@ -49,6 +49,8 @@ class Participants:
     ----------
     trained
         By client index, the last round that the client finished.
+    partitions
+        By client index, into how many parts the data are divided, as far as nodes said.
     """
 
     def __init__(self) -> None:
@@ -58,6 +60,7 @@ class Participants:
     def forget(self) -> None:
         """Begin another run."""
         self.trained: dict[int, int] = {}
+        self.partitions: dict[int, int] = {}
         self._without_data = WithoutData()
         self._undrawn = 0
 
@@ -87,6 +90,7 @@ class Participants:
             As `Federation.check`.
         """
         directory = link.directory(grid, min_nodes)
+        self.partitions |= link.partitions
         self._federation.check(link.virtual_nodes, link.run_of_strategy)
         size = size_of_draw(len(directory), min_nodes, fraction)
         drawn, self._undrawn = drawn_clients(directory, rng, size, self._without_data.clients)
@@ -122,13 +126,20 @@ class Participants:
 
     def state(self) -> dict[str, Any]:
         """Return the plain values that a checkpoint keeps."""
-        trained = {str(client): done for client, done in self.trained.items()}
         kept = {**self._federation.state(), **self._without_data.state()}
-        return {"trained": trained, **kept}
+        return {"trained": _named(self.trained), "partitions": _named(self.partitions), **kept}
 
     def restore(self, meta: Mapping[str, Any]) -> None:
         """Begin a run: anew ({}), or from a checkpoint's plain values."""
-        trained = meta.get("trained", {})
-        self.trained = {int(client): int(done) for client, done in trained.items()}
+        self.trained = _numbered(meta.get("trained", {}))
+        self.partitions = _numbered(meta.get("partitions", {}))
         self._federation.restore(meta)
         self._without_data.restore(meta)
+
+
+def _named(values: Mapping[int, int]) -> dict[str, int]:
+    return {str(client): value for client, value in values.items()}
+
+
+def _numbered(values: Mapping[str, int]) -> dict[int, int]:
+    return {int(client): int(value) for client, value in values.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
@@ -137,6 +137,10 @@ class OnFakeGrid(Link):
     @property
     def rounds_uploads(self) -> bool:
         return self.link.rounds_uploads
+
+    @property
+    def partitions(self) -> Mapping[int, int]:
+        return self.link.partitions
 
     def open(self, grid: Grid | None) -> None:
         self.link.run_of_strategy = self.run_of_strategy

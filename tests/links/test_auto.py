@@ -58,6 +58,7 @@ def test_real_nodes_are_reached_over_the_stream() -> None:
     link.run_of_strategy = "psl-1"
     link.open(grid.grid)
     assert link.directory(grid.grid, 2) == {0: 100, 1: 101}
+    assert link.partitions == {0: 2, 1: 2}
     assert isinstance(link.chosen, Stub)
     assert link.chosen.run_of_strategy == "psl-1"
 

@@ -228,3 +228,17 @@ def test_a_second_start_in_one_flower_run_begins_anew(where: str, tmp_path: Path
         assert max(first.rounds.values()) > 1
         losses.append([row["loss"] for row in strategy.rows])
     assert losses[0] == losses[1]
+
+
+def test_a_run_keeps_into_how_many_parts_its_nodes_divide_the_data(tmp_path: Path) -> None:
+    """Attacks guessed it from the clients that had finished a round."""
+    run, grid = Run.create({}, name="run", home=tmp_path), grid_of("PSL", tmp_path / "nodes")
+    grid.contexts[102].node_config["num-partitions"] = 9
+    del grid.contexts[103].node_config["num-partitions"]
+    for rounds in (1, 2):
+        opened = Run.open(run.id, home=tmp_path)
+        strategy = make("PSL", opened, evaluation="none", steps_per_round=1)
+        start(strategy, StreamLink(address="127.0.0.1:0", run=run.id), grid, rounds)
+        kept = opened.checkpoints.load()
+        assert (kept.round, kept.meta["partitions"]) == (rounds, {"0": 4, "1": 4, "2": 9})
+        grid.online.discard(100)  # it is not there in the second round
