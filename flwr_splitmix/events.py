@@ -161,9 +161,12 @@ class StepDone:
     gradients
         By client, the cut-layer gradients returned for these uploads with its next exchange. L
         shape: one per pass, None if the pass does not learn. U shape: one per message, (b, T, d).
+    outputs
+        U shape: by client, the trunk's output for each of its messages, (b, T, d). Empty in the L
+        shape.
     returned
         U shape: by client, what it returned within the step, the gradient of its own loss at each
-        of the trunk's outputs, (b, T, d). Empty in the L shape.
+        of these outputs, (b, T, d). Empty in the L shape.
     loss
         Scalar on the server's device; None in the U shape, where clients compute it.
     plan, mixed, result
@@ -174,6 +177,7 @@ class StepDone:
     number: int
     uploads: Mapping[int, Upload | Messages]
     gradients: Mapping[int, Sequence[Tensor | None]]
+    outputs: Mapping[int, Sequence[Tensor]] = field(default_factory=dict)
     returned: Mapping[int, Sequence[Tensor]] = field(default_factory=dict)
     loss: Tensor | None = None
     plan: Plan | None = None

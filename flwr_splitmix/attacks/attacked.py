@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.reader import StepReader
 from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.attacks.trace import Trace
+from flwr_splitmix.attacks.trace import Recorded, Trace
 from flwr_splitmix.attacks.vault import Vault, joined
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.mixers import Share
@@ -200,13 +200,18 @@ class Attacked:
     def _newest(self, rows: int) -> list[Step]:
         """Return the newest recorded steps, with at least so many rows if there are as many."""
         steps: list[Step] = []
-        number = 1
-        while True:
-            steps = [s for s in self.trace.steps(number) if isinstance(s, Step)]
-            held = sum(len(step.uploads) * step.plan.shape.batch for step in steps)
-            if held >= rows or len(steps) < number:
-                return steps
-            number = max(number + 1, math.ceil(number * rows / max(held, 1)))
+        held = 0
+        for recorded in self.trace.backwards():
+            if held >= rows:
+                break
+            read = self._steps_of(recorded)
+            steps[:0] = read
+            held += sum(len(step.uploads) * step.plan.shape.batch for step in read)
+        return steps
+
+    def _steps_of(self, recorded: Recorded) -> list[Step]:
+        """Return a recorded step in the form that attacks on images take."""
+        return [recorded] if isinstance(recorded, Step) else []
 
     def _held_out(self, number: int, seed: int) -> Pictures:
         half = self._order(seed)[: len(self.vault.held_out) // 2]

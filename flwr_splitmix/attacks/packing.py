@@ -38,18 +38,24 @@ class TextStep:
         By client, hidden states (b, T, d), one tensor per message.
     masks
         By client, uint8 (b, T): 1 at positions that the trunk attends to.
+    outputs
+        By client, the trunk's output for each message.
     returned
-        By client, the gradient of its own loss at each of the trunk's outputs.
+        By client, the gradient of its own loss at each of these outputs.
     gradients
         By client, the gradient of each message, which is returned to the client.
+    drawn
+        By client, how many batches it had been asked for before, over all rounds.
     """
 
     server_round: int
     number: int
     messages: Mapping[int, Sequence[Tensor]]
     masks: Mapping[int, Tensor]
+    outputs: Mapping[int, Sequence[Tensor]]
     returned: Mapping[int, Sequence[Tensor]]
     gradients: Mapping[int, Sequence[Tensor | None]]
+    drawn: Mapping[int, int]
 
 
 def pack_step(step: Step | TextStep) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -64,6 +70,7 @@ def tensors_of(step: Step | TextStep) -> dict[str, Tensor]:
         for client, messages in step.messages.items():
             _put(tensors, f"messages.{client}", messages)
             tensors[f"mask.{client}"] = step.masks[client]
+            _put(tensors, f"outputs.{client}", step.outputs.get(client, ()))
             _put(tensors, f"returned.{client}", step.returned.get(client, ()))
             _put(tensors, f"gradients.{client}", step.gradients.get(client, ()))
         return tensors
@@ -81,7 +88,7 @@ def _plain(step: Step | TextStep) -> dict[str, Any]:
     place = [step.server_round, step.number]
     if isinstance(step, TextStep):
         counts = {str(client): len(messages) for client, messages in step.messages.items()}
-        return {"shape": "U", "place": place, "messages": counts}
+        return {"shape": "U", "place": place, "messages": counts, "drawn": _named(step.drawn)}
     plan = step.plan
     return {
         "shape": "L",
@@ -92,7 +99,7 @@ def _plain(step: Step | TextStep) -> dict[str, Any]:
             for groups in plan.passes
         ],
         "shuffle-seed": plan.seed if isinstance(plan, ShuffledPlan) else None,
-        "drawn": {str(client): number for client, number in step.drawn.items()},
+        "drawn": _named(step.drawn),
     }
 
 
@@ -154,7 +161,7 @@ def unpack_step(
         uploads,
         gradient,
         tensors.get("step.loss"),
-        {int(client): int(n) for client, n in meta["drawn"].items()},
+        _numbered(meta["drawn"]),
     )
 
 
@@ -195,14 +202,37 @@ def _unpack_texts(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Tex
         return any(tensor is not None for tensor in own)
 
     server_round, number = meta["place"]
-    return TextStep(
+    step = TextStep(
         int(server_round),
         int(number),
         every("messages"),
         {client: tensors[f"mask.{client}"] for client in counts},
+        every("outputs"),
         every("returned"),
         every("gradients"),
+        _numbered(meta["drawn"]),
     )
+    for client in counts:
+        _check_alike(step, client)
+    return step
+
+
+def _check_alike(step: TextStep, client: int) -> None:
+    """Raise ValueError if what is kept of a client's messages has not their shape."""
+    kinds = (step.messages, step.outputs, step.returned, step.gradients)
+    tensors = [tensor for kind in kinds for tensor in kind.get(client, ()) if tensor is not None]
+    shapes = {tuple(tensor.shape) for tensor in tensors}
+    mask = tuple(step.masks[client].shape)
+    if {shape[:2] for shape in shapes} != {mask} or len(shapes) > 1 or client not in step.drawn:
+        raise ValueError(f"client {client} has messages and gradients of the shapes {shapes}")
+
+
+def _named(drawn: Mapping[int, int]) -> dict[str, int]:
+    return {str(client): number for client, number in drawn.items()}
+
+
+def _numbered(drawn: Mapping[str, int]) -> dict[int, int]:
+    return {int(client): int(number) for client, number in drawn.items()}
 
 
 def _put(

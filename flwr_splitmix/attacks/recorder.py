@@ -150,9 +150,11 @@ class Recorder(Observer):
         """Count batches; keep the messages of a training step, and the gradients that follow.
 
         A call with a plan draws a batch, whatever becomes of it; of a batch in parts, the first.
+        So does, in the U shape, one that says that it is not the last.
         """
         payload = event.payload
-        if event.direction == "down" and payload.get("plan") is not None:
+        draws = payload.get("plan") is not None or payload.get("last") is False
+        if event.direction == "down" and draws:
             if not payload.get("part"):
                 self._newest[event.client] = self._drawn[event.client]
                 self._drawn[event.client] += 1
@@ -172,7 +174,7 @@ class Recorder(Observer):
         if event.plan is not None:
             self._keep_split(event, event.plan)
         elif self.directory is not None:
-            self._keep_texts(event)
+            self._keep_messages(event)
 
     def _keep_split(self, event: StepDone, plan: Plan) -> None:
         own, rows = _followed(event, plan, self.max_clients)
@@ -196,7 +198,7 @@ class Recorder(Observer):
             )
         )
 
-    def _keep_texts(self, event: StepDone) -> None:
+    def _keep_messages(self, event: StepDone) -> None:
         clients = sorted(event.uploads)[: self.max_clients]
         messages = {c: u for c in clients if isinstance(u := event.uploads[c], Messages)}
         self._add(
@@ -205,11 +207,13 @@ class Recorder(Observer):
                 event.number,
                 {c: [t.detach().cpu() for t in u.hidden] for c, u in messages.items()},
                 {c: u.mask.cpu() for c, u in messages.items()},
+                {c: [t.detach().cpu() for t in event.outputs.get(c, ())] for c in messages},
                 {c: [t.detach().cpu() for t in event.returned.get(c, ())] for c in messages},
                 {
                     c: [None if t is None else t.detach().cpu() for t in event.gradients.get(c, ())]
                     for c in messages
                 },
+                {c: self._newest.get(c, 0) for c in messages},
             )
         )
 

@@ -70,6 +70,10 @@ class Trace(ABC):
         """Return the steps, or only the `newest` ones, oldest first."""
 
     @abstractmethod
+    def backwards(self) -> Iterator[Recorded]:
+        """Return the steps, newest first."""
+
+    @abstractmethod
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:
         """Keep the averaged lower segment that a round started from, if it is not too large."""
 
@@ -145,6 +149,9 @@ class MemoryTrace(Trace):
         kept = tuple(self._steps)
         first = 0 if newest is None else max(0, len(kept) - newest)
         return (step for step, _ in kept[first:])
+
+    def backwards(self) -> Iterator[Recorded]:  # noqa: D102
+        return (step for step, _ in reversed(tuple(self._steps)))
 
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:  # noqa: D102
         if self._takes(server_round, _nbytes(arrays)):
@@ -230,8 +237,11 @@ class DiskTrace(Trace):
         """Read the steps, oldest first; unreadable ones are skipped with a warning."""
         if newest is None:
             return (step for key in self.places if (step := self._read(key)) is not None)
-        backwards = (step for key in reversed(self.places) if (step := self._read(key)) is not None)
-        return reversed(list(islice(backwards, newest)))
+        return reversed(list(islice(self.backwards(), newest)))
+
+    def backwards(self) -> Iterator[Recorded]:
+        """Read the steps, newest first, as `steps` does."""
+        return (step for key in reversed(self.places) if (step := self._read(key)) is not None)
 
     def _read(self, key: tuple[int, int]) -> Recorded | None:
         try:

@@ -15,7 +15,7 @@ import typer
 from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, RunName, console, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.recording import has_facts, results_dir
+from flwr_splitmix.runs.recording import results_dir, trace_dir
 from flwr_splitmix.runs.reports.words import number
 from flwr_splitmix.runs.selection import select_one
 
@@ -143,9 +143,9 @@ def run(
 ) -> None:
     """Attack a run and score what the attack reads; Ctrl-C stops and scores.
 
-    Images are those of a recorded run (record-attacks=true). In the U shape images, or texts of a
-    client, of any run are released again by its trained parts, as in a training step; attacks on
-    texts compute on the CPU.
+    What is attacked are the images, or the texts of a client, of a recorded run
+    (record-attacks=true). In the U shape those of any other run are released again by its trained
+    parts, as in a training step. Attacks on texts compute on the CPU.
     """
     from flwr_splitmix.apps.project import kind_of_run
     from flwr_splitmix.attacks.fitted import Budget, NotApplicable
@@ -160,7 +160,7 @@ def run(
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
         raise typer.BadParameter("nan is no time", param_hint="--seconds")
     opened = select_one(run, run_dir)
-    recorded = has_facts(opened)
+    recorded = trace_dir(opened).exists()
     try:
         with ExitStack() as shown:
 
@@ -209,7 +209,7 @@ def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded
     Parameters
     ----------
     recorded
-        Whether there was a recording when the attack began; it may have been removed meanwhile.
+        Whether the run was recorded when the attack began; that may have been removed meanwhile.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded
     from flwr_splitmix.attacks.results import complete_result, keep
 
     folder = results_dir(opened)
-    if recorded and not has_facts(opened):
+    if recorded and not trace_dir(opened).exists():
         raise RunError(
             f"the recording of run {opened.id} was removed during the attack, so its result is not "
             "kept"

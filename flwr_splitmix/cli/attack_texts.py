@@ -40,9 +40,9 @@ def attack_texts(
     Raises
     ------
     RunError, ValueError
-        If there is no such attack, or the server lacks what it needs.
-    ConfigError, DataError
-        If texts or model are not on this machine.
+        If there is no such attack or nothing to attack, or the server lacks what it needs.
+    VaultError, DataError, ConfigError
+        If the recording is of other texts, or texts or model are not on this machine.
     """
     import torch
 
@@ -54,6 +54,8 @@ def attack_texts(
 
     kind = text_attack_named(name)
     attacked = attacked_texts(opened, client)
+    for remark in attacked.remarks:
+        typer.echo(f"note: {remark}", err=True)
     case = attacked.case(VICTIMS if victims is None else victims, seed=seed)
     if victims is not None:
         trained = sum(case.trained)

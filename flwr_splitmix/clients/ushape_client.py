@@ -174,7 +174,7 @@ class UShapeClient(GraphlessExchanges):
             self._sent_texts = SentTexts(file, run, self.ends.digest)
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
-        """Begin a round and describe the data: sizes, batch size, width of the hidden states.
+        """Begin a round and describe the data: sizes, batches drawn, width of the hidden states.
 
         Without arrays, or with an empty mapping, the client keeps its current head and tail.
 
@@ -234,6 +234,7 @@ class UShapeClient(GraphlessExchanges):
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
+            "drawn": self.batches.drawn,
             "width": width,
             "calibration-steps": self._due,
             "hiding": self.hiding.names(),

@@ -63,11 +63,6 @@ def write_facts(run: Run, facts: dict[str, Any]) -> None:
     write_json(attacks_dir(run) / _FACTS, facts, private=True)
 
 
-def has_facts(run: Run) -> bool:
-    """Whether a run has a recording's facts: not once it was removed."""
-    return (attacks_dir(run) / _FACTS).exists()
-
-
 def read_facts(run: Run) -> dict[str, Any]:
     """Return what `write_facts` wrote.
 
@@ -77,7 +72,7 @@ def read_facts(run: Run) -> dict[str, Any]:
         If the run has no recording (the message states how to record), or it cannot be read.
     """
     file = attacks_dir(run) / _FACTS
-    if not has_facts(run):
+    if not file.exists():
         raise RunError(
             f"run {run.id} has no recording, so there is nothing to attack: start it with "
             '--run-config "record-attacks=true"'

@@ -18,7 +18,7 @@ from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages
 from flwr_splitmix.apps.vision.data import client_images
 from flwr_splitmix.cli import app
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.recording import write_facts
+from tests.apps.sent_batches import SentBatches, divide
 from tests.apps.ushape_fit import Fitted, fit
 
 TRAINED: dict[str, Any] = {
@@ -181,15 +181,63 @@ def test_an_image_is_classified_without_its_neighbours(naive: Fitted) -> None:
         torch.testing.assert_close(together, client.tail.eval()(answers))
 
 
-def test_a_number_of_clients_that_was_not_recorded_is_said(tmp_path: Path) -> None:
+def test_a_number_of_clients_that_no_node_said_is_guessed_and_told(tmp_path: Path) -> None:
     done = fit(tmp_path, **{**TRAINED, "steps_per_round": 1}, strategy="USplitFL")
     reads = ("--attack", "linear", "--victims", "10")
     assert "note: the images are taken as divided among 2 clients" in attack(done, *reads).stderr
-    write_facts(done.run, {"clients": 4})
+    divide(done.run, {0: 4, 1: 4})
     assert "divided among" not in attack(done, *reads).stderr
     own, _ = client_images(done.config, 1, 4)
     attacked, _ = case_of(done.run)
     assert np.array_equal(attacked.vault.data[1].labels, own.labels)
+
+
+@pytest.mark.parametrize("strategy", ["USplitSL", "NaiveMixSL", "DPForwardSL"])
+def test_what_a_recorded_run_sent_is_attacked(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its images were released once more, by heads as they were in the end."""
+    sent = SentBatches(monkeypatch)
+    values = {"steps_per_round": 3, "samples_per_client": 10, "num_server_rounds": 2}
+    done = fit(tmp_path, **values, strategy=strategy, record_attacks=True)
+    attacked = attacked_run(done.run)
+    case = attacked.case("server", trained=17, held_out=4)
+    recorded = case.view.releases[:6]  # three steps of two clients with four images each
+    assert [(r.server_round, r.step, r.client) for r in recorded] == [
+        (2, step, client) for step in range(3) for client in range(2)
+    ]
+    for release, origin in zip(recorded, case.truth.origins, strict=False):
+        inputs, messages, returned = sent.of(release.client, -3 + release.step)
+        images = case.truth.pictures.images[origin.sources[:, 0]]
+        torch.testing.assert_close(attacked.knowledge.normalise(images), inputs)
+        assert torch.equal(release.smashed, messages[0])
+        assert release.gradient is not None
+        assert torch.equal(release.gradient, returned[0])
+        assert (release.labels, release.loss) == (None, None)
+    assert int((~case.truth.trained).sum()) == 4
+    assert all(case.truth.trained[o.sources[:, 0]].all() for o in case.truth.origins[:6])
+    anew = attacked.case("server", trained=17, held_out=4, again=True)
+    assert not torch.equal(anew.view.releases[0].smashed, recorded[0].smashed)
+
+
+def test_a_recorded_run_is_attacked_by_its_command(tmp_path: Path) -> None:
+    done = fit(tmp_path, **TRAINED, strategy="USplitFL", record_attacks=True)
+    error = measured(attack(done, "--attack", "linear", "--victims", "100"))["MSE"]
+    assert error["value"] < 0.5 * error["floor"]
+    told = measured(attack(done, "--attack", "labels-gradient", "--victims", "200"))
+    (main,) = (entry for entry in told.values() if entry["main"])
+    assert main["value"] > main["floor"] + 0.2, told
+
+
+def test_a_recording_of_other_heads_is_refused(tmp_path: Path) -> None:
+    done = fit(tmp_path, strategy="USplitFL", record_attacks=True)
+    file = done.run.path / "config.json"
+    file.write_text(json.dumps({**done.run.config, "batch-size": 8}))
+    refused = attack(done, "--attack", "linear")
+    assert refused.exit_code == 1
+    assert "client 0 sent other messages in step 0 of round 1 than its head makes of 8 images" in (
+        refused.stderr
+    )
 
 
 def test_the_help_says_which_runs_are_attacked() -> None:

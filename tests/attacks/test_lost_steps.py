@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,11 +14,13 @@ import torch
 
 from flwr_splitmix import SplitClient, split_vision_model
 from flwr_splitmix.attacks.bench import train_victim
+from flwr_splitmix.attacks.packing import TextStep
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.vault import Vault, VaultError
-from flwr_splitmix.clients import exchange
+from flwr_splitmix.clients import UShapeClient, exchange
 from flwr_splitmix.data import client_split, load_images
+from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.mixers import (
     EmptyMixtureError,
     Mixed,
@@ -27,7 +31,8 @@ from flwr_splitmix.mixers import (
 )
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.privacy import GaussianNoise
-from flwr_splitmix.strategies import PSL
+from flwr_splitmix.strategies import PSL, USplitSL
+from flwr_splitmix.testing.toy_texts import TextToy
 from tests.attacks.victims import small
 
 IMAGES = load_images("fashion-mnist-small")
@@ -96,6 +101,46 @@ def test_a_step_without_a_mixture_counts() -> None:
     ]  # fmt: skip
     vault = Vault(PARTS, IMAGES.test, batch_size=8, seed=5)
     assert all(len(vault.drawn(step)) == 3 for step in steps)
+
+
+class FailingTexts(UShapeClient):
+    """Client 0 fails once, in the second step, before or after it draws the batch."""
+
+    draws = False
+    failed = False
+    sent: ClassVar[dict[tuple[int, int, int], list[int]]] = {}
+
+    def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        order, number = self.order, arguments["number"]
+        if order.client == 0 and (method, number) == ("encode", 1) and not self.failed:
+            self.failed = True
+            if self.draws:
+                super().run(method, arguments)
+            raise OSError("no more memory")
+        reply = super().run(method, arguments)
+        self.sent[order.client, order.server_round, number] = self.batches.indices.tolist()
+        return reply
+
+
+class DrawnTexts(FailingTexts):
+    draws = True
+    sent: ClassVar[dict[tuple[int, int, int], list[int]]] = {}
+
+
+@pytest.mark.parametrize("kind", [FailingTexts, DrawnTexts])
+def test_a_client_of_the_u_shape_that_failed_is_followed_when_it_is_back(
+    kind: type[FailingTexts], tmp_path: Path
+) -> None:
+    """Its recorded steps did not say which batches they were."""
+    toy, recorder = TextToy(kind=kind), Recorder(directory=tmp_path / "trace")
+    strategy = USplitSL(toy.server(), device="cpu", steps_per_round=4, seed=5, observers=[recorder])
+    strategy.fit(toy.clients_for(strategy), 2)
+    steps = [step for step in recorder.trace.steps() if isinstance(step, TextStep)]
+    assert [0 in step.messages for step in steps] == [True, *[False] * 3, *[True] * 4]
+    for step in steps:
+        for client, number in step.drawn.items():
+            rows = batch_indices(toy.examples, toy.batch, 5, client, number).tolist()
+            assert kind.sent[client, step.server_round, step.number] == rows
 
 
 def test_mixtures_of_a_third_party_have_no_truth() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder
 from flwr_splitmix.attacks.packing import TextStep, pack_step, tensors_of, unpack_step
@@ -41,7 +42,10 @@ def same(one: Recorded, other: Recorded) -> bool:
 def texts(number: int = 0) -> TextStep:
     states = [torch.randn(2, 3, 4) for _ in range(3)]
     mask = torch.ones(2, 3, dtype=torch.uint8)
-    return TextStep(1, number, {5: states}, {5: mask}, {5: states}, {5: [states[0], None, None]})
+    gradients = [states[0], None, None]
+    return TextStep(
+        1, number, {5: states}, {5: mask}, {5: states}, {5: states}, {5: gradients}, {5: number}
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -88,13 +92,25 @@ def test_more_messages_than_there_are_arrays_are_left_out(tmp_path: Path) -> Non
     assert list(DiskTrace(tmp_path).steps()) == []
 
 
+@pytest.mark.parametrize("name", ["messages.5.0", "outputs.5.2", "returned.5.1", "mask.5", "drawn"])
+def test_a_step_of_texts_whose_parts_do_not_fit_is_left_out(name: str, tmp_path: Path) -> None:
+    tensors, meta = pack_step(texts())
+    if name in tensors:
+        tensors[name] = torch.zeros(2, 7, 4)
+    else:
+        meta[name] = {}
+    save_tensors(tmp_path / "step-000001-000000.safetensors", tensors, meta)
+    assert list(DiskTrace(tmp_path).steps()) == []
+
+
 def test_steps_of_texts_outlive_the_disk(tmp_path: Path) -> None:
     trace, step = DiskTrace(tmp_path / "trace"), texts()
     trace.add(step)
     (again,) = trace.steps()
     assert isinstance(again, TextStep)
     assert torch.equal(again.masks[5], step.masks[5])
-    for kind in ("messages", "returned"):
+    assert again.drawn == step.drawn
+    for kind in ("messages", "outputs", "returned"):
         pairs = zip(getattr(again, kind)[5], getattr(step, kind)[5], strict=True)
         assert all(torch.equal(one, other) for one, other in pairs)
 
@@ -124,6 +140,7 @@ def test_a_recording_that_was_cut_off_is_read_up_to_its_last_whole_step(tmp_path
     again = DiskTrace(trace.path)
     assert places(again) == [(1, 0), (1, 1), (2, 0)]
     assert [(step.server_round, step.number) for step in again.steps(newest=2)] == [(1, 1), (2, 0)]
+    assert next((step.server_round, step.number) for step in again.backwards()) == (2, 0)
 
 
 @pytest.mark.parametrize("target", ["nowhere", "step-000001-000001.safetensors"])
@@ -176,8 +193,12 @@ MADE: dict[str, Callable[[Path, int], Trace]] = {
 
 def small(server_round: int) -> TextStep:
     """Return a step of less than 200 bytes, 1 kB on disk."""
-    mask = torch.ones(1, 2, dtype=torch.uint8)
-    return TextStep(server_round, 0, {0: [torch.zeros(1, 2, 4)]}, {0: mask}, {0: []}, {0: []})
+    return of_one(server_round, 0, torch.zeros(1, 2, 4))
+
+
+def of_one(server_round: int, number: int, message: Tensor) -> TextStep:
+    mask = torch.ones(message.shape[:2], dtype=torch.uint8)
+    return TextStep(server_round, number, {0: [message]}, {0: mask}, {}, {}, {}, {0: 0})
 
 
 def kept_bytes(trace: Trace) -> int:
@@ -235,8 +256,7 @@ def test_a_segment_that_goes_before_its_steps_is_warned_of_and_no_other(
         trace.add_segment(server_round, {"weight": torch.zeros(2_500)})
         trace.add(small(server_round))
     assert (trace.segment(1), caplog.text) == (None, "")  # it went with its steps
-    mask = torch.ones(1, 2, dtype=torch.uint8)
-    trace.add(TextStep(2, 1, {0: [torch.zeros(1, 2, 20_000)]}, {0: mask}, {0: []}, {0: []}))
+    trace.add(of_one(2, 1, torch.zeros(1, 2, 20_000)))
     assert trace.segment(2) is None
     assert caplog.text.count(LEFT_OUT.replace("1, of 0.1", "2, of 0.0")) == 1
 

@@ -14,13 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import Result
+from torch import Tensor
 
 from flwr_splitmix.apps.language.attacked import attacked_texts
 from flwr_splitmix.apps.language.config import SECRET_TOKENS
-from flwr_splitmix.apps.language.texts import tokenizer_of
+from flwr_splitmix.apps.language.texts import client_rows, tokenizer_of, training_set
+from flwr_splitmix.attacks.packing import TextStep
+from flwr_splitmix.attacks.trace import DiskTrace
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.recording import attacks_dir
+from flwr_splitmix.runs.recording import attacks_dir, trace_dir
 from tests.apps import language_app
+from tests.apps.sent_batches import SentBatches, divide
 
 Splitmix = Callable[..., Result]
 
@@ -193,3 +197,91 @@ def test_fewer_victims_than_asked_for_are_told(splitmix: Splitmix, home: Path) -
     assert "asks for 50 texts of each kind; there are only 8 training and 6 held-out" in (
         result.stderr
     )
+
+
+RECORDED: dict[str, dict[str, Any]] = {
+    "USplitFL": {"task": "generation"},
+    "USplitSL": {"task": "generation", "learns": "tail"},
+    "NaiveMixSL": {"task": "classification"},
+    "DPForwardSL": {"task": "generation"},
+    "MixGuard": {"task": "classification", "secret_tokens": 0},
+}
+
+
+@pytest.mark.parametrize("strategy", RECORDED)
+def test_what_a_recorded_run_sent_is_attacked(
+    strategy: str, splitmix: Splitmix, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its texts were released once more, by heads as they were in the end."""
+    sent = SentBatches(monkeypatch)
+    values = {**RECORDED[strategy], "max_length": 128}
+    run = recorded(home, strategy, steps_per_round=3, samples_per_client=10, **values)
+    for client in range(2):
+        case = attacked_texts(run, client).case(6)
+        assert case.trained[:7] == [True] * 6 + [False]
+        for release, origin in zip(case.view.releases[:6], case.origins, strict=False):
+            here = [sent_row(sent, client, step, origin.ids) for step in (2, 1, 0)]
+            messages, gradients = next(row for row in here if row is not None)
+            end = release.messages.shape[1]
+            assert torch.equal(release.messages, messages[:, :end])
+            assert release.outputs is not None
+            assert release.outputs.shape == release.messages.shape
+            if gradients is None:
+                assert (release.gradients, values["learns"]) == (None, "tail")
+            else:
+                assert release.gradients is not None
+                assert torch.equal(release.gradients, gradients[:, :end])
+            assert origin.states.shape == (len(origin.ids), messages.shape[-1])
+    assert 0 <= reads(attack(splitmix, run, "vocabulary")) <= 1
+
+
+def recorded(home: Path, strategy: str, **values: Any) -> Run:
+    """Record a run of two clients."""
+    done = language_app.fit(home, 2, strategy=strategy, record_attacks=True, **values)
+    assert done.strategy.recorder.run is not None
+    return done.strategy.recorder.run
+
+
+def sent_row(
+    sent: SentBatches, client: int, step: int, ids: Tensor
+) -> tuple[Tensor, Tensor | None] | None:
+    """Return what a client sent of a text in a step, and returned; None if it was another text."""
+    texts, messages, returned = sent.of(client, step)
+    for row, text in enumerate(texts):
+        if torch.equal(text[: len(ids)], ids) and not text[len(ids) :].any():
+            return messages[:, row], torch.stack(returned)[:, row] if returned else None
+    return None
+
+
+def test_where_secret_tokens_stand_is_not_recorded(splitmix: Splitmix, home: Path) -> None:
+    run = recorded(home, "MixGuard", max_length=64, **RUNS["MixGuard"])
+    result = attack(splitmix, run, "vocabulary", "--victims", "1")
+    assert reads(result) >= 0
+    assert "note: the recording is not used: clients put secret tokens" in result.stderr
+
+
+def test_a_recording_without_texts_of_the_client_is_said(splitmix: Splitmix, home: Path) -> None:
+    run = run_of(home, "USplitFL")
+    message, mask = torch.zeros(4, 8, 16), torch.ones(4, 8, dtype=torch.uint8)
+    DiskTrace(trace_dir(run)).add(TextStep(1, 0, {1: [message]}, {1: mask}, {}, {}, {}, {1: 0}))
+    refused = attack(splitmix, run, "vocabulary", "--client", "0")
+    assert refused.exit_code == 1
+    assert "no recorded step that can be read has a text of client 0" in refused.stderr
+    other = attack(splitmix, run, "vocabulary", "--client", "1")
+    assert other.exit_code == 1
+    assert "client 1 sent other messages in step 0 of round 1 than its texts" in other.stderr
+
+
+def test_a_number_of_clients_that_no_node_said_is_guessed_and_told(
+    splitmix: Splitmix, home: Path
+) -> None:
+    """It was guessed without a word."""
+    run = run_of(home, "USplitFL")
+    said = "note: the texts are taken as divided among 2 clients"
+    assert said in attack(splitmix, run, "vocabulary").stderr
+    rows = client_rows(attacked_texts(run, 1).config, {"partition-id": 1, "num-partitions": 5})[0]
+    divide(run, {1: 5})
+    assert "divided among" not in attack(splitmix, run, "vocabulary", "--client", "1").stderr
+    system = attacked_texts(run, 1)
+    for text, own in zip(system.train.texts, training_set(system.config, rows).texts, strict=True):
+        assert torch.equal(text, own)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from flwr_splitmix.apps.attacking import division_of, recorded_trace
 from flwr_splitmix.apps.language.client import hiding_sources
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.export import trained_parts
@@ -21,14 +23,17 @@ from flwr_splitmix.apps.language.texts import (
     tokenizer_of,
     training_set,
 )
+from flwr_splitmix.attacks.texts.recorded import recorded_texts
 from flwr_splitmix.attacks.texts.releasing import (
     LEAST_TOKENS,
+    Released,
     TextOrigin,
     draw_victims,
     release_texts,
     still,
 )
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
+from flwr_splitmix.attacks.trace import Trace
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.making import hiding_options, make_hiding, sends_as
@@ -37,6 +42,11 @@ from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.seeding import derive_seed, generator, seeded_secrets
 from flwr_splitmix.segments.language import LanguageParts, build_language_parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
+
+SECRETS = (
+    "the recording is not used: clients put secret tokens between their words, and nothing says "
+    "where, so there is no truth of what they sent; texts are released once more"
+)
 
 _State = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 
@@ -69,6 +79,12 @@ class AttackedTexts:
         State of the client's hiding, with its calibrator or denoiser; None if a node keeps it.
     train, test
         Texts that the client trained on, and texts that it was evaluated on.
+    client
+        The client's index.
+    trace
+        What was recorded of its run; None if nothing was that has a truth.
+    remarks
+        What a reader of scores must know of the truth.
     """
 
     config: LanguageConfig
@@ -77,6 +93,9 @@ class AttackedTexts:
     state: _State | None = field(repr=False)
     train: TextSet = field(repr=False)
     test: TextSet = field(repr=False)
+    client: int
+    trace: Trace | None
+    remarks: Sequence[str]
 
     @property
     def begin(self) -> int | None:
@@ -88,8 +107,9 @@ class AttackedTexts:
     def case(self, victims: int, *, seed: int = 0) -> TextCase:
         """Return a view with the truth behind it: texts that were trained on, and others.
 
-        They are released by the trained parts as in a training step, with the run's batch size,
-        but nothing is updated.
+        The first are as they were recorded. Others, and without a recording all of them, are
+        released by the trained parts as in a training step, with the run's batch size, but nothing
+        is updated.
 
         Parameters
         ----------
@@ -101,20 +121,63 @@ class AttackedTexts:
         Raises
         ------
         RunError
-            If no text is long enough.
+            If no text is long enough, or no recorded step has one of the client's.
+        VaultError
+            If the recording is of other texts.
         """
-        train, test = (
-            draw_victims(data, victims, generator(seed, f"{kind} victims"))
-            for data, kind in ((self.train, "trained"), (self.test, "held-out"))
-        )
-        chosen = [(self.train, i) for i in train] + [(self.test, i) for i in test]
-        if not chosen:
+        trained_rng, other_rng = (generator(seed, f"{k} victims") for k in ("trained", "held-out"))
+        chosen = [(self.test, i) for i in draw_victims(self.test, victims, other_rng)]
+        if self.trace is not None:
+            sent = self._recorded(self.trace, victims, trained_rng)
+            trained = len(sent.releases)
+        else:
+            own = draw_victims(self.train, victims, trained_rng)
+            sent, trained = Released([], []), len(own)
+            chosen = [(self.train, i) for i in own] + chosen
+        if not chosen and not trained:
             raise RunError(f"no text has {LEAST_TOKENS} tokens or more: there is nothing to attack")
+        if chosen:
+            released = self._released(chosen, seed)
+            sent = Released(sent.releases + released.releases, sent.origins + released.origins)
+        knowledge = TextKnowledge(
+            self.config.strategy,
+            self._options(),
+            self.base,
+            begin=self.begin,
+            task=self.config.task,
+            client=self._hiding,
+            batch_size=self.config.batch_size,
+        )
+        kinds = [True] * trained + [False] * (len(sent.releases) - trained)
+        return TextCase(TextView("server", sent.releases, knowledge), sent.origins, kinds)
+
+    def _recorded(self, trace: Trace, victims: int, rng: np.random.Generator) -> Released:
+        sent = recorded_texts(
+            trace,
+            self.train,
+            self.parts.all_here()[0],
+            victims,
+            rng,
+            client=self.client,
+            batch_size=self.config.batch_size,
+            seed=self.config.seed,
+        )
+        if not sent.releases:
+            raise RunError(
+                f"no recorded step that can be read has a text of client {self.client} with "
+                f"{LEAST_TOKENS} tokens or more, so there is nothing to attack: name another "
+                "client with --client, or record a run anew with --run-config "
+                '"record-attacks=true"'
+            )
+        return sent
+
+    def _released(self, chosen: Sequence[tuple[TextSet, int]], seed: int) -> Released:
+        """Release texts by the trained parts."""
         classes = self.config.task == "classification"
         labels: Any = [int(d.labels[i]) if classes else d.labels[i] for d, i in chosen]
         with seeded_secrets():
             torch.manual_seed(derive_seed(seed, "releases"))
-            released = release_texts(
+            return release_texts(
                 self.parts,
                 self._hiding(None),
                 [data.texts[i] for data, i in chosen],
@@ -125,17 +188,6 @@ class AttackedTexts:
                 state=self.state,
                 seed=self.config.seed,
             )
-        knowledge = TextKnowledge(
-            self.config.strategy,
-            self._options(),
-            self.base,
-            begin=self.begin,
-            task=self.config.task,
-            client=self._hiding,
-            batch_size=self.config.batch_size,
-        )
-        view = TextView("server", released.releases, knowledge)
-        return TextCase(view, released.origins, [True] * len(train) + [False] * len(test))
 
     def _hiding(self, supports: Sequence[Tensor] | None) -> Hiding:
         """Make a client half, with public texts of its own, or with the run's."""
@@ -156,8 +208,8 @@ class AttackedTexts:
 def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
     """Return a language run's system at its newest checkpoint.
 
-    The client's texts follow from the run's configuration and the number of clients, which is
-    taken from those that finished a round: if others never did, texts may be another client's.
+    The client's texts follow from the run's configuration and from the number of parts that its
+    node reported; `remarks` says if that had to be guessed.
 
     Parameters
     ----------
@@ -173,17 +225,17 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
     """
     config = LanguageConfig.read(run.config)
     kept = run.checkpoints.load()
-    finished = sorted(int(index) for index in kept.meta["trained"])
-    if not finished:
-        raise RunError(f"run {run.id}: no client finished a round; there is nothing to attack")
-    own = finished[0] if client is None else client
+    division = division_of(run, kept)
+    own = division.finished[0] if client is None else client
     saved = ClientStore(run.clients_dir).load(own, at_most=kept.round)
     # A deployed node keeps its state, and then the averaged weights are all that is here.
     named = own if client is not None or not config.averages else None
     parts = trained_parts(run, config, kept, named)
-    clients = max(len(finished), finished[-1] + 1, own + 1)
-    train, test = client_rows(config, {"partition-id": own, "num-partitions": clients})
+    node = {"partition-id": own, "num-partitions": division.parts_of(own)}
+    train, test = client_rows(config, node)
     tests = test if len(test) else text_sets(config).test
+    trace, guessed = recorded_trace(run), division.remark([own], "texts")
+    hidden = SECRETS if trace is not None and config.secrets else ""
     return AttackedTexts(
         config,
         still(parts),
@@ -191,6 +243,9 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
         None if saved is None else saved[1:],
         training_set(config, train),
         run_token_set(config, tests),
+        own,
+        None if hidden else trace,
+        [*filter(None, (guessed, hidden))],
     )
 
 

@@ -1,7 +1,7 @@
-"""A vision run in the U shape in the form that attacks on images need, without a recording.
+"""A vision run in the U shape in the form that attacks on images need.
 
-Images are released once more by the trained parts, as in a training step. The server receives what
-heads send, and the gradients that clients return to the trunk, and no labels.
+The server receives what heads send, and the gradients that clients return to the trunk, and no
+labels. Images that are not recorded are released by the trained parts, as in a training step.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.apps.attacking import division_of, recorded_trace
 from flwr_splitmix.apps.exporting import fitting, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of
@@ -24,17 +25,19 @@ from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.attacks.attacked import Assumption, Attacked
 from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.knowledge import Knowledge
+from flwr_splitmix.attacks.packing import TextStep
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
-from flwr_splitmix.attacks.trace import MemoryTrace
-from flwr_splitmix.attacks.vault import Truth, Vault
+from flwr_splitmix.attacks.returning import returned_gradients
+from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.attacks.trace import MemoryTrace, Recorded
+from flwr_splitmix.attacks.vault import NO_TRUTH, Truth, Vault, VaultError
 from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding import ClientSide, Hiding, NaiveMix, Sent
 from flwr_splitmix.hiding.making import sends_as
-from flwr_splitmix.mixers import NoMixing
-from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.mixers import FullShare, NoMixing, SmashedShape, Upload, each_alone
+from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
-from flwr_splitmix.runs.recording import has_facts, read_facts
 from flwr_splitmix.segments import SPLITS, VisionParts
 from flwr_splitmix.segments.vision.split_model import VisionHead
 from flwr_splitmix.storage import under
@@ -59,11 +62,9 @@ class Ends(nn.Module):
         return self.hiding.obfuscate(_batch(images, torch.zeros(len(images)))).messages[0]
 
     def returned(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the gradient (b, T, d) of the mean loss at the trunk's outputs."""
-        leaf = outputs.detach().requires_grad_()
+        """Return the gradient (b, T, d) that a client returns for the trunk's outputs."""
         batch = _batch(outputs, labels)
-        loss = self.hiding.loss(leaf, Sent([leaf], batch.mask, batch))
-        (gradient,) = torch.autograd.grad(loss, leaf)
+        (gradient,) = returned_gradients(self.hiding, [outputs], Sent([outputs], batch.mask, batch))
         return gradient
 
 
@@ -80,12 +81,15 @@ class AttackedImages(Attacked):
     ----------
     trunk
         The server's part.
+    recorded
+        Whether the run was recorded.
     learns
         As for the client. With "tail" the head is as everyone builds it, and no gradient is
         returned.
     """
 
     trunk: nn.Module = field(kw_only=True, repr=False)
+    recorded: bool = field(kw_only=True)
     learns: Learns = field(kw_only=True, default="all")
 
     def known_to(
@@ -97,7 +101,9 @@ class AttackedImages(Attacked):
         return known if known.averaged else replace(known, upper=None)
 
     def case(self, adversary: Adversary = "server", **options: Any) -> Case:
-        """Return a view with the truth behind it, as `Attacked.case` does, of new releases only.
+        """Return a view with the truth behind it, as `Attacked.case` does.
+
+        Without a recording, training images are released once more, too.
 
         Raises
         ------
@@ -114,7 +120,8 @@ class AttackedImages(Attacked):
                 "'upper' is assumed, but in the U shape what follows the head is divided; 'lower', "
                 "the head, can be assumed"
             )
-        made = super().case(adversary, **options | {"again": True, "gradients": False})
+        again = bool(options.get("again")) or not self.recorded
+        made = super().case(adversary, **options | {"again": again, "gradients": False})
         releases = [
             self._received(release, origin, made.truth)
             for release, origin in zip(made.view.releases, made.truth.origins, strict=True)
@@ -127,14 +134,44 @@ class AttackedImages(Attacked):
         assert isinstance(ends, Ends)
         return ends.head
 
+    def _steps_of(self, recorded: Recorded) -> list[Step]:
+        """Return a recorded step as one without mixing for each client whose images are here."""
+        assert isinstance(recorded, TextStep)
+        return [
+            self._step_of(recorded, client)
+            for client in sorted(recorded.messages)
+            if client in self.vault.data
+        ]
+
+    def _step_of(self, recorded: TextStep, client: int) -> Step:
+        known, batch = self.knowledge, self.vault.batch_size
+        geometry, messages = known.geometry, recorded.messages[client]
+        shape = SmashedShape(batch, geometry.patches, geometry.width, geometry.prefix)
+        if [tuple(message.shape) for message in messages] != [shape.size]:
+            raise VaultError(
+                f"client {client} sent other messages in step {recorded.number} of round "
+                f"{recorded.server_round} than its head makes of {counted(batch, 'image')}: "
+                f"{NO_TRUTH}"
+            )
+        unknown = torch.zeros(batch, known.num_classes)  # labels stay with the client
+        gradients = recorded.returned.get(client, ())
+        return Step(
+            recorded.server_round,
+            recorded.number,
+            each_alone(shape, [(client, FullShare())]),
+            {client: Upload(messages, [unknown])},
+            gradients[0] if gradients else None,
+            drawn={client: recorded.drawn[client]},
+        )
+
     def _received(self, release: Release, origin: Origin, truth: Truth) -> Release:
         """Take the label out, which stays with the client, and add the returned gradient."""
+        release = replace(release, labels=None, loss=None)
+        if self.learns == "tail" or release.gradient is not None:  # none returned, or recorded
+            return release
         ends = self.knowledge.lower_of(release.client)
         assert isinstance(ends, Ends)
         labels = truth.pictures.labels[origin.sources[:, 0]]
-        release = replace(release, labels=None, loss=None)
-        if self.learns == "tail":
-            return release
         with torch.no_grad():
             outputs = self.trunk(release.smashed)
         return replace(release, gradient=ends.returned(outputs, labels))
@@ -143,9 +180,8 @@ class AttackedImages(Attacked):
 def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
     """Return a run in the U shape at its newest checkpoint.
 
-    The clients' images follow from the run's configuration and the number of clients. Of a run
-    that was not recorded it is taken from those that finished a round; `remark` says so, as images
-    may be another client's if others never did.
+    The clients' images follow from the run's configuration and from the number of parts that their
+    nodes reported; `remark` says if that had to be guessed.
 
     Raises
     ------
@@ -155,9 +191,8 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         If images, model, checkpoint or the clients' states are not on this machine.
     """
     images, kept = images_of(config), run.checkpoints.load()
-    finished = sorted(int(index) for index in kept.meta["trained"])
-    if not finished:
-        raise RunError(f"run {run.id}: no client finished a round; there is nothing to attack")
+    division = division_of(run, kept)
+    finished = division.finished
     parts = copy.deepcopy(parts_of(config))
     geometry = parts.head.geometry
     with fitting(run, kept, MODEL_KEYS):
@@ -181,28 +216,25 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         lowers=own or first,
         averaged=config.averages,
         upper=nn.Sequential(parts.trunk, first.tail),
+        mixes_batch=isinstance(first.hiding, NaiveMix),
     )
-    recorded = int(read_facts(run)["clients"]) if has_facts(run) else None
-    clients = recorded or finished[-1] + 1
-    data = {client: client_images(config, client, clients)[0] for client in own or finished}
+    data = {c: client_images(config, c, division.parts_of(c))[0] for c in own or finished}
     summary = {
         "accuracy": (run.summary or {}).get("top1"),
         "rounds": kept.round,
         "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
     }
     vault = Vault(data, images.test, config.batch_size, config.seed)
-    trunk = parts.trunk.eval()
-    remark = "" if recorded else _guessed(clients)
+    trace = recorded_trace(run)
     return AttackedImages(
-        known, MemoryTrace(), vault, summary, remark=remark, trunk=trunk, learns=config.learns
-    )
-
-
-def _guessed(clients: int) -> str:
-    return (
-        f"the images are taken as divided among {counted(clients, 'client')}, the fewest that fit "
-        "those that finished a round: the run did not record the number; if it was larger, images "
-        "are taken for a client's that are another's; a run with record-attacks=true records it"
+        known,
+        trace or MemoryTrace(),
+        vault,
+        summary,
+        remark=division.remark(data, "images"),
+        trunk=parts.trunk.eval(),
+        recorded=trace is not None,
+        learns=config.learns,
     )
 
 

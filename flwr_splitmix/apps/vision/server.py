@@ -55,7 +55,10 @@ def _train_split(config: VisionConfig, resumed: Run | None, grid: Grid, context:
     if resumed is None or not resumed.checkpoints.rounds():
         check_first_round(make(None), config, segments.lower.geometry, grid)
     labels = labels_of_clients(config, grid) if config.needs_labels else []
-    run = _begun(config, resumed, grid, context, clients=len(labels))
+    run = _begun(config, resumed, context)
+    if config.record_attacks and resumed is None:
+        clients = len(labels) or ask_partitions(grid, max(config.attach_timeout, PATIENCE))
+        write_facts(run, {"clients": clients})
     strategy = make(run, labels)
     evaluate_fn = None
     if config.evaluation_kind == "central":
@@ -72,7 +75,7 @@ def _train_ushape(config: VisionConfig, resumed: Run | None, grid: Grid, context
     # Errors are raised before the run gets a directory.
     ushape.make_strategy(config, None)
     ushape.try_client(config)
-    strategy = ushape.make_strategy(config, _begun(config, resumed, grid, context))
+    strategy = ushape.make_strategy(config, _begun(config, resumed, context))
     evaluate_fn = None
     if config.evaluation_kind == "central":
         evaluate_fn = ushape.central_evaluation(config, strategy)
@@ -84,24 +87,13 @@ def _train_ushape(config: VisionConfig, resumed: Run | None, grid: Grid, context
     )
 
 
-def _begun(
-    config: VisionConfig, resumed: Run | None, grid: Grid, context: Context, *, clients: int = 0
-) -> Run:
-    """Create a run's directory, or use that of a run that is continued.
-
-    Parameters
-    ----------
-    clients
-        The number of partitions; 0 to ask the nodes if the run is recorded.
-    """
+def _begun(config: VisionConfig, resumed: Run | None, context: Context) -> Run:
+    """Create a run's directory, or use that of a run that is continued."""
     name = config.strategy.lower()
     run = resumed or Run.create(context.run_config, name=name, home=config.home)
     if resumed is None:
         record_inputs(run, images_of(config))
     begin(run, context)
-    if config.record_attacks and resumed is None:
-        clients = clients or ask_partitions(grid, max(config.attach_timeout, PATIENCE))
-        write_facts(run, {"clients": clients})
     return run
 
 

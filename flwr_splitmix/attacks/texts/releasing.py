@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flwr_splitmix.attacks.returning import returned_gradients
 from flwr_splitmix.attacks.texts.view import TextRelease
 from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.masked_batch import MaskedBatch
@@ -23,6 +24,7 @@ __all__ = [
     "TextOrigin",
     "draw_victims",
     "release_texts",
+    "releases_of",
     "still",
 ]
 
@@ -136,21 +138,17 @@ def release_texts(
         with torch.set_grad_enabled(gradients):
             sent = hiding.obfuscate(batch)
         messages = torch.stack([m.detach() for m in sent.messages])
-        outputs, returned = _finish(hiding, trunk, sent, messages) if gradients else (None, None)
+        outputs = returned = None
+        if gradients:
+            with torch.no_grad():
+                outputs = torch.stack([trunk(message, sent.mask) for message in messages])
+            returned = torch.stack(returned_gradients(hiding, outputs.unbind(), sent))
         own, places = _own(head, batch, sent)
-        words = int((sent.mask.sum(1) - 1).sum())
+        released.releases.extend(
+            releases_of(messages, sent.mask, outputs, None if learns == "tail" else returned)
+        )
         for row in range(len(batch.inputs)):
-            end = int(sent.mask[row].nonzero().max()) + 1
             length = int(batch.mask[row].sum())
-            released.releases.append(
-                TextRelease(
-                    messages[:, row, :end],
-                    None if outputs is None else outputs[:, row, :end],
-                    None if returned is None or learns == "tail" else returned[:, row, :end],
-                    words,
-                    len(sent.mask),
-                )
-            )
             released.origins.append(
                 TextOrigin(
                     batch.inputs[row, :length],
@@ -161,20 +159,29 @@ def release_texts(
     return released
 
 
-def _finish(
-    hiding: Hiding, trunk: torch.nn.Module, sent: Sent, messages: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the trunk's outputs and the client's gradients for them, each (m, b, T, d)."""
-    with torch.no_grad():
-        outputs = torch.stack([trunk(message, sent.mask) for message in messages])
-    leaves = [output.clone().requires_grad_() for output in outputs]
-    recovered = hiding.recover(leaves, sent)
-    hidden = recovered.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(hiding.loss(hidden, sent), hidden)
-    returned = torch.autograd.grad(
-        recovered, leaves, hiding.perturb(gradient, hidden.detach(), sent)
-    )
-    return outputs, torch.stack(hiding.returned(returned, sent))
+def releases_of(
+    messages: Tensor, mask: Tensor, outputs: Tensor | None, gradients: Tensor | None
+) -> list[TextRelease]:
+    """Return what a server has of each text of a step, cut to its mask.
+
+    Parameters
+    ----------
+    messages, outputs, gradients
+        (m, b, T, d): what the client sent, the trunk's outputs, and what it returned for them; None
+        for what there was not.
+    mask
+        (b, T): 1 at the positions that the trunk attends to.
+    """
+    words = int((mask.sum(1) - 1).sum())
+    releases = []
+    for row, positions in enumerate(mask):
+        end = int(positions.nonzero().max()) + 1
+        sent, answered, returned = (
+            None if part is None else part[:, row, :end] for part in (messages, outputs, gradients)
+        )
+        assert sent is not None
+        releases.append(TextRelease(sent, answered, returned, words, len(mask)))
+    return releases
 
 
 @torch.no_grad()

@@ -129,7 +129,14 @@ class TrunkSteps:
         for client in returned.keys() - self._owed.keys():
             clients.fail(client, "its messages or gradients overflow in the trunk")
         own.require(clients)
-        return StepDone(place.server_round, place.number, messages, self._owed, returned=returned)
+        return StepDone(
+            place.server_round,
+            place.number,
+            messages,
+            self._owed,
+            outputs=outputs,
+            returned=returned,
+        )
 
     def _learn(
         self,

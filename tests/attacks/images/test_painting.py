@@ -212,9 +212,7 @@ def test_a_mixed_release_is_compared_whole(bench: Bench, monkeypatch: pytest.Mon
     """Of a release larger than a chunk, the chunks' last images had wrong neighbours."""
     monkeypatch.setattr(reading, "CHUNK", 3)
     view = bench.view(NoMixing(), lowers=Mixing(0), batch_size=8)
-    lowers = reading.FrozenLowers(
-        replace(view.knowledge, mixes_batch=True), torch.device("cpu")
-    )
+    lowers = reading.FrozenLowers(replace(view.knowledge, mixes_batch=True), torch.device("cpu"))
     (query,) = queries(view.releases[0], view.knowledge)
     images = bench.victims.images[origin(view, 0).sources[:, 0]]
     assert float(reading.explained(images, query, lowers).min()) > -1e-6

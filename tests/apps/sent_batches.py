@@ -1,0 +1,45 @@
+"""What clients of the U shape really sent, and how a checkpoint says their data were divided."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.hiding import Sent
+from flwr_splitmix.runs import Run
+
+
+class SentBatches:
+    """Keeps every training batch of all clients of this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._sent: dict[int, list[tuple[Sent, list[Tensor]]]] = defaultdict(list)
+        run = UShapeClient.run
+
+        def seen(client: UShapeClient, method: str, arguments: Any) -> dict[str, Any]:
+            reply = run(client, method, arguments)
+            if method == "decode":
+                assert client._sent is not None
+                self._sent[client.order.client].append((client._sent, reply["gradients"]))
+            return reply
+
+        monkeypatch.setattr(UShapeClient, "run", seen)
+
+    def of(self, client: int | None, step: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return a client's inputs, messages and returned gradients in a step of the run."""
+        assert client is not None
+        sent, returned = self._sent[client][step]
+        return sent.batch.ids, torch.stack(sent.messages).detach(), returned
+
+
+def divide(run: Run, partitions: Mapping[int, int]) -> None:
+    """Write into the newest checkpoint what nodes say of the parts of the data."""
+    kept = run.checkpoints.load()
+    said = {str(client): parts for client, parts in partitions.items()}
+    run.checkpoints.save(kept.round, kept.tensors, {**kept.meta, "partitions": said})
