@@ -45,8 +45,8 @@ class Division:
         return (
             f"the {noun} are taken as divided among {counted(max(guessed), 'client')}, the fewest "
             "that fit those that finished a round: the run's nodes did not say the number "
-            f"(num-partitions); if it was larger, {noun} are taken for a client's that are "
-            "another's"
+            f"(num-partitions); if it was larger, or a node has {noun} of its own, {noun} are "
+            "taken for a client's that are not"
         )
 
 

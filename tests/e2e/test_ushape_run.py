@@ -30,8 +30,12 @@ def test_images_are_learned_in_the_u_shape_as_in_this_process(
     recorded = recording_of(run)
     assert recorded is not None
     assert recorded.steps == 4
-    case = attacked_run(run).case("server", trained=20, held_out=10)
-    assert (len(case.view.releases) > 0, case.view.releases[0].labels) == (True, None)
+    assert run.checkpoints.load().meta["partitions"] == {"0": 2, "1": 2}
+    attacked = attacked_run(run)
+    assert attacked.remark == ""
+    case = attacked.case("server", trained=20, held_out=10)
+    first = case.view.releases[0]
+    assert (first.labels, first.server_round <= 2, first.gradient is None) == (None, True, False)
 
     keys = {key.replace("-", "_"): value for key, value in values.items()}
     with one_thread():

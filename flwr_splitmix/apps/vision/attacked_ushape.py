@@ -135,11 +135,14 @@ class AttackedImages(Attacked):
         return ends.head
 
     def _steps_of(self, recorded: Recorded) -> list[Step]:
-        """Return a recorded step as one without mixing for each client whose images are here."""
+        """Return a recorded step as one without mixing for each client that finished it.
+
+        Clients whose images are not here are left out.
+        """
         assert isinstance(recorded, TextStep)
         return [
             self._step_of(recorded, client)
-            for client in sorted(recorded.messages)
+            for client in sorted(recorded.returned)
             if client in self.vault.data
         ]
 
@@ -154,13 +157,12 @@ class AttackedImages(Attacked):
                 f"{NO_TRUTH}"
             )
         unknown = torch.zeros(batch, known.num_classes)  # labels stay with the client
-        gradients = recorded.returned.get(client, ())
         return Step(
             recorded.server_round,
             recorded.number,
             each_alone(shape, [(client, FullShare())]),
             {client: Upload(messages, [unknown])},
-            gradients[0] if gradients else None,
+            recorded.returned[client][0],
             drawn={client: recorded.drawn[client]},
         )
 
