@@ -56,10 +56,10 @@ def attack_texts(
     attacked = attacked_texts(opened, client)
     for remark in attacked.remarks:
         typer.echo(f"note: {remark}", err=True)
-    case = attacked.case(VICTIMS if victims is None else victims, seed=seed)
-    if victims is not None:
-        trained = sum(case.trained)
-        tell_of_fewer(victims, trained, len(case.trained) - trained, "text")
+    number = VICTIMS if victims is None else victims
+    case = attacked.case(number, seed=seed)
+    trained = sum(case.trained)
+    tell_of_fewer(number, trained, len(case.trained) - trained, "text")
     spent = replace(budget(), device=torch.device("cpu"))
     texts = _public(attacked, public, PUBLIC[spent.scale], seed)
     attack = kind()
