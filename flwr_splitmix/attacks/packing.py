@@ -27,7 +27,7 @@ from flwr_splitmix.server.intake.split import MAX_SMASHED
 
 
 @dataclass(frozen=True)
-class TextStep:
+class UShapeStep:
     """One training step of the U shape, as the server saw it.
 
     Parameters
@@ -58,15 +58,15 @@ class TextStep:
     drawn: Mapping[int, int]
 
 
-def pack_step(step: Step | TextStep) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def pack_step(step: Step | UShapeStep) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return a step as named tensors and JSON-serialisable values."""
     return tensors_of(step), _plain(step)
 
 
-def tensors_of(step: Step | TextStep) -> dict[str, Tensor]:
+def tensors_of(step: Step | UShapeStep) -> dict[str, Tensor]:
     """Return all tensors of a step, by their names in the file."""
     tensors: dict[str, Tensor] = {}
-    if isinstance(step, TextStep):
+    if isinstance(step, UShapeStep):
         for client, messages in step.messages.items():
             _put(tensors, f"messages.{client}", messages)
             tensors[f"mask.{client}"] = step.masks[client]
@@ -84,9 +84,9 @@ def tensors_of(step: Step | TextStep) -> dict[str, Tensor]:
     return tensors
 
 
-def _plain(step: Step | TextStep) -> dict[str, Any]:
+def _plain(step: Step | UShapeStep) -> dict[str, Any]:
     place = [step.server_round, step.number]
-    if isinstance(step, TextStep):
+    if isinstance(step, UShapeStep):
         counts = {str(client): len(messages) for client, messages in step.messages.items()}
         return {"shape": "U", "place": place, "messages": counts, "drawn": _named(step.drawn)}
     plan = step.plan
@@ -105,7 +105,7 @@ def _plain(step: Step | TextStep) -> dict[str, Any]:
 
 def unpack_step(
     tensors: Mapping[str, Tensor], meta: Mapping[str, Any], shares: Iterable[type[Share]] = ()
-) -> Step | TextStep:
+) -> Step | UShapeStep:
     """Rebuild a step from the result of `pack_step`.
 
     Parameters
@@ -189,7 +189,7 @@ def _check_upload(plan: Plan, client: int, upload: Upload) -> None:
         raise ValueError(f"client {client} has no labels of {batch} examples")
 
 
-def _unpack_texts(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> TextStep:
+def _unpack_texts(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> UShapeStep:
     counts = {int(client): int(count) for client, count in meta["messages"].items()}
     if any(count > len(tensors) for count in counts.values()):
         raise ValueError(f"it has more messages than its {len(tensors)} arrays")
@@ -202,7 +202,7 @@ def _unpack_texts(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Tex
         return any(tensor is not None for tensor in own)
 
     server_round, number = meta["place"]
-    step = TextStep(
+    step = UShapeStep(
         int(server_round),
         int(number),
         every("messages"),
@@ -217,7 +217,7 @@ def _unpack_texts(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Tex
     return step
 
 
-def _check_alike(step: TextStep, client: int) -> None:
+def _check_alike(step: UShapeStep, client: int) -> None:
     """Raise ValueError if what is kept of a client's messages has not their shape."""
     kinds = (step.messages, step.outputs, step.returned, step.gradients)
     tensors = [tensor for kind in kinds for tensor in kind.get(client, ()) if tensor is not None]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.packing import TextStep
+from flwr_splitmix.attacks.packing import UShapeStep
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.trace import (
     MAX_BYTES,
@@ -202,7 +202,7 @@ class Recorder(Observer):
         clients = sorted(event.uploads)[: self.max_clients]
         messages = {c: u for c in clients if isinstance(u := event.uploads[c], Messages)}
         self._add(
-            TextStep(
+            UShapeStep(
                 event.server_round,
                 event.number,
                 {c: [t.detach().cpu() for t in u.hidden] for c, u in messages.items()},

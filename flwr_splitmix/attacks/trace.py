@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from flwr_splitmix.attacks.packing import TextStep, pack_step, tensors_of, unpack_step
+from flwr_splitmix.attacks.packing import UShapeStep, pack_step, tensors_of, unpack_step
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.mixers import Share, known_shares
 from flwr_splitmix.mixers.share import UnknownShareError
@@ -26,7 +26,7 @@ from flwr_splitmix.storage import StorageError, load_tensors, save_tensors
 
 log = logging.getLogger("flwr.splitmix")
 
-Recorded = Step | TextStep
+Recorded = Step | UShapeStep
 
 MAX_BYTES = 2**30
 MAX_STEPS = 1000

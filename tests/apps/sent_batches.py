@@ -35,7 +35,7 @@ class SentBatches:
         """Return a client's inputs, messages and returned gradients in a step of the run."""
         assert client is not None
         sent, returned = self._sent[client][step]
-        return sent.batch.ids, torch.stack(sent.messages).detach(), returned
+        return sent.batch.inputs, torch.stack(sent.messages).detach(), returned
 
 
 def divide(run: Run, partitions: Mapping[int, int]) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from flwr_splitmix import SplitClient, split_vision_model
 from flwr_splitmix.attacks.bench import train_victim
-from flwr_splitmix.attacks.packing import TextStep
+from flwr_splitmix.attacks.packing import UShapeStep
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.vault import Vault, VaultError
@@ -135,7 +135,7 @@ def test_a_client_of_the_u_shape_that_failed_is_followed_when_it_is_back(
     toy, recorder = TextToy(kind=kind), Recorder(directory=tmp_path / "trace")
     strategy = USplitSL(toy.server(), device="cpu", steps_per_round=4, seed=5, observers=[recorder])
     strategy.fit(toy.clients_for(strategy), 2)
-    steps = [step for step in recorder.trace.steps() if isinstance(step, TextStep)]
+    steps = [step for step in recorder.trace.steps() if isinstance(step, UShapeStep)]
     assert [0 in step.messages for step in steps] == [True, *[False] * 3, *[True] * 4]
     for step in steps:
         for client, number in step.drawn.items():

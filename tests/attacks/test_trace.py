@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder
-from flwr_splitmix.attacks.packing import TextStep, pack_step, tensors_of, unpack_step
+from flwr_splitmix.attacks.packing import UShapeStep, pack_step, tensors_of, unpack_step
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.trace import DiskTrace, MemoryTrace, Recorded, Trace
 from flwr_splitmix.storage import save_tensors
@@ -39,11 +39,11 @@ def same(one: Recorded, other: Recorded) -> bool:
     return mine.keys() == others.keys() and all(torch.equal(mine[n], others[n]) for n in mine)
 
 
-def texts(number: int = 0) -> TextStep:
+def texts(number: int = 0) -> UShapeStep:
     states = [torch.randn(2, 3, 4) for _ in range(3)]
     mask = torch.ones(2, 3, dtype=torch.uint8)
     gradients = [states[0], None, None]
-    return TextStep(
+    return UShapeStep(
         1, number, {5: states}, {5: mask}, {5: states}, {5: states}, {5: gradients}, {5: number}
     )
 
@@ -107,7 +107,7 @@ def test_steps_of_texts_outlive_the_disk(tmp_path: Path) -> None:
     trace, step = DiskTrace(tmp_path / "trace"), texts()
     trace.add(step)
     (again,) = trace.steps()
-    assert isinstance(again, TextStep)
+    assert isinstance(again, UShapeStep)
     assert torch.equal(again.masks[5], step.masks[5])
     assert again.drawn == step.drawn
     for kind in ("messages", "outputs", "returned"):
@@ -191,14 +191,14 @@ MADE: dict[str, Callable[[Path, int], Trace]] = {
 }
 
 
-def small(server_round: int) -> TextStep:
+def small(server_round: int) -> UShapeStep:
     """Return a step of less than 200 bytes, 1 kB on disk."""
     return of_one(server_round, 0, torch.zeros(1, 2, 4))
 
 
-def of_one(server_round: int, number: int, message: Tensor) -> TextStep:
+def of_one(server_round: int, number: int, message: Tensor) -> UShapeStep:
     mask = torch.ones(message.shape[:2], dtype=torch.uint8)
-    return TextStep(server_round, number, {0: [message]}, {0: mask}, {}, {}, {}, {0: 0})
+    return UShapeStep(server_round, number, {0: [message]}, {0: mask}, {}, {}, {}, {0: 0})
 
 
 def kept_bytes(trace: Trace) -> int:

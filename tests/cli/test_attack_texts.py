@@ -19,7 +19,7 @@ from torch import Tensor
 from flwr_splitmix.apps.language.attacked import attacked_texts
 from flwr_splitmix.apps.language.config import SECRET_TOKENS
 from flwr_splitmix.apps.language.texts import client_rows, tokenizer_of, training_set
-from flwr_splitmix.attacks.packing import TextStep
+from flwr_splitmix.attacks.packing import UShapeStep
 from flwr_splitmix.attacks.trace import DiskTrace
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import attacks_dir, trace_dir
@@ -263,7 +263,7 @@ def test_where_secret_tokens_stand_is_not_recorded(splitmix: Splitmix, home: Pat
 def test_a_recording_without_texts_of_the_client_is_said(splitmix: Splitmix, home: Path) -> None:
     run = run_of(home, "USplitFL")
     message, mask = torch.zeros(4, 8, 16), torch.ones(4, 8, dtype=torch.uint8)
-    DiskTrace(trace_dir(run)).add(TextStep(1, 0, {1: [message]}, {1: mask}, {}, {}, {}, {1: 0}))
+    DiskTrace(trace_dir(run)).add(UShapeStep(1, 0, {1: [message]}, {1: mask}, {}, {}, {}, {1: 0}))
     refused = attack(splitmix, run, "vocabulary", "--client", "0")
     assert refused.exit_code == 1
     assert "no recorded step that can be read has a text of client 0" in refused.stderr

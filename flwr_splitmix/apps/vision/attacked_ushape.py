@@ -25,7 +25,7 @@ from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.attacks.attacked import Assumption, Attacked
 from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.knowledge import Knowledge
-from flwr_splitmix.attacks.packing import TextStep
+from flwr_splitmix.attacks.packing import UShapeStep
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.attacks.returning import returned_gradients
 from flwr_splitmix.attacks.steps import Step
@@ -139,14 +139,14 @@ class AttackedImages(Attacked):
 
         Clients whose images are not here are left out.
         """
-        assert isinstance(recorded, TextStep)
+        assert isinstance(recorded, UShapeStep)
         return [
             self._step_of(recorded, client)
             for client in sorted(recorded.returned)
             if client in self.vault.data
         ]
 
-    def _step_of(self, recorded: TextStep, client: int) -> Step:
+    def _step_of(self, recorded: UShapeStep, client: int) -> Step:
         known, batch = self.knowledge, self.vault.batch_size
         geometry, messages = known.geometry, recorded.messages[client]
         shape = SmashedShape(batch, geometry.patches, geometry.width, geometry.prefix)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.packing import TextStep
+from flwr_splitmix.attacks.packing import UShapeStep
 from flwr_splitmix.attacks.texts.releasing import (
     LEAST_TOKENS,
     Released,
@@ -57,7 +57,7 @@ def recorded_texts(
     for step in trace.backwards():
         if len(found) >= wanted:
             break
-        if not isinstance(step, TextStep) or client not in step.messages:
+        if not isinstance(step, UShapeStep) or client not in step.messages:
             continue
         rows = batch_indices(len(data), batch_size, seed, client, step.drawn[client])
         mask = step.masks[client]
