@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from timm.optim._optim_factory import create_optimizer_v2
+from timm.optim import create_optimizer_v2  # type: ignore[attr-defined]  # it has no __all__
 from torch import Tensor
 
 from flwr_splitmix.storage import (

@@ -6,6 +6,10 @@ import json
 from dataclasses import replace
 
 import pytest
+
+pytest.importorskip("flwr", minversion="1.35", reason="Flower has accountants from 1.35 on")
+
+# isort: split
 from flwr.serverapp import (
     GaussianPrivacyEvent,
     NeighboringRelation,
