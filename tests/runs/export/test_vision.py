@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import timm
 import torch
@@ -105,6 +104,7 @@ def test_pictures_are_classified_as_the_run_would(
 def test_onnxruntime_takes_pixels_and_says_what_torch_does(
     make: Make, splitmix: Splitmix, tmp_path: Path
 ) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
     exported = make("CutMixSFL")
     done = splitmix("export", exported.run.id, tmp_path / "model", "--onnx")
     assert done.exit_code == 0, done.output
@@ -120,6 +120,7 @@ def test_onnxruntime_takes_pixels_and_says_what_torch_does(
 
 
 def test_a_shuffled_edge_has_an_onnx_file_without_its_shuffle(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
     steps = Preprocessing.of(load_images("fashion-mnist-small", image_size=16).train)
     segments = split_shuffled_edge(method="batch", kappa=0.4, image_size=16, depth=2, seed=0)
     file = tmp_path / "model.onnx"
@@ -159,6 +160,7 @@ def test_an_onnx_file_that_computes_otherwise_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     differences: list[float],
 ) -> None:
+    pytest.importorskip("onnx", reason="needs the extra `onnx`")
     computed = iter(differences)
     monkeypatch.setattr(onnx_file, "_difference", lambda *arguments: next(computed))
     monkeypatch.setattr(torch.onnx, "export", lambda *arguments, **options: None)
