@@ -140,9 +140,10 @@ class AttackedImages(Attacked):
         Clients whose images are not here are left out.
         """
         assert isinstance(recorded, UShapeStep)
+        finished = recorded.messages if self.learns == "tail" else recorded.returned
         return [
             self._step_of(recorded, client)
-            for client in sorted(recorded.returned)
+            for client in sorted(finished)
             if client in self.vault.data
         ]
 
@@ -162,7 +163,7 @@ class AttackedImages(Attacked):
             recorded.number,
             each_alone(shape, [(client, FullShare())]),
             {client: Upload(messages, [unknown])},
-            recorded.returned[client][0],
+            next(iter(recorded.returned.get(client, ())), None),
             drawn={client: recorded.drawn[client]},
         )
 
