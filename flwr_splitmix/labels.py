@@ -200,6 +200,7 @@ def wrong_labels(
     multi_label: bool,
     batch: int | None = None,
     ids: bool = False,
+    ushape: bool = False,
 ) -> str | None:
     """Return what is wrong with labels, as a clause with the remedy; None if nothing is.
 
@@ -210,7 +211,9 @@ def wrong_labels(
     batch
         Expected number b of examples; None for any.
     ids
-        Whether they are ids of examples instead, 0..L-1: for them there is no remedy.
+        Whether they are ids, of examples or of tokens, 0..L-1: for them there is no remedy.
+    ushape
+        Whether they stay with a client, whose tail returns L logits.
     """
     if batch is None:
         batch = len(labels) if labels.dim() else 1
@@ -219,32 +222,38 @@ def wrong_labels(
     if labels.dtype != torch.int64 or tuple(labels.shape) != shape:
         return (
             f"have shape {tuple(labels.shape)} of {labels.dtype}, expected {shape} of torch.int64"
-            + ("" if ids else _reshaped(labels, multi_label=multi_label))
+            + ("" if ids else _reshaped(labels, multi_label=multi_label, ushape=ushape))
         )
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) <= most:
         least, largest = int(labels.min()), int(labels.max())
         return f"lie in {least}..{largest}, allowed are 0..{most}" + (
-            "" if ids or multi_label else _renumbered(least, largest, most)
+            "" if ids or multi_label else _renumbered(least, largest, most, ushape=ushape)
         )
     return None
 
 
-def _renumbered(least: int, largest: int, most: int) -> str:
+def _renumbered(least: int, largest: int, most: int, *, ushape: bool) -> str:
     """Return what may be wrong with classes of which some lie in `least` to `largest`."""
     if least < 0:
         return " (classes start at 0)"
+    more = f"give the tail {largest + 1} logits" if ushape else f"pass num_classes={largest + 1}"
     # These labels are part of a batch: a whole set may begin at 1, or not.
     if least > 0 and largest == most + 1:
-        return f" (classes start at 0, not at 1; for more of them pass num_classes={largest + 1})"
-    return f" (classes start at 0; for more of them pass num_classes={largest + 1} or more)"
+        return f" (classes start at 0, not at 1; for more of them {more})"
+    return f" (classes start at 0; for more of them {more} or more)"
 
 
-def _reshaped(labels: Tensor, *, multi_label: bool) -> str:
+def _reshaped(labels: Tensor, *, multi_label: bool, ushape: bool) -> str:
     """Return how labels become ones of the expected shape."""
     if multi_label:
         return " (of one class each: leave out multi_label)" if labels.dim() == 1 else ""
     if labels.dim() == 2 and labels.shape[1] == 1:
         return " (take .squeeze(1))"
-    if labels.dim() == 2 and bool(((labels == 0) | (labels == 1)).all()):
-        return " (one-hot: take .argmax(1); several labels each: multi_label=True)"
-    return ""
+    one_hot = labels.dim() == 2 and bool(((labels == 0) | (labels == 1)).all())
+    if ushape:
+        first = "one-hot: take .argmax(1); " if one_hot else ""
+        return (
+            f" ({first}several labels each, and labels of patches or pixels, are not offered in "
+            "the U shape)"
+        )
+    return " (one-hot: take .argmax(1); several labels each: multi_label=True)" if one_hot else ""

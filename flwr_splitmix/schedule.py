@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
+from flwr_splitmix.values import takes
 from flwr_splitmix.words import with_article
 
 log = logging.getLogger("flwr.splitmix")
@@ -97,7 +98,8 @@ class ScheduledOptimizer:
     Raises
     ------
     TypeError
-        If the factory or the schedule is no function, or the factory makes no optimizer that can
+        If the factory or the schedule is no function, the schedule one of other arguments than the
+        progress and the number of rounds, or the factory makes no optimizer that can
         step after one backward pass.
     ValueError
         If the optimizer has none of the module's parameters, or no learning rate.
@@ -119,10 +121,9 @@ class ScheduledOptimizer:
                 f"optimizer is {factory!r}; needed is a function that makes one, such as "
                 "adamw(lr=1e-3)"
             )
-        if isinstance(schedule, type) or not callable(schedule):
-            given = schedule.__name__ if isinstance(schedule, type) else type(schedule).__name__
+        if other := _no_schedule(schedule):
             raise TypeError(
-                f"schedule is {given}; needed is a function (progress in rounds, number of "
+                f"schedule is {other}; needed is a function (progress in rounds, number of "
                 "rounds) -> factor on the learning rate, such as WarmupCosine() or constant"
             )
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -200,6 +201,15 @@ class ScheduledOptimizer:
         if self.optimizer is not None:
             unpack_optimizer(self.optimizer, tensors, meta[name], name)
             self._set_lrs = []
+
+
+def _no_schedule(given: object) -> str:
+    """Return what is given in place of a schedule, in words; "" for a schedule."""
+    if isinstance(given, type):
+        return given.__name__
+    if not callable(given):
+        return type(given).__name__
+    return "" if takes(given, 0.0, 1) else "a function of other arguments"
 
 
 def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:

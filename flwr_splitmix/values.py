@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flwr_splitmix.words import with_article
@@ -70,3 +71,16 @@ def check_kind(name: str, value: object, kind: type, needed: str) -> None:
         says_itself = value is None or isinstance(value, (str, bytes))
         given = repr(value) if says_itself else with_article(type(value).__name__)
     raise TypeError(f"{name} is {given}; needed is {needed}")
+
+
+def takes(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Return whether a function can be called with these arguments, as far as can be known."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C, for example
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True

@@ -120,6 +120,15 @@ def test_rows_of_other_numbers_than_0_and_1_are_no_one_hot_labels() -> None:
     assert said == "have shape (4, 3) of torch.int64, expected (4,) of torch.int64"
 
 
+def test_in_the_u_shape_the_tail_says_how_many_classes_there_are() -> None:
+    said = wrong_labels(ONE + 1, 3, multi_label=False, ushape=True)
+    assert said is not None
+    assert "for more of them give the tail 4 logits)" in said
+    said = wrong_labels(2 * SEVERAL, 3, multi_label=False, ushape=True)
+    assert said is not None
+    assert said.endswith(" are not offered in the U shape)")
+
+
 def test_ids_have_no_remedy() -> None:
     said = wrong_labels(ONE + 1, 3, multi_label=False, ids=True)
     assert said == "lie in 1..3, allowed are 0..2"

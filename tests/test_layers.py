@@ -21,7 +21,7 @@ NEUTRAL = {
 MAY_IMPORT: dict[str, set[str]] = {
     "seeding": set(),
     "methods": set(),
-    "schedule": {"storage", "words"},
+    "schedule": {"storage", "values", "words"},
     "files": set(),
     "storage": {"files", "words"},
     "threads": set(),
@@ -35,9 +35,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pretrained": {"registries", "files", "extras", "words"},
     "privacy": {"seeding", "files", "values", "words"},
     "mixers": {"seeding", "labels", "privacy", "values", "words"},  # noise is a part of a share
-    "segments": {"seeding", "schedule", "files", "extras", "pretrained", "words"},
-    "data": {"seeding", "registries", "pretrained", "extras", "words"},
-    "scoring": {"data", "extras"},
+    "segments": {"seeding", "schedule", "files", "extras", "pretrained", "values", "words"},
+    "data": {"seeding", "registries", "pretrained", "extras", "values", "words"},
+    "scoring": {"data", "extras", "labels"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
     # exports, their cards
     "runs": {"files", "storage", "segments", "data", "methods", "extras", "values", "words"},

@@ -106,6 +106,11 @@ def test_frozen_weights_have_no_optimizer() -> None:
         (adamw(), torch.optim.lr_scheduler.StepLR, "schedule is StepLR; needed is a function"),
         (adamw(), WarmupCosine, r"schedule is WarmupCosine; .* such as WarmupCosine\(\)"),
         (adamw(), 0.1, "schedule is float; needed is a function"),
+        (
+            adamw(),
+            lambda progress: 1.0,
+            r"schedule is a function of other arguments; needed is a function \(progress",
+        ),
     ],
 )
 def test_what_is_no_factory_or_no_schedule_is_refused(

@@ -18,7 +18,7 @@ from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
 from flwr_splitmix.runs.epsilon import counts_mixtures, epsilon_facts
 from flwr_splitmix.runs.export.folder import ExportError, check_target
-from flwr_splitmix.server.segments.fitting import out_of_memory
+from flwr_splitmix.segments.shape_errors import out_of_memory
 from flwr_splitmix.storage import StorageError, under
 
 _MOST_CLIENTS = 10  # named in an error message

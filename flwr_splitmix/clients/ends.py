@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.clients.finite import check_gradients
 from flwr_splitmix.clients.first_weights import digest_of
 from flwr_splitmix.clients.lower import check_fits, without_bfloat16
 from flwr_splitmix.data.masked_batch import MaskedBatch
@@ -80,28 +81,22 @@ class Ends:
         if pairs:  # a frozen head has no graph
             torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
 
-    def step(self, progress: float, num_rounds: int) -> None:
+    def step(self, progress: float, num_rounds: int, inputs: Tensor | None) -> None:
         """Take an optimizer step, at a progress in rounds.
+
+        Parameters
+        ----------
+        inputs
+            Those of the batch, in which to look for the reason if gradients are not finite.
 
         Raises
         ------
         ClientError
             If gradients are not finite, or so large that their squares are not; no step is taken.
         """
-        self._check_gradients()
+        check_gradients("head and tail", self.segments, inputs)
         self.optimizer.step(progress, num_rounds)
         self._digest = ""
-
-    def _check_gradients(self) -> None:
-        gradients = [p.grad for p in self.segments.parameters() if p.grad is not None]
-        exact = [g.float() if g.dtype == torch.float16 else g for g in gradients]
-        norms = [norm.float() for norm in torch._foreach_norm(exact)] if exact else []
-        if norms and not bool(torch.stack(norms).isfinite().all()):
-            raise ClientError(
-                "the gradient of head and tail has NaN or infinite numbers, so they take no step: "
-                "training has diverged; a smaller learning rate, or gradients that are clipped, "
-                "may prevent it"
-            )
 
     def weights(self) -> dict[str, Tensor]:
         """Return the trainable parameters, on the CPU; bfloat16 as float32."""

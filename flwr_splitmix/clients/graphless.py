@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, exchange
+from flwr_splitmix.clients.finite import check_finite
 from flwr_splitmix.clients.hooks import checked_hidden, checked_logits, checked_sent
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.text_evaluation import TextEvaluation
@@ -32,7 +33,7 @@ class GraphlessExchanges(Client):
         Steps of calibration before the first batch: due in this round, and taken in it.
     """
 
-    segments: nn.Module
+    segments: nn.ModuleDict
     hiding: Hiding
     _public: list[Sent]
     _due: int
@@ -52,7 +53,20 @@ class GraphlessExchanges(Client):
         """Turn the trunk's outputs into its hidden states of the batch."""
 
     def _obfuscated(self, batch: MaskedBatch) -> Sent:
-        return checked_sent(self.obfuscate(batch))
+        """Return the checked messages of a batch.
+
+        Raises
+        ------
+        ClientError
+            If they have NaN or infinite numbers. With an epsilon nobody looks: an error that
+            depends on the data would itself be a release; nor on an accelerator, which would have
+            to be waited for.
+        """
+        sent = checked_sent(self.obfuscate(batch))
+        if self.device.type == "cpu" and not self.hiding.accounts:
+            messages = [message.detach() for message in sent.messages]
+            check_finite("head", self.segments["head"], batch.inputs, *messages)
+        return sent
 
     @exchange
     def encode_public(self, *, number: int) -> dict[str, Any]:

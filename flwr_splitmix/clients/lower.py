@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.modules import check_module
+from flwr_splitmix.segments.shape_errors import of_shapes, torchs_words
 from flwr_splitmix.words import with_article
 
 _RESHAPED = {
@@ -69,54 +70,40 @@ def check_segment(segment: nn.Module) -> None:
 
 
 @contextmanager
-def explained(segment: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Name the dtypes if a forward pass on inputs of another dtype than the weights' fails.
+def explained(segment: nn.Module, inputs: Tensor, what: str = "inputs") -> Iterator[None]:
+    """Name the dtypes or the shape if a forward pass fails on them.
+
+    Parameters
+    ----------
+    what
+        What the inputs are called.
 
     Raises
     ------
     ClientError
-        If it fails and the dtypes differ; a segment may convert its inputs itself.
+        If it fails and the dtypes differ (a segment may convert its inputs itself), or on the
+        inputs' shape.
     """
+    _check_shape(segment, inputs)
     try:
         yield
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, AssertionError) as error:
         dtypes = (p.dtype for p in segment.parameters() if p.dtype.is_floating_point)
         weights = next(dtypes, inputs.dtype)
         if weights == inputs.dtype or not _OF_DTYPES.search(str(error)):
-            raise
+            if not of_shapes(error):
+                raise
+            said = torchs_words(error)
+            raise ClientError(
+                f"{what} {tuple(inputs.shape[1:])} do not fit the lower segment"
+                + (f": {said}" if said else "")
+            ) from error
         short = str(weights).removeprefix("torch.")
         convert = ".float()" if weights == torch.float32 else f".to({weights})"
         raise ClientError(
-            f"inputs are {str(inputs.dtype).removeprefix('torch.')}, the lower segment {short}: "
+            f"{what} are {str(inputs.dtype).removeprefix('torch.')}, the lower segment {short}: "
             f"convert them in the data set with {convert}"
         ) from error
-
-
-def check_finite(segment: nn.Module, inputs: Tensor, smashed: Tensor) -> None:
-    """Find out where NaN or infinite numbers in smashed data come from.
-
-    Raises
-    ------
-    ClientError
-        If there are any: from the inputs, from the weights, or from neither.
-    """
-    # A sum is ten times as fast as a look at every number, but may overflow by itself.
-    if bool(smashed.sum().isfinite()) or bool(smashed.isfinite().all()):
-        return
-    if not bool(inputs.isfinite().all()):
-        raise ClientError(
-            "its data have NaN or infinite numbers: replace them in the data set, or leave these "
-            "examples out"
-        )
-    if not all(bool(weight.isfinite().all()) for weight in segment.parameters()):
-        raise ClientError(
-            "the weights of its lower segment are NaN or infinite: training has diverged; a "
-            "smaller learning rate, or gradients that are clipped, may prevent it"
-        )
-    raise ClientError(
-        "its lower segment makes NaN or infinite numbers of finite data with finite weights, as a "
-        "division by 0 or a logarithm of 0 does"
-    )
 
 
 def check_described(smashed: Tensor, described: tuple[int, int]) -> None:
@@ -232,12 +219,7 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
 
 
 def _geometry(segment: nn.Module, example: Tensor) -> Geometry:
-    expected = getattr(segment, "input_shape", None)
-    if _is_shape(expected) and tuple(example.shape[1:]) != tuple(expected):
-        raise ClientError(
-            f"images have shape {tuple(example.shape[1:])}, "
-            f"the lower segment expects {tuple(expected)} (channels, height, width)"
-        )
+    _check_shape(segment, example)
     geometry = getattr(segment, "geometry", None)
     if isinstance(geometry, Geometry):
         return geometry
@@ -257,6 +239,16 @@ def _geometry(segment: nn.Module, example: Tensor) -> Geometry:
             + _RESHAPED.get(len(shape), "")
         )
     return Geometry(shape[1], shape[2])
+
+
+def _check_shape(segment: nn.Module, inputs: Tensor) -> None:
+    """Raise ClientError if inputs (b, ...) have another shape than a segment says it expects."""
+    expected = getattr(segment, "input_shape", None)
+    if _is_shape(expected) and tuple(inputs.shape[1:]) != tuple(expected):
+        raise ClientError(
+            f"images have shape {tuple(inputs.shape[1:])}, "
+            f"the lower segment expects {tuple(expected)} (channels, height, width)"
+        )
 
 
 def _is_shape(value: object) -> TypeGuard[Sequence[int]]:

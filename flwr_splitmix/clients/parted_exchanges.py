@@ -45,8 +45,8 @@ class PartedExchanges(GuardedClient):
         """Accumulate gradients and return whether there were any; `anew` zeroes them first."""
 
     @abstractmethod
-    def _take_step(self, progress: float) -> None:
-        """Take an optimizer step."""
+    def _take_step(self, progress: float, inputs: Tensor | None, *, last: bool = False) -> None:
+        """Take an optimizer step unless the batch's gradients are not finite; see `Pending`."""
 
     @exchange
     def encode_part(
@@ -119,5 +119,5 @@ class PartedExchanges(GuardedClient):
         if batch.complete:
             self._parted = None
             if batch.learned:
-                self._take_step(batch.progress)
+                self._take_step(batch.progress, batch.inputs)
         return {}

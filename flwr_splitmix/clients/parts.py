@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.mixers import Share
+from flwr_splitmix.mixers import NoisyShare, Share
 
 MAX_PARTS = 64
 """Maximum number of parts of a batch."""
@@ -18,12 +18,21 @@ WireShares = Sequence[Mapping[str, Any] | None]
 """A share of each pass, as plain values."""
 
 
+def told(inputs: Tensor, shares: Sequence[Share | None]) -> Tensor | None:
+    """Return the inputs in which the reason of an error may be looked for.
+
+    With noise there are none: an error that depends on the data would itself be a release.
+    """
+    return None if any(isinstance(share, NoisyShare) for share in shares) else inputs
+
+
 @dataclass
 class Pending:
-    """The graph of a whole batch in flight."""
+    """The graph of a whole batch in flight, and what `told` returned for it."""
 
     anchors: list[Tensor | None]
     progress: float
+    inputs: Tensor | None
 
 
 class PartedBatch:
@@ -46,6 +55,8 @@ class PartedBatch:
         Whether the batch may be sent; None until the guard has been asked.
     learned
         Whether a gradient of any part has been accumulated.
+    inputs
+        What `told` returned for the whole batch.
 
     Raises
     ------
@@ -73,6 +84,7 @@ class PartedBatch:
         self.parts = parts
         self.admitted: bool | None = None
         self.learned = False
+        self.inputs = told(batch[0], shares)
         self._plan = plan
         self._shares = shares
         self._batch = batch

@@ -13,11 +13,11 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set, part_of, tests_of
+from flwr_splitmix.clients.finite import check_finite, check_gradients
 from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.lower import (
     check_described,
-    check_finite,
     check_segment,
     describe_segment,
     explained,
@@ -26,7 +26,7 @@ from flwr_splitmix.clients.lower import (
     without_bfloat16,
 )
 from flwr_splitmix.clients.parted_exchanges import PartedExchanges
-from flwr_splitmix.clients.parts import Pending, WireShares
+from flwr_splitmix.clients.parts import Pending, WireShares, told
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.requests import (
     check_numbers,
@@ -36,7 +36,7 @@ from flwr_splitmix.clients.requests import (
 )
 from flwr_splitmix.data.batches import Batches, Example
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.mixers import InputShare, NoisyShare, Share, known_shares, share_from_wire
+from flwr_splitmix.mixers import InputShare, Share, known_shares, share_from_wire
 from flwr_splitmix.schedule import (
     UNKNOWN_WEIGHTS,
     OptimizerFactory,
@@ -205,7 +205,7 @@ class SplitClient(PartedExchanges):
         if self._pending is not None:
             pending, self._pending = self._pending, None
             if gradient is not None and self._backward(pending.anchors, gradient, anew=True):
-                self._take_step(pending.progress)
+                self._take_step(pending.progress, pending.inputs, last=plan is None)
         if plan is None:
             return {}
         shares, (inputs, labels, ids) = self._asked(number, plan)
@@ -213,7 +213,7 @@ class SplitClient(PartedExchanges):
         if not self._admits(shares, smashed):
             return {"budget-spent": True}
         reply, anchors = upload(shares, smashed, labels, ids)
-        self._pending = Pending(anchors, progress)
+        self._pending = Pending(anchors, progress, told(inputs, shares))
         return reply
 
     def _asked(
@@ -245,11 +245,9 @@ class SplitClient(PartedExchanges):
                 "freeze the weights (requires_grad_(False))"
             )
         check_described(smashed, self._described)
-        # With noise, an error that depends on the data would itself be a release; on an accelerator
-        # the look would wait for it.
-        noisy = any(isinstance(share, NoisyShare) for share in shares)
-        if not noisy and self.device.type == "cpu":
-            check_finite(self.segment, inputs, smashed.detach())
+        # On an accelerator the look would wait for it.
+        if told(inputs, shares) is not None and self.device.type == "cpu":
+            check_finite("lower segment", self.segment, inputs, smashed.detach())
         return smashed
 
     def _first_inputs(self, number: int) -> Tensor:
@@ -284,7 +282,10 @@ class SplitClient(PartedExchanges):
     ) -> bool:
         return backward(anchors, gradients, self.optimizer, anew=anew, bounded=self._limited)
 
-    def _take_step(self, progress: float) -> None:
+    def _take_step(self, progress: float, inputs: Tensor | None, *, last: bool = False) -> None:
+        # No later upload would tell of a round's last step, for which an accelerator may be waited.
+        if inputs is not None and (last or self.device.type == "cpu"):
+            check_gradients("lower segment", self.segment, inputs)
         self.optimizer.step(progress, self.order.num_rounds)
         self.steps += 1
 
@@ -306,10 +307,10 @@ class SplitClient(PartedExchanges):
             self._admit_evaluation()
         inputs, labels = part_of(data, start, stop, shuffled=shuffled)
         self.segment.eval()
-        with torch.no_grad(), explained(self.segment, inputs):
+        with torch.no_grad(), explained(self.segment, inputs, "test inputs"):
             # One memory layout, so that the upper segment gets the same from every link.
             smashed = self.segment(inputs.to(self.device)).contiguous()
-        check_finite(self.segment, inputs, smashed)
+        check_finite("lower segment", self.segment, inputs, smashed)
         return {"smashed": [smashed], "labels": labels}
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:

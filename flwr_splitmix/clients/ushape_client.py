@@ -35,7 +35,8 @@ from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.scoring.texts import Scores, TextScores, scored
+from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, scored
+from flwr_splitmix.segments.modules import check_takes_mask, with_statistics
 from flwr_splitmix.values import check_choice, check_kind, check_truth
 
 log = logging.getLogger("flwr.splitmix")
@@ -89,6 +90,8 @@ class UShapeClient(GraphlessExchanges):
     ClientError
         If there is no training example, none with a label to predict, or if `learns` is "tail" and
         the tail has nothing to train.
+    TypeError
+        If head or tail takes no mask.
     ValueError
         If `learns` is neither "all" nor "tail", or texts have tokens beyond the head's vocabulary,
         or more of them than the hiding takes.
@@ -117,6 +120,8 @@ class UShapeClient(GraphlessExchanges):
         self.device = pick_device(device)
         self.hiding = Hiding() if hiding is None else hiding
         check_kind("hiding", self.hiding, Hiding, "an object of a subclass of Hiding")
+        check_takes_mask("head", head)
+        check_takes_mask("tail", tail)
         check_vocabulary(
             head,
             data=data,
@@ -182,10 +187,12 @@ class UShapeClient(GraphlessExchanges):
         ------
         ClientError
             If the arrays do not fit, or have NaN, infinite or very large numbers, an epsilon is
-            kept that would not hold (`check_accounted`, `check_apart`), or the hiding is for texts
-            only.
+            kept that would not hold (`check_accounted`, `check_apart`), the hiding is for texts
+            only, or head and tail are averaged and have running statistics, which are not.
         """
         check_accounted(type(self), UShapeClient, self.hiding)
+        if order.averaged:
+            self._check_statistics()
         self._order = order
         self._forget_round()
         place = order.server_round, self.batches.drawn
@@ -241,6 +248,15 @@ class UShapeClient(GraphlessExchanges):
             **describe_tests(self.tests),
         }
 
+    def _check_statistics(self) -> None:
+        for name, part in self.segments.items():
+            if layer := with_statistics(part):
+                raise ClientError(
+                    f"the {name} has {layer}, whose running statistics are not averaged with its "
+                    "weights: take layers that keep none, such as GroupNorm, or a strategy that "
+                    "averages no heads and tails, such as USplitSL"
+                )
+
     def _first_batch(self, number: int) -> MaskedBatch:
         return MaskedBatch.of(self._first_examples(self.batches, number), self.device)
 
@@ -263,7 +279,17 @@ class UShapeClient(GraphlessExchanges):
         return self.hiding.recover(outputs, sent)
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d)."""
+        """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d).
+
+        A subclass with another loss may have labels of another form, and then needs scores of its
+        own (`scores`).
+
+        Raises
+        ------
+        ExamplesError
+            If labels are neither a class for each example nor a text's tokens.
+        """
+        check_labels(sent.batch)
         return self.hiding.loss(hidden, sent)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
@@ -338,7 +364,9 @@ class UShapeClient(GraphlessExchanges):
                 [*gradient, *(each for _, each in local)],
             )
         self.hiding.before_update()
-        self.ends.step(self._progress, self.order.num_rounds)
+        # With noise, an error that depends on the data would itself be a release.
+        inputs = None if self.hiding.accounts else sent.batch.inputs
+        self.ends.step(self._progress, self.order.num_rounds, inputs)
         self.steps += 1
 
     @exchange

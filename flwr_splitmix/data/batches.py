@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import index
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -14,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.seeding import derive_seed, frozen_generator, seeded_as_torch
+from flwr_splitmix.values import takes
 from flwr_splitmix.words import with_article
 
 Example = tuple[Tensor, Tensor]
@@ -194,26 +194,13 @@ def _own_batch(data: Batched, indices: np.ndarray) -> Any:
     try:
         return data.batch(indices)
     except TypeError as error:
-        if _takes(data.batch, indices) and _ONE_NUMBER not in str(error):
+        if takes(data.batch, indices) and _ONE_NUMBER not in str(error):
             raise  # a mistake inside it
         raise TypeError(
             f"`batch` of the data set {type(data).__name__} cannot be called with an array of "
             f"indices ({error}); it must return their examples as one batch (inputs, labels); if "
             "it is for something else, give it another name"
         ) from error
-
-
-def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Return whether a function can be called with these arguments, as far as can be known."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # written in C, for example
-        return True
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        return False
-    return True
 
 
 def _is_map_style(data: object) -> bool:

@@ -10,9 +10,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.data.errors import ExamplesError
-from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.data.texts.text_set import IGNORED
+from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
+from flwr_splitmix.data.texts.text_set import IGNORED, WHOSE_LABELS, labels_tokens
 from flwr_splitmix.extras import needed_for
+from flwr_splitmix.labels import wrong_labels
+
+
+def check_labels(batch: MaskedBatch) -> None:
+    """Refuse labels that `text_loss` and `TextScores` would score at another place than theirs.
+
+    Raises
+    ------
+    ExamplesError
+        If there is more than one label for each input that is no text, or if the labels of tokens
+        are not the tokens.
+    """
+    if batch.labels.dim() == 1:
+        return
+    if not holds_ids(batch.inputs):
+        raise ExamplesError(
+            f"labels {wrong_labels(batch.labels, 1, multi_label=False, ushape=True)}"
+        )
+    if batch.labels.shape != batch.inputs.shape or not labels_tokens(batch.inputs, batch.labels):
+        raise ExamplesError(f"labels are not the tokens: {WHOSE_LABELS}")
 
 
 def scored(labels: Tensor) -> Tensor:
@@ -44,22 +64,21 @@ def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor
 
     Raises
     ------
-    ValueError
+    ExamplesError
         If a label is not a class, or the shapes of logits and labels do not match.
     """
     if logits.dim() != labels.dim() + 1:
-        raise ValueError(
+        raise ExamplesError(
             f"the tail returns {tuple(logits.shape)}, but labels are {tuple(labels.shape)}: a "
             "class for each text goes with (texts, classes), tokens with (texts, tokens, words)"
         )
-    own = scored(labels)
-    if labels.dim() == 2:
+    own, tokens = scored(labels), labels.dim() == 2
+    if tokens:
         logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
     classes = logits.shape[-1]
-    if len(own) and not 0 <= int(own.min()) <= int(own.max()) < classes:
-        raise ValueError(
-            f"labels are {int(own.min())}..{int(own.max())}, the tail has 0..{classes - 1}"
-        )
+    if wrong := wrong_labels(own, classes, multi_label=False, ids=tokens, ushape=True):
+        more = "; the tail needs a logit for each token of the vocabulary" if tokens else ""
+        raise ExamplesError(f"labels {wrong}{more}")
     if reduction == "mean" and not len(own):  # the mean over no tokens would be NaN
         return logits.float().sum() * 0.0
     return F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction=reduction)
@@ -83,7 +102,14 @@ class TextScores:
         return batch
 
     def add(self, logits: Tensor, batch: MaskedBatch) -> MaskedBatch | None:
-        """Score a batch's logits; return the batch to send next, None when done."""
+        """Score a batch's logits; return the batch to send next, None when done.
+
+        Raises
+        ------
+        ExamplesError
+            As `check_labels` and `text_loss`.
+        """
+        check_labels(batch)
         labels = batch.labels
         self._loss += float(text_loss(logits, labels, "sum"))
         if labels.dim() == 2:

@@ -6,6 +6,7 @@ import copy
 
 from torch import nn
 
+from flwr_splitmix.values import takes
 from flwr_splitmix.words import with_article
 
 
@@ -41,6 +42,34 @@ def check_module(name: str, segment: object) -> None:
             f"such as {computed[0]}: copy.deepcopy makes them so in a scripted or traced module; "
             "make each copy anew, with torch.jit.script, trace or load"
         )
+
+
+def check_takes_mask(name: str, part: nn.Module) -> None:
+    """Refuse a part of the U shape that cannot be called with a mask beside its inputs.
+
+    Raises
+    ------
+    TypeError
+        If its forward pass takes another number of arguments; the message begins with `name`.
+    """
+    if not takes(part.forward, None, None):
+        raise TypeError(
+            f"{name} is called with (inputs, mask): give its forward pass a second argument, which "
+            "it may leave unused"
+        )
+
+
+def with_statistics(part: nn.Module) -> str:
+    """Return the kind of a layer that measures running statistics, or "" if there is none.
+
+    In the U shape they are no weights, so they are not averaged where heads and tails are.
+    """
+    for layer in part.modules():
+        kind = getattr(layer, "original_name", type(layer).__name__)  # of a scripted module
+        norm = isinstance(layer, nn.modules.batchnorm._NormBase) or "BatchNorm" in kind
+        if norm and getattr(layer, "track_running_stats", False):
+            return str(kind)
+    return ""
 
 
 def not_in_place(module: nn.Module) -> nn.Module:

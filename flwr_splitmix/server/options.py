@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, cast, get_args
@@ -22,6 +21,7 @@ from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartsAsked
+from flwr_splitmix.suggestions import close_to
 from flwr_splitmix.values import check_kind, real_number, whole_number
 
 
@@ -94,10 +94,15 @@ def check_names(strategy: type, options: Mapping[str, object]) -> None:
         return
     makers = [vars(kind)["__init__"] for kind in strategy.__mro__ if "__init__" in vars(kind)]
     known = {name for maker in makers for name in inspect.signature(maker).parameters}
-    near = difflib.get_close_matches(unknown[0], known | RoundOptions.__annotations__.keys(), n=1)
+    known |= RoundOptions.__annotations__.keys()
+    meant = {name: close_to(name, sorted(known), 1) for name in unknown}
+    named = [
+        f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
+        for name, near in meant.items()
+    ]
     raise TypeError(
-        f"{strategy.__name__} has no option {unknown[0]!r}"
-        + (f"; did you mean {near[0]!r}?" if near else f"; help({strategy.__name__}) lists them")
+        f"{strategy.__name__} has no option {' and no option '.join(named)}; "
+        f"help({strategy.__name__}) lists them"
     )
 
 

@@ -15,6 +15,7 @@ from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.segments.modules import check_takes_mask
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_in_u_shape
 from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
@@ -145,9 +146,12 @@ class UShapeStrategy(RoundLoop):
 
         Raises
         ------
+        TypeError
+            If the trunk takes no mask.
         ValueError
             If clients in this process share weights with the trunk, or a hiding with each other.
         """
+        check_takes_mask("trunk", self.trunk.module)
         self._calibrations = Calibrations()
         self.trunk.warn_of_unknown_weights()
         self.trunk.check_shares_no_weights(clients or ())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from flwr_splitmix.clients import ClientError, Order, PrivacyBudget, SplitClient
+from flwr_splitmix.clients import ClientError, Order, PrivacyBudget, SplitClient, UShapeClient
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.data.masked_batch import MaskedBatch
@@ -22,7 +22,8 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import BoxShare, FullShare
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.segments import Geometry
-from flwr_splitmix.strategies import PSL, VanillaCutMixSL
+from flwr_splitmix.segments.modules import with_statistics
+from flwr_splitmix.strategies import PSL, USplitFL, USplitSL, VanillaCutMixSL
 
 ORDER = Order(client=0, seed=9, server_round=1, num_rounds=2)
 INPUTS, LABELS = torch.randn(8, 5), torch.arange(8) % 3
@@ -97,6 +98,57 @@ def smashed_of(segment: nn.Module, data: Any = DATA, **options: Any) -> tuple[An
     described = client.attach(ORDER, None)
     arguments = {"number": 0, "progress": 0.0, "gradient": None, "plan": [FullShare().to_wire()]}
     return described, client.run("step", arguments)["smashed"][0]
+
+
+class Part(nn.Module):
+    """A head (b, 5) to (b, 1, 6), or with `width` 3 a tail of as many classes."""
+
+    def __init__(self, width: int = 6, inputs: int = 5) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, width)
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        outputs: Tensor = self.linear(inputs)
+        return outputs[:, None] if outputs.dim() == 2 else outputs[:, 0]
+
+
+class Trunk(nn.Linear):
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(inputs)
+
+
+def messages_of(inputs: Tensor) -> Any:
+    """Return the first messages of a client of the U shape."""
+    data: Any = TensorDataset(inputs, LABELS)
+    client = UShapeClient(Part(), Part(3, 6), data, batch_size=4, device="cpu")
+    client.attach(ORDER, None)
+    return client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})["messages"]
+
+
+@pytest.mark.parametrize("name", ["head", "tail", "trunk"])
+def test_a_part_of_the_u_shape_without_a_mask_is_named_at_once(name: str) -> None:
+    parts = {"head": Part(), "tail": Part(3, 6), "trunk": Trunk(6, 6), name: nn.Linear(6, 6)}
+
+    def make() -> None:
+        UShapeClient(parts["head"], parts["tail"], DATA, device="cpu")
+        USplitSL(parts["trunk"], device="cpu").prepare(None)
+
+    with pytest.raises(TypeError, match=rf"^{name} is called with \(inputs, mask\): give its"):
+        make()
+
+
+def normed() -> UShapeClient:
+    head = Part()
+    head.linear = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6))  # type: ignore[assignment]
+    return UShapeClient(head, Part(3, 6), DATA, batch_size=4, device="cpu")
+
+
+def test_ends_whose_running_statistics_would_not_be_averaged_are_refused() -> None:
+    """Each client scored the averaged weights with statistics of its own, without a word."""
+    with pytest.raises(LinkError, match="the head has BatchNorm1d, whose running statistics are"):
+        USplitFL(Trunk(6, 6), device="cpu").fit([normed(), normed()], 1)
+    USplitSL(Trunk(6, 6), device="cpu").fit([normed(), normed()], 1)
+    assert not with_statistics(nn.BatchNorm1d(6, track_running_stats=False))
 
 
 def test_weights_unfrozen_after_the_client_was_made_are_named(
@@ -174,8 +226,85 @@ def test_numbers_that_are_not_finite_are_traced_to_data_weights_or_segment() -> 
         smashed_of(diverged)
     with pytest.raises(ClientError, match="makes NaN or infinite numbers of finite data"):
         smashed_of(Lower(Reciprocal()), TensorDataset(torch.zeros(8, 5), LABELS))
+    with pytest.raises(ClientError, match="its data have NaN or infinite numbers: replace them"):
+        messages_of(holes)
     large = Lower(Times(1e38))  # finite, though their sum is not
     assert smashed_of(large)[1].isfinite().all()
+
+
+class Sum(Lower):
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.shape[1] != 5:
+            raise RuntimeError(f"bad shape: {inputs}")
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize(
+    ("segment", "more"),
+    [
+        (Lower, r": mat1 and mat2 shapes cannot be multiplied \(2x7 and 5x6\)$"),
+        (Sum, "$"),  # its words may hold data
+    ],
+)
+def test_inputs_of_another_shape_are_named(segment: type[Lower], more: str) -> None:
+    """With test data alone it was a traceback."""
+    wide: Any = TensorDataset(torch.randn(8, 7), LABELS)
+    said = r"inputs \(7,\) do not fit the lower segment"
+    with pytest.raises(ClientError, match=rf"^{said}"):
+        smashed_of(segment(), wide)
+    client = SplitClient(segment(), DATA, batch_size=4, test_data=wide, device="cpu")
+    client.attach(ORDER, None)
+    with pytest.raises(ClientError, match=rf"^test {said}{more}"):
+        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
+
+
+def test_test_images_of_another_size_are_named() -> None:
+    segment = Lower(nn.Sequential(nn.Flatten(), nn.Linear(4, 5)), input_shape=(1, 2, 2))
+    images: Any = TensorDataset(torch.randn(8, 1, 2, 2), LABELS)
+    large: Any = TensorDataset(torch.randn(8, 1, 3, 3), LABELS)
+    client = SplitClient(segment, images, batch_size=4, test_data=large, device="cpu")
+    client.attach(ORDER, None)
+    with pytest.raises(ClientError, match=r"images have shape \(1, 3, 3\), the lower segment exp"):
+        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
+
+
+class Bounded(Lower):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).tanh()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_an_infinite_input_behind_finite_smashed_data_costs_the_step_and_is_named(
+    micro_batches: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The weights became NaN, which was said to be training that diverged, or not said at all."""
+    holes = torch.where(torch.arange(40).view(8, 5) == 7, torch.inf, INPUTS)
+    client = SplitClient(Bounded(), TensorDataset(holes, LABELS), batch_size=8, device="cpu")  # type: ignore[arg-type]
+    other = SplitClient(Bounded(), DATA, batch_size=8, device="cpu")
+    upper = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
+    options: Any = {"micro_batches": micro_batches, "server_update": "sum", "device": "cpu"}
+    strategy = PSL(upper, num_classes=3, **options)
+    strategy.fit([client, other], 1)
+    assert strategy.rows[0]["clients_failed"] == 1
+    assert "its data have NaN or infinite numbers: replace them" in caplog.text
+    assert all(bool(weight.isfinite().all()) for weight in client.segment.parameters())
+
+
+class Root(Lower):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (0 * super().forward(inputs)).sqrt()
+
+
+def test_a_gradient_that_is_not_finite_costs_the_step() -> None:
+    client = SplitClient(Root(), DATA, batch_size=8, device="cpu")
+    client.attach(ORDER, None)
+    plan = [FullShare().to_wire()]
+    arguments: dict[str, Any] = {"progress": 0.0, "gradient": None, "plan": plan}
+    smashed = client.run("step", {"number": 0, **arguments})["smashed"][0]
+    arguments["gradient"] = [torch.ones_like(smashed)]
+    with pytest.raises(ClientError, match="the gradient of its lower segment has NaN or infinite"):
+        client.run("step", {"number": 1, **arguments})
+    assert client.steps == 0
 
 
 def test_other_errors_of_a_segment_are_its_own() -> None:

@@ -185,7 +185,7 @@ def test_no_step_is_taken_with_a_gradient_that_overflows(learns: str) -> None:
     sent = encode(client)
     decode(client, sent)
     zeros = [torch.zeros_like(message) for message in sent["messages"]]
-    with pytest.raises(ClientError, match="gradient of head and tail has NaN or infinite"):
+    with pytest.raises(ClientError, match="gradient of its head and tail has NaN or infinite"):
         encode(client, 1, gradient=zeros if learns == "all" else None)
     assert client.steps == 0
     assert all(torch.equal(before[name], tensor) for name, tensor in client.weights().items())

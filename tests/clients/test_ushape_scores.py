@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
+from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.strategies import USplitFL, USplitSL
 from flwr_splitmix.strategies.ushape import UShapeStrategy
@@ -98,7 +102,7 @@ def test_a_batch_whose_answer_is_waited_for_is_not_followed_by_another() -> None
 UNLABELLED = [-100] * 4
 
 
-@pytest.mark.parametrize("labels", [[UNLABELLED] * 2, [[5, -100, -100, -100]] * 2])
+@pytest.mark.parametrize("labels", [[UNLABELLED] * 2, [[1, -100, -100, -100]] * 2])
 def test_a_client_without_a_label_to_predict_is_refused(labels: list[list[int]]) -> None:
     toy = TextToy(clients=1)
     with pytest.raises(ClientError, match="none of 2 training texts has a label to predict"):
@@ -122,6 +126,59 @@ def test_batches_without_a_label_do_not_count_in_the_loss(
     told = [r.getMessage() for r in caplog.records if "no label" in r.getMessage()]
     assert len(told) == 1
     assert told[0].startswith("1 of 2 training texts has no label to predict (-100 marks")
+
+
+class Masked(nn.Module):
+    """A head or a tail that takes a mask, too."""
+
+    def __init__(self, first: nn.Module) -> None:
+        super().__init__()
+        self.first = first
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        hidden: Tensor = self.first(inputs)
+        return hidden
+
+
+class Tagging(UShapeClient):
+    """Scores a label at its own place."""
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        return cross_entropy(self.tail(hidden, sent.mask).mT, sent.batch.labels)
+
+
+def tagging(kind: type[UShapeClient], head: nn.Module, inputs: Tensor) -> Any:
+    """Return a client with a label for each place, 0 or 1, and the same as test data."""
+    tags = torch.randint(2, (8, 6), generator=torch.Generator().manual_seed(0))
+    data: Any = TensorDataset(inputs, tags)
+    tail = Masked(nn.Linear(3, 2))
+    return kind(Masked(head), tail, data, batch_size=4, test_data=data, device="cpu")
+
+
+PATCHES = nn.Linear(4, 3), torch.randn(8, 6, 4)
+TOKENS = nn.Embedding(9, 3), torch.randint(2, 9, (8, 6))
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        (PATCHES, r"labels have shape \(4, 6\) .* labels of patches or pixels, are not offered"),
+        (TOKENS, r"labels are not the tokens: each token is .*\(token classification\) is not off"),
+    ],
+)
+def test_labels_of_patches_or_of_single_tokens_are_refused(of: Any, said: str) -> None:
+    """They were scored as the next place's, so that the model learned nothing, without a word."""
+    client = tagging(UShapeClient, *of)
+    client.attach(ORDER, None)
+    with pytest.raises(ExamplesError, match=said):
+        decode(client, encode(client))
+    client = tagging(Tagging, *of)  # it learns by a loss of its own, but has not its own scores
+    client.attach(ORDER, None)
+    encode(client, 1, gradient=decode(client, encode(client))["gradients"])
+    assert client.steps == 1
+    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    with pytest.raises(ExamplesError, match=said):
+        client.run("decode_test", {"outputs": sent["messages"]})
 
 
 @pytest.mark.parametrize("kind", [USplitSL, USplitFL])

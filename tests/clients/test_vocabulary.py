@@ -69,7 +69,7 @@ class Hashing(ToyHead):
 
 def test_a_head_may_make_its_own_ids_of_any() -> None:
     toy = TextToy(clients=1)
-    texts = TextSet([torch.tensor([3, VOCABULARY + 1])] * 4, [torch.tensor([3, 4])] * 4)
+    texts = TextSet([torch.tensor([3, VOCABULARY + 1])] * 4, [0] * 4)
     client = UShapeClient(Hashing(toy.width, 0.0), toy.tail(), texts, device="cpu", batch_size=2)
     client.attach(ORDER, None)
     assert encode(client)["messages"][0].shape == (2, 2, toy.width)

@@ -98,6 +98,7 @@ def test_no_step_waits_for_an_accelerator(waits: bool, monkeypatch: pytest.Monke
         strategy._uploads.finite = Elsewhere()
         monkeypatch.setattr(client_module, "check_received", lambda *_, **__: None)
         monkeypatch.setattr(split_client, "check_finite", lambda *_: None)
+        monkeypatch.setattr(split_client, "check_gradients", lambda *_: None)
     watch = Waits()
     right = SplitClient.step
     counts: list[int] = []

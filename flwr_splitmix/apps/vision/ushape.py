@@ -25,7 +25,7 @@ from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.runs import Run
 from flwr_splitmix.seeding import torch_seed
 from flwr_splitmix.segments import VisionParts
-from flwr_splitmix.segments.across_batch import needs_whole_batch
+from flwr_splitmix.segments.modules import with_statistics
 from flwr_splitmix.segments.vision.cut import open_vision_model
 from flwr_splitmix.segments.vision.split_model import Cuttable, Request
 from flwr_splitmix.server.aggregation import make_aggregator
@@ -53,7 +53,7 @@ def parts_of(config: VisionConfig) -> VisionParts:
         )
     parts = first_parts(config, len(images.classes), images.train.shape[0])
     for name, part in (("head", parts.head), ("tail", parts.tail)):
-        layer = needs_whole_batch(part)
+        layer = with_statistics(part)
         if layer and config.averages:
             raise ConfigError(
                 f"run-config: strategy is {config.strategy!r}, but the {name} of {config.model} "

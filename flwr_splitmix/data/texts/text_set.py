@@ -16,6 +16,17 @@ from flwr_splitmix.words import are, counted
 IGNORED = -100
 """Label of a token without loss."""
 
+WHOSE_LABELS = (
+    "each token is predicted at the position before it, so its label is the token itself, or "
+    f"{IGNORED} for no loss; a class for each token (token classification) is not offered"
+)
+"""What is said of other labels of tokens."""
+
+
+def labels_tokens(ids: Tensor, labels: Tensor) -> bool:
+    """Return whether each label is the token id at its place, or `IGNORED`; shapes are equal."""
+    return bool(((labels == ids) | (labels == IGNORED)).all())
+
 
 class TextSet(Dataset[Example]):
     """Tokenised texts in memory.
@@ -25,7 +36,8 @@ class TextSet(Dataset[Example]):
     texts
         Token ids of each text, integers (t,), >= 0; t may differ.
     labels
-        The class of each text, or its tokens, integers (t,), with -100 where there is no loss.
+        The class of each text, or its tokens, integers (t,), with -100 where there is no loss: they
+        are for predicting the next word, not for classes of tokens.
     max_length
         Maximum number of tokens of a text; None for no limit.
     pad_to
@@ -38,8 +50,8 @@ class TextSet(Dataset[Example]):
         If texts or labels are no list.
     ValueError
         If a text is empty or too long, a token id or a label is no integer, a token id is negative,
-        labels are of both kinds, or the numbers of texts and labels, or of a text's tokens and
-        labels, differ.
+        labels are of both kinds, the numbers of texts and labels, or of a text's tokens and labels,
+        differ, or a token's label is neither the token nor -100.
     """
 
     def __init__(
@@ -127,6 +139,8 @@ def _check_labels(texts: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
                 f"text {number} has {counted(len(text), 'token')} and "
                 f"{counted(len(label), 'label')}"
             )
+        if label.dim() and not labels_tokens(text, label):
+            raise ValueError(f"text {number} has labels of other tokens: {WHOSE_LABELS}")
 
 
 def _kind(label: Tensor) -> str:

@@ -8,22 +8,10 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-_OF_SHAPES = re.compile(r"shape|size|dimension|channels")
-"""What torch's messages about shapes have in common."""
+from flwr_splitmix.segments.shape_errors import of_shapes
 
 _OF_VIEWS = re.compile(r"view size is not compatible")
 """How torch says that numbers do not lie in memory as `view` needs them."""
-
-_OF_MEMORY = re.compile(r"out of memory|allocate memory|not enough memory", re.IGNORECASE)
-"""What its messages about memory have in common."""
-
-_OF_DEVICES = re.compile(r"cuda|cudnn|cublas", re.IGNORECASE)
-"""What its messages about accelerators have in common."""
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Return whether an error of torch's says that memory could not be allocated."""
-    return isinstance(error, MemoryError) or bool(_OF_MEMORY.search(str(error)))
 
 
 @contextmanager
@@ -46,7 +34,7 @@ def fitting(segment: str, what: str, inputs: Tensor, remedy: str) -> Iterator[No
         yield
     except (RuntimeError, AssertionError) as error:
         said = " ".join(str(error).split())
-        if not _OF_SHAPES.search(said) or _OF_DEVICES.search(said) or out_of_memory(error):
+        if not of_shapes(error):
             raise
         if _OF_VIEWS.search(said):
             raise ValueError(

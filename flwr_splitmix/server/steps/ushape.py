@@ -13,6 +13,7 @@ from torch import Tensor
 from flwr_splitmix.events import Messages, StepDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.seeding import derive_seed
+from flwr_splitmix.segments.shape_errors import out_of_memory
 from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.ushape import (
@@ -22,7 +23,6 @@ from flwr_splitmix.server.intake.ushape import (
     read_gradients,
     read_messages,
 )
-from flwr_splitmix.server.segments.fitting import out_of_memory
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.split import Place

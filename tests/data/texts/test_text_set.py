@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flwr_splitmix.clients import TextSet
+from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.scoring.texts import text_loss
 
@@ -52,6 +53,10 @@ def test_pad_to_hides_the_longest_text() -> None:
             [text(1), text(2)], [0, text(2)], {},
             "text 1 has a label for each token, but text 0 has one label",
         ),
+        (
+            [text(1, 2), text(3, 4)], [text(1, 2), text(-100, 1)], {},
+            r"text 1 has labels of other tokens: .* \(token classification\) is not off",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_texts_are_named(
@@ -86,7 +91,9 @@ def test_each_token_is_predicted_at_the_one_before_it() -> None:
 @pytest.mark.parametrize(
     ("logits", "labels", "sentence"),
     [
-        ((2, 3), [0, 3], r"labels are 0\.\.3, the tail has 0\.\.2"),
+        ((2, 3), [0, 3], r"labels lie in 0\.\.3, allowed are 0\.\.2 .* give the tail 4 logits"),
+        ((2, 3), [-1, -100], r"labels lie in -1\.\.-1, allowed are 0\.\.2 \(classes start at 0\)"),
+        ((1, 2, 3), [[0, 3]], r"0\.\.2; the tail needs a logit for each token of the vocabulary"),
         ((2, 4, 3), [0, 1], "a class for each text goes with"),
         ((2, 3), [[0, 1], [1, 1]], "a class for each text goes with"),
     ],
@@ -94,5 +101,5 @@ def test_each_token_is_predicted_at_the_one_before_it() -> None:
 def test_labels_that_do_not_fit_are_refused(
     logits: tuple[int, ...], labels: Any, sentence: str
 ) -> None:
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ExamplesError, match=sentence):  # a client foresees it
         text_loss(torch.zeros(logits), torch.tensor(labels))
