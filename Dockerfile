@@ -16,7 +16,7 @@ RUN python -m venv /opt/splitmix
 ENV PATH=/opt/splitmix/bin:$PATH
 # The ranges are those of pyproject.toml; who must repeat a build gives pip's constraints.
 # hadolint ignore=DL3013
-RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch>=2.4" "torchvision>=0.19"
+RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch>=2.6" "torchvision>=0.21"
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY flwr_splitmix ./flwr_splitmix
 # What `splitmix new` writes; the package's templates are links to it.

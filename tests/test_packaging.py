@@ -180,6 +180,10 @@ def test_the_image_is_made_of_what_there_is() -> None:
     targets = {link.resolve().relative_to(ROOT).parts[0] for link in links}
     assert targets
     assert targets <= set(names)
+    allowed_there = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["vision"]]
+    assert set(re.findall(r'"(torch\w*>=.+?)"', text)) == {
+        line for line in allowed_there if line.startswith("torch")
+    }
     (extra,) = re.findall(r"^ARG EXTRAS=(\w+)$", text, re.M)
     assert extra in PROJECT["optional-dependencies"]
 

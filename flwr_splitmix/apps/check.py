@@ -69,7 +69,9 @@ def check_app(
         except RunError as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
     elif project.kind != "own" and not any_nodes:  # `splitmix run` has looked itself
-        _check_run_directory(values.get("run-dir") or None, report)
+        run_dir = values.get("run-dir") or None
+        if run_dir is None or isinstance(run_dir, str):  # the app's own check tells of others
+            _check_run_directory(run_dir, report)
     check_values(project, values, report, setting)
     if nodes is None and "clients" in report.facts:
         report.facts["clients"] += " (Flower's default number of them; --nodes says another)"

@@ -53,7 +53,7 @@ def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Repor
         try:
             client = app.client_fn(_context(partition, values, report.nodes))
         except ClientError as error:
-            if str(error) != NO_DATA:
+            if NO_DATA not in str(error):  # a reason may follow
                 report.problems.append(f"client_fn raised {said(error)}")
                 return
         except FAULTS as error:  # a user's client_fn may raise anything

@@ -298,7 +298,8 @@ def _value(key: str, written: str) -> Any:
             ) from None
         if number := _as_toml(written):
             raise ConfigError(
-                f"{key} is {written}, which is no number of TOML; write --run-config {key}={number}"
+                f"{key} is {written}, which is no number of TOML; write --run-config "
+                f"{key}={number}, or \"{key}='{written}'\" for a text"
             ) from None
         raise ConfigError(
             f"{key} is {written}, a text without quotes; write --run-config "

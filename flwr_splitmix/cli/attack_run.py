@@ -174,7 +174,13 @@ def run(
                 )
 
             given = [a.value for a in assume or ()]
-            if kind_of_run(opened.config) == "language":
+            kind = kind_of_run(opened.config)
+            if kind == "own":
+                raise RunError(
+                    f"run {opened.id} is of an app of its own, whose model and data this command "
+                    "cannot make; docs/own-mixer.md#what-leaks attacks a method in Python"
+                )
+            if kind == "language":
                 _check_of_texts(view, given, repeats)
                 result, rows = attack_texts(opened, attack, public, victims, client, budget, seed)
             else:

@@ -167,6 +167,14 @@ def test_the_first_client_that_has_data_is_looked_at(tmp_path: Path) -> None:
     assert report.facts["client 1"] == "6 training examples in batches of 4"
 
 
+def test_a_reason_may_follow_that_a_client_has_no_data(tmp_path: Path) -> None:
+    said = "from flwr_splitmix.clients import NO_DATA, ClientError"
+    first = f"{said}\n    if {PARTITION} == 0: raise ClientError(NO_DATA + ': its folder is empty')"
+    report = checked(tmp_path, first=first)
+    assert report.problems == []
+    assert only(report.remarks) == "client 0 has no training data and will take no part"
+
+
 def test_an_app_whose_clients_have_no_data_at_all_is_a_problem(tmp_path: Path) -> None:
     report = checked(tmp_path, first=EMPTY.format(which="True"))
     assert only(report.problems).startswith("client_fn made no client with training data for any")

@@ -73,10 +73,25 @@ def test_an_app_without_keys_says_so() -> None:
         ("lr =1", "--run-config has a blank beside the '=' at 'lr =1'; write key=value without"),
         ("lr= 1", "--run-config has a blank beside the '=' at 'lr= 1'; write key=value without"),
         ("lr=1e-3 k=2 lr=1e-4", "--run-config has lr twice; write it once"),
-        ("lr=.01", "lr is .01, which is no number of TOML; write --run-config lr=0.01"),
-        ("lr=5.", "lr is 5., which is no number of TOML; write --run-config lr=5.0"),
-        ("k=02", "k is 02, which is no number of TOML; write --run-config k=2"),
-        ("alpha=Inf", "alpha is Inf, which is no number of TOML; write --run-config alpha=inf"),
+        (
+            "lr=.01",
+            "lr is .01, which is no number of TOML; write --run-config lr=0.01, "
+            "or \"lr='.01'\" for a text",
+        ),
+        (
+            "lr=5.",
+            "lr is 5., which is no number of TOML; write --run-config lr=5.0, "
+            "or \"lr='5.'\" for a text",
+        ),
+        (
+            "k=02",
+            "k is 02, which is no number of TOML; write --run-config k=2, or \"k='02'\" for a text",
+        ),
+        (
+            "alpha=Inf",
+            "alpha is Inf, which is no number of TOML; write --run-config alpha=inf, "
+            "or \"alpha='Inf'\" for a text",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_pair_is_named(text: str, sentence: str, tmp_path: Path) -> None:

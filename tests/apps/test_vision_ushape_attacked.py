@@ -14,7 +14,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from flwr_splitmix.apps.vision.attacked import attacked_run
-from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages
+from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages, Ends
 from flwr_splitmix.apps.vision.data import client_images
 from flwr_splitmix.cli import app
 from flwr_splitmix.runs import Run
@@ -97,6 +97,26 @@ def test_where_tails_alone_learn_the_head_is_known_and_no_gradient_leaves(
     refused = attack(done, "--attack", "labels-gradient", "--victims", "50")
     assert refused.exit_code == 1
     assert "no gradients" in " ".join(refused.output.split())
+
+
+def test_a_frozen_heads_own_statistics_are_not_known(tmp_path: Path) -> None:
+    """BatchNorm goes on measuring in it, at the client alone."""
+    sizes = {"model": "xcit_nano_12_p8_224", "patch_size": 8, "depth": 3}
+    done = fit(tmp_path, **sizes, strategy="USplitSL", learns="tail")
+    attacked, _ = case_of(done.run)
+    own = attacked.knowledge.lower_of(0)
+    known = attacked.known_to("server").lower_of(0)
+    given = attacked.known_to("server", ["lower"]).lower_of(0)
+    assert isinstance(own, Ends)
+    assert isinstance(known, Ends)
+    assert isinstance(given, Ends)
+    measured_by_it = [n for n, _ in own.named_buffers() if n.endswith("running_mean")]
+    assert measured_by_it
+    for name in measured_by_it:
+        assert not torch.equal(own.get_buffer(name), known.get_buffer(name))
+        assert torch.equal(own.get_buffer(name), given.get_buffer(name))
+    for name, parameter in own.head.named_parameters():
+        assert torch.equal(parameter, known.head.get_parameter(name))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from flwr_splitmix.cli.attack_images import _public
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import attacks_dir, recording_of, trace_dir, write_facts
 from tests.apps import vision_fit
+from tests.apps.app_config import app_run_config
 from tests.apps.vision_app import context, run_config
 
 Splitmix = Callable[..., Result]
@@ -120,6 +121,11 @@ def test_a_result_keeps_what_its_adversary_was_given(splitmix: Splitmix, home: P
 
 
 def test_a_run_without_a_recording_says_how_to_record(splitmix: Splitmix, finished: Run) -> None:
+    own = splitmix("attack", "run", finished.id, "--attack", "linear")
+    assert own.exit_code == 1
+    assert "an app of its own" in own.stderr
+    config = app_run_config("vision", {"strategy": "CutMixSFL"})
+    (finished.path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     result = splitmix("attack", "run", finished.id, "--attack", "linear")
     assert result.exit_code == 1
     assert '--run-config "record-attacks=true"' in result.stderr

@@ -304,6 +304,12 @@ def test_a_directory_that_takes_no_runs_is_remarked(tmp_path: Path) -> None:
         assert not (tmp_path / "new").exists()
 
 
+def test_a_run_dir_that_is_no_text_is_one_sentence() -> None:
+    done = check(APPS / "vision", "--nodes", "2", "--run-config", "run-dir=7")
+    assert done.exit_code == 1
+    assert "run-dir is 7; input should be a valid string" in done.stderr
+
+
 def test_a_picture_that_cannot_be_is_said(tmp_path: Path) -> None:
     wrong = check(APPS / "vision", "-o", str(tmp_path / "cuts.txt"))
     assert (wrong.exit_code, wrong.stdout) == (1, "")

@@ -31,7 +31,6 @@ from flwr_splitmix.attacks.returning import returned_gradients
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.trace import MemoryTrace, Recorded
 from flwr_splitmix.attacks.vault import NO_TRUTH, Truth, Vault, VaultError
-from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import ClientSide, Hiding, NaiveMix, Sent
 from flwr_splitmix.hiding.making import sends_as
@@ -83,21 +82,22 @@ class AttackedImages(Attacked):
         The server's part.
     recorded
         Whether the run was recorded.
-    learns
-        As for the client. With "tail" the head is as everyone builds it, and no gradient is
-        returned.
+    frozen
+        A head as everyone builds it, if clients train only their tails and so return no gradient;
+        statistics of a client's own BatchNorm are not in it. None if heads learn.
     """
 
     trunk: nn.Module = field(kw_only=True, repr=False)
     recorded: bool = field(kw_only=True)
-    learns: Learns = field(kw_only=True, default="all")
+    frozen: Ends | None = field(kw_only=True, default=None, repr=False)
 
     def known_to(
         self, adversary: Adversary, assume: Collection[Assumption] = (), member: int = 0
     ) -> Knowledge:
         """Return what an adversary knows: the server has no tail unless it averages them."""
-        given: set[Assumption] = {"lower"} if self.learns == "tail" else set()
-        known = super().known_to(adversary, given.union(assume), member)
+        known = super().known_to(adversary, assume, member)
+        if self.frozen is not None and known.lowers is None:
+            known = replace(known, lowers=copy.deepcopy(self.frozen))
         return known if known.averaged else replace(known, upper=None)
 
     def case(self, adversary: Adversary = "server", **options: Any) -> Case:
@@ -140,7 +140,7 @@ class AttackedImages(Attacked):
         Clients whose images are not here are left out.
         """
         assert isinstance(recorded, UShapeStep)
-        finished = recorded.messages if self.learns == "tail" else recorded.returned
+        finished = recorded.returned if self.frozen is None else recorded.messages
         return [
             self._step_of(recorded, client)
             for client in sorted(finished)
@@ -170,7 +170,7 @@ class AttackedImages(Attacked):
     def _received(self, release: Release, origin: Origin, truth: Truth) -> Release:
         """Take the label out, which stays with the client, and add the returned gradient."""
         release = replace(release, labels=None, loss=None)
-        if self.learns == "tail" or release.gradient is not None:  # none returned, or recorded
+        if self.frozen is not None or release.gradient is not None:  # none returned, or recorded
             return release
         ends = self.knowledge.lower_of(release.client)
         assert isinstance(ends, Ends)
@@ -237,8 +237,13 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         remark=division.remark(data, "images"),
         trunk=parts.trunk.eval(),
         recorded=trace is not None,
-        learns=config.learns,
+        frozen=_as_built(config) if config.learns == "tail" else None,
     )
+
+
+def _as_built(config: VisionConfig) -> Ends:
+    parts = copy.deepcopy(parts_of(config))
+    return Ends(config, parts.head, parts.tail, parts.head.geometry.width).eval()
 
 
 def _with_state(run: Run, kept: Checkpoint, finished: Collection[int]) -> list[int]:
