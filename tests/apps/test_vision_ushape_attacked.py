@@ -101,7 +101,7 @@ def test_where_tails_alone_learn_the_head_is_known_and_no_gradient_leaves(
 
 def test_a_frozen_heads_own_statistics_are_not_known(tmp_path: Path) -> None:
     """BatchNorm goes on measuring in it, at the client alone."""
-    sizes = {"model": "xcit_nano_12_p8_224", "patch_size": 8, "depth": 3}
+    sizes: dict[str, Any] = {"model": "xcit_nano_12_p8_224", "patch_size": 8, "depth": 3}
     done = fit(tmp_path, **sizes, strategy="USplitSL", learns="tail")
     attacked, _ = case_of(done.run)
     own = attacked.knowledge.lower_of(0)
