@@ -21,32 +21,34 @@ class Division:
     finished
         The clients that finished a round, sorted; at least one.
     said
-        By client, the number of parts that its node reported.
+        By client, the number of parts that its node reported; 0 if it changed during the run.
     """
 
     finished: list[int]
     said: Mapping[int, int]
 
     def parts_of(self, client: int) -> int:
-        """Return the number of a client's node; if it said none, the fewest that fit."""
-        return self.said.get(client, max(*self.finished, client) + 1)
+        """Return the number of a client's node; if it said not one number, the fewest that fit."""
+        return self.said.get(client) or max(*self.finished, client) + 1
 
     def remark(self, clients: Collection[int], noun: str) -> str:
-        """Return what to say if the node of one of these clients said no number; "" otherwise.
+        """Return what to say if the node of one of these clients said not one number; or "".
 
         Parameters
         ----------
         noun
             What the data are: "images", "texts".
         """
-        guessed = [self.parts_of(client) for client in clients if client not in self.said]
-        if not guessed:
+        unsure = [client for client in clients if not self.said.get(client)]
+        if not unsure:
             return ""
+        parts = counted(max(map(self.parts_of, unsure)), "client")
+        changed = any(client in self.said for client in unsure)
         return (
-            f"the {noun} are taken as divided among {counted(max(guessed), 'client')}, the fewest "
-            "that fit those that finished a round: the run's nodes did not say the number "
-            f"(num-partitions); if it was larger, or a node has {noun} of its own, {noun} are "
-            "taken for a client's that are not"
+            f"the {noun} are taken as divided among {parts}, the fewest that fit those that "
+            f"finished a round: the run's nodes {'changed' if changed else 'did not say'} the "
+            f"number (num-partitions); if it was larger, or a node has {noun} of its own, {noun} "
+            "are taken for a client's that are not"
         )
 
 

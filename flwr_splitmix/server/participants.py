@@ -13,6 +13,7 @@ from flwr_splitmix.links import Clients, Link, LinkError
 from flwr_splitmix.server.federation import Federation
 from flwr_splitmix.server.naming import name_reasons
 from flwr_splitmix.server.without_data import WithoutData
+from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -50,7 +51,8 @@ class Participants:
     trained
         By client index, the last round that the client finished.
     partitions
-        By client index, into how many parts the data are divided, as far as nodes said.
+        By client index, into how many parts the data are divided, as far as nodes said; 0 once
+        a client's node has said different numbers.
     """
 
     def __init__(self) -> None:
@@ -90,11 +92,31 @@ class Participants:
             As `Federation.check`.
         """
         directory = link.directory(grid, min_nodes)
-        self.partitions |= link.partitions
+        self._note_partitions(link.partitions)
         self._federation.check(link.virtual_nodes, link.run_of_strategy)
         size = size_of_draw(len(directory), min_nodes, fraction)
         drawn, self._undrawn = drawn_clients(directory, rng, size, self._without_data.clients)
         return {client: directory[client] for client in drawn}
+
+    def _note_partitions(self, said: Mapping[int, int]) -> None:
+        """Note into how many parts nodes say that the data are divided; warn of changes."""
+        known = {
+            client: self.partitions.setdefault(client, parts) for client, parts in said.items()
+        }
+        changed = [client for client in sorted(said) if known[client] not in (0, said[client])]
+        if not changed:
+            return
+        self.partitions |= dict.fromkeys(changed, 0)
+        first = changed[0]
+        log.warning(
+            "num-partitions of %s changed during the run, such as that of client %d from %d to %d: "
+            "which part of a common data set it trained on is no longer certain, for attacks on "
+            "the run, either; start a SuperNode again with the number that it had",
+            counted(len(changed), "node"),
+            first,
+            known[first],
+            said[first],
+        )
 
     def admit(self, clients: Clients, min_nodes: int) -> None:
         """Have a round drawn again if too few of its clients have data, and others may have.

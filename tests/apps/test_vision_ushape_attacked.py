@@ -207,6 +207,11 @@ def test_a_number_of_clients_that_no_node_said_is_guessed_and_told(tmp_path: Pat
     assert "note: the images are taken as divided among 2 clients" in attack(done, *reads).stderr
     divide(done.run, {0: 4, 1: 4})
     assert "divided among" not in attack(done, *reads).stderr
+    divide(done.run, {0: 4, 1: 0})
+    said = attack(done, *reads).stderr
+    assert "among 2 clients" in said
+    assert "the run's nodes changed the number (num-partitions)" in said
+    divide(done.run, {0: 4, 1: 4})
     own, _ = client_images(done.config, 1, 4)
     attacked, _ = case_of(done.run)
     assert np.array_equal(attacked.vault.data[1].labels, own.labels)

@@ -242,3 +242,21 @@ def test_a_run_keeps_into_how_many_parts_its_nodes_divide_the_data(tmp_path: Pat
         kept = opened.checkpoints.load()
         assert (kept.round, kept.meta["partitions"]) == (rounds, {"0": 4, "1": 4, "2": 9})
         grid.online.discard(100)  # it is not there in the second round
+
+
+def test_a_run_forgets_a_number_of_parts_that_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last one was kept without a word, and attacks took it for that of all rounds."""
+    run, grid = Run.create({}, name="run", home=tmp_path), grid_of("PSL", tmp_path / "nodes")
+    for rounds, parts in ((1, 4), (2, 9), (3, 9)):
+        grid.contexts[102].node_config["num-partitions"] = parts
+        opened = Run.open(run.id, home=tmp_path)
+        strategy = make("PSL", opened, evaluation="none", steps_per_round=1)
+        start(strategy, StreamLink(address="127.0.0.1:0", run=run.id), grid, rounds)
+        said = {"0": 4, "1": 4, "2": 4 if rounds == 1 else 0, "3": 4}
+        assert opened.checkpoints.load().meta["partitions"] == said
+    (warning,) = (line for line in caplog.messages if "changed during the run" in line)
+    assert warning.startswith(
+        "num-partitions of 1 node changed during the run, such as that of client 2 from 4 to 9: "
+    )
