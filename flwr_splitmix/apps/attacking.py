@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from flwr_splitmix.attacks.packing import UShapeStep
 from flwr_splitmix.attacks.trace import DiskTrace
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
@@ -67,7 +68,33 @@ def division_of(run: Run, kept: Checkpoint) -> Division:
     return Division(finished, {int(client): int(parts) for client, parts in said.items()})
 
 
-def recorded_trace(run: Run) -> DiskTrace | None:
-    """Return what was recorded of a run in the U shape; None if it was not recorded."""
+def recorded_trace(
+    run: Run, clients: Collection[int], noun: str, sent_by: Callable[[UShapeStep], Collection[int]]
+) -> tuple[DiskTrace | None, str]:
+    """Return what was recorded of a run in the U shape, and what to say if it cannot serve.
+
+    Parameters
+    ----------
+    clients
+        Those that are attacked.
+    noun
+        What the data are: "images", "texts".
+    sent_by
+        The clients of which a step has what an attack needs.
+
+    Returns
+    -------
+    None if nothing was recorded, or no step that can be read has one of the clients; the remark
+    is "" in all other cases than the last.
+    """
     trace = DiskTrace(trace_dir(run))
-    return trace if trace.places else None
+    if not trace.places:
+        return None, ""
+    for step in trace.backwards():
+        if isinstance(step, UShapeStep) and not set(clients).isdisjoint(sent_by(step)):
+            return trace, ""
+    whose = f"client {min(clients)}" if len(clients) == 1 else "the clients whose data are here"
+    return None, (
+        f"the recording is not used: of its {counted(len(trace.places), 'step')}, none that can be "
+        f"read has what {whose} sent; {noun} are released once more"
+    )

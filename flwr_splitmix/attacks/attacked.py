@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -45,8 +45,8 @@ class Attacked:
         Results of the run: "accuracy", "uplink_bytes", ...
     spare
         Further images, which no client trained on, for attackers.
-    remark
-        What a reader of scores must know of the truth; "" for nothing.
+    remarks
+        What a reader of scores must know of the truth.
     """
 
     knowledge: Knowledge
@@ -54,7 +54,7 @@ class Attacked:
     vault: Vault
     summary: Mapping[str, Any]
     spare: ImageDataset | None = None
-    remark: str = ""
+    remarks: Sequence[str] = ()
 
     def known_to(
         self, adversary: Adversary, assume: Collection[Assumption] = (), member: int = 0

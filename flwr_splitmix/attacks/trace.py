@@ -23,6 +23,7 @@ from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.mixers import Share, known_shares
 from flwr_splitmix.mixers.share import UnknownShareError
 from flwr_splitmix.storage import StorageError, load_tensors, save_tensors
+from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -198,6 +199,7 @@ class DiskTrace(Trace):
         self.path = Path(path)
         self._shares = {kind.name: kind for kind in known_shares(shares)}
         self._told_unknown: set[object] = set()
+        self._told_lost: set[tuple[int, int]] = set()
         self._made = False
         self._known: tuple[dict[tuple[int, int], int], dict[int, int]] | None = None
 
@@ -234,14 +236,42 @@ class DiskTrace(Trace):
         self._made = True
 
     def steps(self, newest: int | None = None) -> Iterator[Recorded]:
-        """Read the steps, oldest first; unreadable ones are skipped with a warning."""
+        """Read the steps, oldest first; unreadable ones are skipped, with one warning for all."""
         if newest is None:
-            return (step for key in self.places if (step := self._read(key)) is not None)
+            return self._read_all(self.places)
         return reversed(list(islice(self.backwards(), newest)))
 
     def backwards(self) -> Iterator[Recorded]:
         """Read the steps, newest first, as `steps` does."""
-        return (step for key in reversed(self.places) if (step := self._read(key)) is not None)
+        return self._read_all(self.places[::-1])
+
+    def _read_all(self, keys: Sequence[tuple[int, int]]) -> Iterator[Recorded]:
+        lost: dict[tuple[int, int], Exception] = {}
+        try:
+            for key in keys:
+                try:
+                    step = self._read(key)
+                except (StorageError, KeyError, TypeError, ValueError) as error:
+                    lost[key] = error
+                    continue
+                if step is not None:
+                    yield step
+        finally:  # also where nobody asks for the rest
+            self._warn_lost({key: lost[key] for key in lost if key not in self._told_lost})
+
+    def _warn_lost(self, lost: Mapping[tuple[int, int], Exception]) -> None:
+        if not lost:
+            return
+        self._told_lost |= lost.keys()
+        (server_round, number), error = next(iter(lost.items()))
+        log.warning(
+            "%s cannot be read and %s left out, first step %d of round %d: %s",
+            counted(len(lost), "recorded step"),
+            are(len(lost)),
+            number,
+            server_round,
+            f"it lacks {error}" if isinstance(error, KeyError) else error,
+        )
 
     def _read(self, key: tuple[int, int]) -> Recorded | None:
         try:
@@ -254,9 +284,6 @@ class DiskTrace(Trace):
                     "share to DiskTrace(shares=...), or name it in its mixer's `shares`",
                     error.name,
                 )
-            return None
-        except (StorageError, KeyError, TypeError, ValueError) as error:
-            log.warning("a recorded step is left out: %s", error)
             return None
 
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:  # noqa: D102

@@ -52,7 +52,7 @@ def attack_images(
 
     kind = attack_named(name)
     attacked = attacked_run(opened)
-    for remark in filter(None, (attacked.remark, taken_as_sent(attacked.kinds))):
+    for remark in filter(None, (*attacked.remarks, taken_as_sent(attacked.kinds))):
         typer.echo(f"note: {remark}", err=True)
     number = VICTIMS if victims is None else victims
     case = attacked.case(

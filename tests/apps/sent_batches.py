@@ -13,6 +13,8 @@ from torch import Tensor
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.recording import trace_dir
+from flwr_splitmix.storage import load_tensors, save_tensors
 
 
 class SentBatches:
@@ -43,3 +45,10 @@ def divide(run: Run, partitions: Mapping[int, int]) -> None:
     kept = run.checkpoints.load()
     said = {str(client): parts for client, parts in partitions.items()}
     run.checkpoints.save(kept.round, kept.tensors, {**kept.meta, "partitions": said})
+
+
+def make_older(run: Run) -> None:
+    """Take out of each recorded step what older versions did not record."""
+    for file in trace_dir(run).glob("step-*"):
+        tensors, meta = load_tensors(file)
+        save_tensors(file, tensors, {name: meta[name] for name in meta if name != "drawn"})

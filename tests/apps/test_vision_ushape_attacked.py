@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from typer.testing import CliRunner
 from flwr_splitmix.apps.vision.attacked import attacked_run
 from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages, Ends
 from flwr_splitmix.apps.vision.data import client_images
+from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.trace import DiskTrace
 from flwr_splitmix.cli import app
 from flwr_splitmix.runs import Run
-from tests.apps.sent_batches import SentBatches, divide
+from flwr_splitmix.runs.recording import trace_dir
+from tests.apps.sent_batches import SentBatches, divide, make_older
 from tests.apps.ushape_fit import Fitted, fit
 
 TRAINED: dict[str, Any] = {
@@ -258,6 +262,43 @@ def test_a_recorded_run_is_attacked_by_its_command(tmp_path: Path) -> None:
     told = measured(attack(done, "--attack", "labels-gradient", "--victims", "200"))
     (main,) = (entry for entry in told.values() if entry["main"])
     assert main["value"] > main["floor"] + 0.2, told
+
+
+@pytest.mark.parametrize("learns", ["all", "tail"])
+def test_without_a_recorded_step_that_serves_images_are_released_once_more(
+    learns: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The attack was refused, although it works on a run that was not recorded at all."""
+    values = {**TRAINED, "steps_per_round": 3}
+    done = fit(tmp_path, **values, strategy="USplitFL", learns=learns, record_attacks=True)
+    reads = ("--attack", "linear", "--victims", "30")
+    note = "note: the recording is not used: of its 3 steps, none that can be read has what the "
+    assert note not in attack(done, *reads).stderr
+    make_older(done.run)
+    caplog.clear()
+    released = attack(done, *reads)
+    assert measured(released)["MSE"]["value"] < 1
+    assert note + "clients whose data are here sent; images are released once more" in (
+        released.stderr
+    )
+    (warning,) = (line for line in caplog.messages if "recorded step" in line)
+    assert warning.startswith("3 recorded steps cannot be read and are left out")
+
+
+def test_a_recording_of_clients_whose_images_are_not_here_is_not_used(tmp_path: Path) -> None:
+    done = fit(tmp_path, strategy="USplitSL", record_attacks=True)
+    trace = DiskTrace(trace_dir(done.run))
+    (step,) = trace.steps()
+    assert isinstance(step, UShapeStep)
+    others: dict[str, Any] = {
+        kind: {client + 5: kept for client, kept in getattr(step, kind).items()}
+        for kind in ("messages", "masks", "outputs", "returned", "gradients", "drawn")
+    }
+    trace.add(replace(step, **others))
+    attacked, case = case_of(done.run)
+    assert not attacked.recorded
+    assert attacked.remarks[-1].startswith("the recording is not used: of its 1 step, none")
+    assert int(case.truth.trained.sum()) == 16
 
 
 def test_a_recording_of_other_heads_is_refused(tmp_path: Path) -> None:

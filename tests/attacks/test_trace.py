@@ -82,7 +82,27 @@ def test_a_step_of_other_shapes_than_it_says_is_left_out(
         meta[name] = {**meta[name], **changed}
     save_tensors(tmp_path / "step-000001-000000.safetensors", tensors, meta)
     assert list(DiskTrace(tmp_path).steps()) == []
-    assert "a recorded step is left out: " in caplog.text
+    assert "1 recorded step cannot be read and is left out, first step 0 of round 1: " in (
+        caplog.text
+    )
+
+
+def test_steps_that_cannot_be_read_are_told_once_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each was told of by itself, and again by whoever read the steps again."""
+    tensors, meta = pack_step(texts())
+    DiskTrace(tmp_path).add(texts())
+    older = {name: value for name, value in meta.items() if name != "drawn"}
+    for number in (7, 8, 9):
+        save_tensors(tmp_path / f"step-000001-00000{number}.safetensors", tensors, older)
+    trace = DiskTrace(tmp_path)
+    for _ in range(2):
+        assert next(trace.backwards()).number == texts().number
+    assert caplog.messages == [
+        "3 recorded steps cannot be read and are left out, first step 9 of round 1: it lacks "
+        "'drawn'"
+    ]
 
 
 def test_more_messages_than_there_are_arrays_are_left_out(tmp_path: Path) -> None:

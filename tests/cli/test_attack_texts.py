@@ -20,11 +20,13 @@ from flwr_splitmix.apps.language.attacked import attacked_texts
 from flwr_splitmix.apps.language.config import SECRET_TOKENS
 from flwr_splitmix.apps.language.texts import client_rows, tokenizer_of, training_set
 from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.texts.releasing import LEAST_TOKENS
 from flwr_splitmix.attacks.trace import DiskTrace
-from flwr_splitmix.runs import Run
+from flwr_splitmix.clients import TextSet
+from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.recording import attacks_dir, trace_dir
 from tests.apps import language_app
-from tests.apps.sent_batches import SentBatches, divide
+from tests.apps.sent_batches import SentBatches, divide, make_older
 
 Splitmix = Callable[..., Result]
 
@@ -260,16 +262,40 @@ def test_where_secret_tokens_stand_is_not_recorded(splitmix: Splitmix, home: Pat
     assert "note: the recording is not used: clients put secret tokens" in result.stderr
 
 
-def test_a_recording_without_texts_of_the_client_is_said(splitmix: Splitmix, home: Path) -> None:
+def test_a_recording_without_texts_of_the_client_is_not_used(
+    splitmix: Splitmix, home: Path
+) -> None:
+    """The attack was refused: a recording follows the 16 clients with the lowest indices."""
     run = run_of(home, "USplitFL")
     message, mask = torch.zeros(4, 8, 16), torch.ones(4, 8, dtype=torch.uint8)
     DiskTrace(trace_dir(run)).add(UShapeStep(1, 0, {1: [message]}, {1: mask}, {}, {}, {}, {1: 0}))
-    refused = attack(splitmix, run, "vocabulary", "--client", "0")
-    assert refused.exit_code == 1
-    assert "no recorded step that can be read has a text of client 0" in refused.stderr
+    released = attack(splitmix, run, "vocabulary", "--client", "0")
+    assert reads(released) > 0.9
+    assert (
+        "note: the recording is not used: of its 1 step, none that can be read has what client 0 "
+        "sent; texts are released once more"
+    ) in released.stderr
     other = attack(splitmix, run, "vocabulary", "--client", "1")
     assert other.exit_code == 1
     assert "client 1 sent other messages in step 0 of round 1 than its texts" in other.stderr
+
+
+def test_a_recording_by_an_older_version_is_not_used(splitmix: Splitmix, home: Path) -> None:
+    run = recorded(home, "USplitSL", task="generation", max_length=64, steps_per_round=3)
+    assert "the recording is not used" not in attack(splitmix, run, "vocabulary").stderr
+    make_older(run)
+    released = attack(splitmix, run, "vocabulary")
+    assert reads(released) > 0.9
+    assert "note: the recording is not used: of its 3 steps, none" in released.stderr
+
+
+def test_recorded_texts_that_are_all_too_short_are_refused(home: Path) -> None:
+    run = recorded(home, "USplitSL", task="generation", max_length=64)
+    system = attacked_texts(run, 1)
+    texts = [text[: LEAST_TOKENS - 1] for text in system.train.texts]
+    short = TextSet(texts, [0] * len(texts))
+    with pytest.raises(RunError, match=r"has a text of client 1 .* `splitmix attack forget`"):
+        replace(system, train=short).case(2)
 
 
 def test_a_number_of_clients_that_no_node_said_is_guessed_and_told(

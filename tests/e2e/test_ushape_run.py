@@ -32,7 +32,7 @@ def test_images_are_learned_in_the_u_shape_as_in_this_process(
     assert recorded.steps == 4
     assert run.checkpoints.load().meta["partitions"] == {"0": 2, "1": 2}
     attacked = attacked_run(run)
-    assert attacked.remark == ""
+    assert attacked.remarks == []
     case = attacked.case("server", trained=20, held_out=10)
     first = case.view.releases[0]
     assert (first.labels, first.server_round <= 2, first.gradient is None) == (None, True, False)

@@ -82,7 +82,7 @@ class AttackedTexts:
     client
         The client's index.
     trace
-        What was recorded of its run; None if nothing was that has a truth.
+        What was recorded of its run; None if nothing was of this client that has a truth.
     remarks
         What a reader of scores must know of the truth.
     """
@@ -121,7 +121,7 @@ class AttackedTexts:
         Raises
         ------
         RunError
-            If no text is long enough, or no recorded step has one of the client's.
+            If no text is long enough, or none of the client's that were recorded.
         VaultError
             If the recording is of other texts.
         """
@@ -166,8 +166,8 @@ class AttackedTexts:
             raise RunError(
                 f"no recorded step that can be read has a text of client {self.client} with "
                 f"{LEAST_TOKENS} tokens or more, so there is nothing to attack: name another "
-                "client with --client, or record a run anew with --run-config "
-                '"record-attacks=true"'
+                "client with --client, or remove the recording with `splitmix attack forget`, so "
+                "that texts are released once more"
             )
         return sent
 
@@ -234,8 +234,9 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
     node = {"partition-id": own, "num-partitions": division.parts_of(own)}
     train, test = client_rows(config, node)
     tests = test if len(test) else text_sets(config).test
-    trace, guessed = recorded_trace(run), division.remark([own], "texts")
-    hidden = SECRETS if trace is not None and config.secrets else ""
+    trace, unused = recorded_trace(run, [own], "texts", lambda step: step.messages)
+    if trace is not None and config.secrets:
+        trace, unused = None, SECRETS
     return AttackedTexts(
         config,
         still(parts),
@@ -244,8 +245,8 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
         training_set(config, train),
         run_token_set(config, tests),
         own,
-        None if hidden else trace,
-        [*filter(None, (guessed, hidden))],
+        trace,
+        [*filter(None, (division.remark([own], "texts"), unused))],
     )
 
 

@@ -81,7 +81,7 @@ class AttackedImages(Attacked):
     trunk
         The server's part.
     recorded
-        Whether the run was recorded.
+        Whether the trace has steps of the clients.
     frozen
         A head as everyone builds it, if clients train only their tails and so return no gradient;
         statistics of a client's own BatchNorm are not in it. None if heads learn.
@@ -103,7 +103,7 @@ class AttackedImages(Attacked):
     def case(self, adversary: Adversary = "server", **options: Any) -> Case:
         """Return a view with the truth behind it, as `Attacked.case` does.
 
-        Without a recording, training images are released once more, too.
+        Unless they are `recorded`, training images are released once more, too.
 
         Raises
         ------
@@ -140,10 +140,9 @@ class AttackedImages(Attacked):
         Clients whose images are not here are left out.
         """
         assert isinstance(recorded, UShapeStep)
-        finished = recorded.returned if self.frozen is None else recorded.messages
         return [
             self._step_of(recorded, client)
-            for client in sorted(finished)
+            for client in sorted(_finished(recorded, self.frozen is None))
             if client in self.vault.data
         ]
 
@@ -184,7 +183,7 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
     """Return a run in the U shape at its newest checkpoint.
 
     The clients' images follow from the run's configuration and from the number of parts that their
-    nodes reported; `remark` says if that had to be guessed.
+    nodes reported; `remarks` says if that had to be guessed, or if a recording is not used.
 
     Raises
     ------
@@ -228,13 +227,14 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
     }
     vault = Vault(data, images.test, config.batch_size, config.seed)
-    trace = recorded_trace(run)
+    finished_by = partial(_finished, returns=config.learns != "tail")
+    trace, unused = recorded_trace(run, data, "images", finished_by)
     return AttackedImages(
         known,
         trace or MemoryTrace(),
         vault,
         summary,
-        remark=division.remark(data, "images"),
+        remarks=[*filter(None, (division.remark(data, "images"), unused))],
         trunk=parts.trunk.eval(),
         recorded=trace is not None,
         frozen=_as_built(config) if config.learns == "tail" else None,
@@ -244,6 +244,11 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
 def _as_built(config: VisionConfig) -> Ends:
     parts = copy.deepcopy(parts_of(config))
     return Ends(config, parts.head, parts.tail, parts.head.geometry.width).eval()
+
+
+def _finished(step: UShapeStep, returns: bool) -> Collection[int]:
+    """Return the clients that finished a step, by returning gradients if their heads learn."""
+    return step.returned if returns else step.messages
 
 
 def _with_state(run: Run, kept: Checkpoint, finished: Collection[int]) -> list[int]:
