@@ -13,6 +13,7 @@ from click.testing import Result
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import attacks_dir, write_facts
 from flwr_splitmix.storage import save_tensors
+from tests.apps.app_config import app_run_config
 
 Splitmix = Callable[..., Result]
 
@@ -79,6 +80,8 @@ def test_pictures_of_other_shapes_are_named(
 def test_a_recording_without_its_number_of_clients_is_damaged(
     facts: dict[str, object], splitmix: Splitmix, finished: Run
 ) -> None:
+    config = app_run_config("vision", {"strategy": "CutMixSL"})
+    (finished.path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     write_facts(finished, facts)
     done = splitmix("attack", "run", finished.id, "--attack", "linear")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
