@@ -301,7 +301,7 @@ def test_numbers_of_numpy_and_torch_become_plain() -> None:
         ({"a": np.ones(2)}, r"it has a ndarray at \['a'\]; "),
         ({1, 2}, "it has a set; it must consist of JSON values"),
         ({0: "a client"}, r"it has the key 0, which JSON would turn into text; .* str\(client\)"),
-        ({"by": {np.int64(3): 1}}, r"it has the key np.int64\(3\) at \['by'\]"),
+        ({"by": {np.int64(3): 1}}, r"it has the key (np\.int64\(3\)|3) at \['by'\]"),
     ],
 )
 def test_what_cannot_be_written_is_named(value: Any, said: str) -> None:
