@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,13 +56,14 @@ def checked(
     out: str = "smashed",
     first: str = "pass",
     made: str = "SplitClient(lower, {data}, batch_size=size, device='cpu')",
+    nodes: int | None = None,
 ) -> Report:
     """Check an app whose client differs from a right one as said."""
     code = CLIENT.format(out=out, first=first, made=made.format(data=data))
     (folder / "pyproject.toml").write_bytes(PYPROJECT.read_bytes())
     (folder / "server_app.py").write_text(SERVER, encoding="utf-8")
     (folder / "client_app.py").write_text(code, encoding="utf-8")
-    return check_app(folder, here=folder)
+    return check_app(folder, here=folder, nodes=nodes)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +181,13 @@ def test_a_reason_may_follow_that_a_client_has_no_data(tmp_path: Path) -> None:
 
 def test_an_app_whose_clients_have_no_data_at_all_is_a_problem(tmp_path: Path) -> None:
     report = checked(tmp_path, first=EMPTY.format(which="True"))
-    assert only(report.problems).startswith("client_fn made no client with training data for any")
+    said = "client_fn made no client with training data for the first"
+    assert only(report.problems).startswith(said)
+    asked = f"print('asked'); {EMPTY.format(which='True')}"
+    with redirect_stdout(StringIO()) as printed:
+        many = checked(tmp_path, first=asked, nodes=1000)
+    assert only(many.remarks) == f"{said} 16 partitions"
+    assert printed.getvalue().count("asked") == 16
 
 
 @pytest.mark.parametrize(
@@ -190,7 +200,7 @@ def test_an_app_whose_clients_have_no_data_at_all_is_a_problem(tmp_path: Path) -
     ],
 )  # fmt: skip
 def test_a_script_that_ends_itself_does_not_end_the_check(
-    changed: dict[str, str], said: str, tmp_path: Path
+    changed: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     assert only(checked(tmp_path, **changed).problems).startswith(said)
 
