@@ -198,6 +198,16 @@ def _json_values(values: Any, whose: str, at: str) -> Any:
     )
 
 
+def text_keys(counts: Mapping[int, int]) -> dict[str, int]:
+    """Return counts by client as JSON keeps them; `whole_keys` reads them."""
+    return {str(client): count for client, count in counts.items()}
+
+
+def whole_keys(kept: Mapping[str, int]) -> dict[int, int]:
+    """Return what `text_keys` was given."""
+    return {int(client): int(count) for client, count in kept.items()}
+
+
 def plain_numbers(metrics: Mapping[str, Any], whose: str) -> dict[str, Any]:
     """Return metrics as Flower takes them: NumPy's numbers and 0-d tensors as plain, lists as are.
 

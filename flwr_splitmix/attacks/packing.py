@@ -24,6 +24,7 @@ from flwr_splitmix.mixers.elsewhere import GROUP_SHARES
 from flwr_splitmix.mixers.plan import grow
 from flwr_splitmix.mixers.shuffled import ShuffledPlan
 from flwr_splitmix.server.intake.split import MAX_SMASHED
+from flwr_splitmix.storage import text_keys, whole_keys
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _plain(step: Step | UShapeStep) -> dict[str, Any]:
     place = [step.server_round, step.number]
     if isinstance(step, UShapeStep):
         counts = {str(client): len(messages) for client, messages in step.messages.items()}
-        return {"shape": "U", "place": place, "messages": counts, "drawn": _named(step.drawn)}
+        return {"shape": "U", "place": place, "messages": counts, "drawn": text_keys(step.drawn)}
     plan = step.plan
     return {
         "shape": "L",
@@ -99,7 +100,7 @@ def _plain(step: Step | UShapeStep) -> dict[str, Any]:
             for groups in plan.passes
         ],
         "shuffle-seed": plan.seed if isinstance(plan, ShuffledPlan) else None,
-        "drawn": _named(step.drawn),
+        "drawn": text_keys(step.drawn),
     }
 
 
@@ -119,7 +120,7 @@ def unpack_step(
         If the values do not describe a step.
     """
     if meta["shape"] == "U":
-        return _unpack_texts(tensors, meta)
+        return _unpack_messages(tensors, meta)
     known = (*SHARES, *GROUP_SHARES, *shares)
     shape = dict(meta["smashed-shape"])
     if shape["grid"] is not None:
@@ -161,7 +162,7 @@ def unpack_step(
         uploads,
         gradient,
         tensors.get("step.loss"),
-        _numbered(meta["drawn"]),
+        whole_keys(meta["drawn"]),
     )
 
 
@@ -189,7 +190,7 @@ def _check_upload(plan: Plan, client: int, upload: Upload) -> None:
         raise ValueError(f"client {client} has no labels of {batch} examples")
 
 
-def _unpack_texts(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> UShapeStep:
+def _unpack_messages(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> UShapeStep:
     counts = {int(client): int(count) for client, count in meta["messages"].items()}
     if any(count > len(tensors) for count in counts.values()):
         raise ValueError(f"it has more messages than its {len(tensors)} arrays")
@@ -210,7 +211,7 @@ def _unpack_texts(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> USh
         every("outputs"),
         every("returned"),
         every("gradients"),
-        _numbered(meta["drawn"]),
+        whole_keys(meta["drawn"]),
     )
     for client in counts:
         _check_alike(step, client)
@@ -225,14 +226,6 @@ def _check_alike(step: UShapeStep, client: int) -> None:
     mask = tuple(step.masks[client].shape)
     if {shape[:2] for shape in shapes} != {mask} or len(shapes) > 1 or client not in step.drawn:
         raise ValueError(f"client {client} has messages and gradients of the shapes {shapes}")
-
-
-def _named(drawn: Mapping[int, int]) -> dict[str, int]:
-    return {str(client): number for client, number in drawn.items()}
-
-
-def _numbered(drawn: Mapping[str, int]) -> dict[int, int]:
-    return {int(client): int(number) for client, number in drawn.items()}
 
 
 def _put(

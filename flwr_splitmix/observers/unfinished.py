@@ -10,6 +10,7 @@ from typing import Any
 from flwr_splitmix.events import RoundBegun, RoundDone
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.runs.begun import Begun
+from flwr_splitmix.storage import text_keys, whole_keys
 
 
 class UnfinishedRounds(Observer):
@@ -121,15 +122,15 @@ class UnfinishedRounds(Observer):
     def state(self) -> dict[str, Any]:
         """Return the counts."""
         return {
-            "lost": {str(client): n for client, n in self._lost.items()},
+            "lost": text_keys(self._lost),
             "repeats": {str(client): list(times) for client, times in self._repeats.items()},
-            "evaluations": {str(client): n for client, n in self._evaluations.items()},
+            "evaluations": text_keys(self._evaluations),
             "recorded": self._recorded,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        self._lost = Counter({int(client): n for client, n in state["lost"].items()})
+        self._lost = Counter(whole_keys(state["lost"]))
         self._repeats = {int(client): list(times) for client, times in state["repeats"].items()}
-        self._evaluations = Counter({int(client): n for client, n in state["evaluations"].items()})
+        self._evaluations = Counter(whole_keys(state["evaluations"]))
         self._recorded = state["recorded"]

@@ -13,6 +13,7 @@ from flwr_splitmix.links import Clients, Link, LinkError
 from flwr_splitmix.server.federation import Federation
 from flwr_splitmix.server.naming import name_reasons
 from flwr_splitmix.server.without_data import WithoutData
+from flwr_splitmix.storage import text_keys, whole_keys
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -149,19 +150,15 @@ class Participants:
     def state(self) -> dict[str, Any]:
         """Return the plain values that a checkpoint keeps."""
         kept = {**self._federation.state(), **self._without_data.state()}
-        return {"trained": _named(self.trained), "partitions": _named(self.partitions), **kept}
+        return {
+            "trained": text_keys(self.trained),
+            "partitions": text_keys(self.partitions),
+            **kept,
+        }
 
     def restore(self, meta: Mapping[str, Any]) -> None:
         """Begin a run: anew ({}), or from a checkpoint's plain values."""
-        self.trained = _numbered(meta.get("trained", {}))
-        self.partitions = _numbered(meta.get("partitions", {}))
+        self.trained = whole_keys(meta.get("trained", {}))
+        self.partitions = whole_keys(meta.get("partitions", {}))
         self._federation.restore(meta)
         self._without_data.restore(meta)
-
-
-def _named(values: Mapping[int, int]) -> dict[str, int]:
-    return {str(client): value for client, value in values.items()}
-
-
-def _numbered(values: Mapping[str, int]) -> dict[int, int]:
-    return {int(client): int(value) for client, value in values.items()}

@@ -227,6 +227,7 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
     }
     vault = Vault(data, images.test, config.batch_size, config.seed)
+    as_built = Ends(config, parts.head, parts.tail, geometry.width)
     finished_by = partial(_finished, returns=config.learns != "tail")
     trace, unused = recorded_trace(run, data, "images", finished_by)
     return AttackedImages(
@@ -237,13 +238,8 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         remarks=[*filter(None, (division.remark(data, "images"), unused))],
         trunk=parts.trunk.eval(),
         recorded=trace is not None,
-        frozen=_as_built(config) if config.learns == "tail" else None,
+        frozen=as_built.eval() if config.learns == "tail" else None,
     )
-
-
-def _as_built(config: VisionConfig) -> Ends:
-    parts = copy.deepcopy(parts_of(config))
-    return Ends(config, parts.head, parts.tail, parts.head.geometry.width).eval()
 
 
 def _finished(step: UShapeStep, returns: bool) -> Collection[int]:
