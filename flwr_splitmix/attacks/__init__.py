@@ -2,6 +2,7 @@
 
 from flwr_splitmix.attacks.base import Attack, Guess, View
 from flwr_splitmix.attacks.cosine_scores import Score, score
+from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
@@ -12,7 +13,6 @@ from flwr_splitmix.attacks.texts.gradient_ratio import Ratio, gradient_ratio
 from flwr_splitmix.attacks.texts.read_labels import read_labels
 from flwr_splitmix.attacks.texts.read_tokens import Reading, read_tokens
 from flwr_splitmix.attacks.texts.repeated_text import Common, repeated_text
-from flwr_splitmix.attacks.trace import DiskTrace
 
 __all__ = [
     "Attack",

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.attacks.packing import UShapeStep
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.trace import (
     MAX_BYTES,
     MAX_STEPS,
-    DiskTrace,
     MemoryTrace,
     Recorded,
     Trace,

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder
+from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.attacks.packing import UShapeStep, pack_step, tensors_of, unpack_step
 from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.attacks.trace import DiskTrace, MemoryTrace, Recorded, Trace
+from flwr_splitmix.attacks.trace import MemoryTrace, Recorded, Trace
 from flwr_splitmix.storage import save_tensors
 from tests.attacks.victims import attacked
 
@@ -316,7 +317,7 @@ def test_a_full_disk_keeps_the_steps_that_it_has(
     trace.add(first)
     trace.add(second)
     with monkeypatch.context() as patch:
-        patch.setattr("flwr_splitmix.attacks.trace.save_tensors", _full)
+        patch.setattr("flwr_splitmix.attacks.disk_trace.save_tensors", _full)
         trace.add(third)
     assert places(trace) == [(1, 0), (1, 1)]
     trace.add(third)
