@@ -191,7 +191,7 @@ METHODS: tuple[Method, ...] = (
         protects="inputs, labels, logits",
     ),
     Method(
-        name="DPForwardSL", module="text_defences", shape="U", mixer="DPForward",
+        name="DPForwardSL", module="ushape_defences", shape="U", mixer="DPForward",
         at_cut="each example's hidden states are clipped and get Gaussian noise",
         up="as USplitSL; hidden states, not gradients, have an [epsilon](language.md#dp-forward)",
         protects="inputs, labels, logits",
@@ -201,18 +201,18 @@ METHODS: tuple[Method, ...] = (
         "flwr-splitmix)",
     ),
     Method(
-        name="NoPeekSL", module="text_defences", shape="U", mixer="NoPeek",
+        name="NoPeekSL", module="ushape_defences", shape="U", mixer="NoPeek",
         at_cut="heads learn to send what depends less on the inputs", up="as USplitSL",
         protects="inputs, labels, logits",
     ),
     Method(
-        name="SnDSL", module="text_defences", shape="U", mixer="SnD",
+        name="SnDSL", module="ushape_defences", shape="U", mixer="SnD",
         at_cut="noise on each token's hidden state, a denoiser at the client",
         up="as USplitSL; with refinement in every step twice as much",
         protects="inputs, labels, logits",
     ),
     Method(
-        name="DPSGDSL", module="text_defences", shape="U", mixer="DPSGD",
+        name="DPSGDSL", module="ushape_defences", shape="U", mixer="DPSGD",
         at_cut="nothing; heads and tails learn by DP-SGD",
         up="as USplitSL; averaged weights, and nothing else, have an "
         "[epsilon](language.md#dp-sgd-on-head-and-tail)",

@@ -13,7 +13,7 @@ from flwr_splitmix.clients.client import Client, ClientError, exchange
 from flwr_splitmix.clients.finite import check_finite
 from flwr_splitmix.clients.hooks import checked_hidden, checked_logits, checked_sent
 from flwr_splitmix.clients.requests import check_received
-from flwr_splitmix.clients.text_evaluation import TextEvaluation
+from flwr_splitmix.clients.ushape_evaluation import UShapeEvaluation
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.hiding.hiding import EPSILON
@@ -38,7 +38,7 @@ class GraphlessExchanges(Client):
     _public: list[Sent]
     _due: int
     _calibrated: int
-    _evaluation: TextEvaluation
+    _evaluation: UShapeEvaluation
 
     def trained(self) -> Iterable[nn.Parameter]:
         """Return the parameters of head and tail, except frozen ones."""

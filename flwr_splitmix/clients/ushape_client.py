@@ -25,9 +25,9 @@ from flwr_splitmix.clients.hooks import (
     checked_returned,
 )
 from flwr_splitmix.clients.requests import check_numbers, check_received
-from flwr_splitmix.clients.text_evaluation import SentTexts, TextEvaluation
 from flwr_splitmix.clients.text_labels import check_labelled
 from flwr_splitmix.clients.text_lengths import check_lengths
+from flwr_splitmix.clients.ushape_evaluation import SentTests, UShapeEvaluation
 from flwr_splitmix.clients.vocabulary import check_vocabulary
 from flwr_splitmix.data.batches import Batches, Example
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
@@ -145,7 +145,7 @@ class UShapeClient(GraphlessExchanges):
         self.tests = tests_of(test_data, benchmark_data)
         self.scores = scores or TextScores
         self.repeatable_secrets = repeatable_secrets
-        self._sent_texts: SentTexts | None = None
+        self._sent_tests: SentTests | None = None
         self._first_weights: FirstWeights | None = None
         self._looked = False
         self._due = self._calibrated = 0
@@ -161,9 +161,9 @@ class UShapeClient(GraphlessExchanges):
         self._decoded = False
         self._public: list[Sent] = []
 
-    def _new_evaluation(self, place: tuple[int, int]) -> TextEvaluation:
-        return TextEvaluation(
-            place, self.tests, self.scores, self.device, self.batches.size, self._sent_texts
+    def _new_evaluation(self, place: tuple[int, int]) -> UShapeEvaluation:
+        return UShapeEvaluation(
+            place, self.tests, self.scores, self.device, self.batches.size, self._sent_tests
         )
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
@@ -176,7 +176,7 @@ class UShapeClient(GraphlessExchanges):
             self._first_weights = FirstWeights.on_node(folder, index, run)
         if folder is not None:
             file = folder / f"test-texts-{index}.jsonl"
-            self._sent_texts = SentTexts(file, run, self.ends.digest)
+            self._sent_tests = SentTests(file, run, self.ends.digest)
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batches drawn, width of the hidden states.

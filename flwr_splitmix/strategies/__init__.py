@@ -71,12 +71,12 @@ if TYPE_CHECKING:  # only for type checkers and editors, which cannot follow the
     from flwr_splitmix.strategies.shuffled_sl import ShuffledCutMixSL as ShuffledCutMixSL
     from flwr_splitmix.strategies.shuffled_sl import ShuffledPSL as ShuffledPSL
     from flwr_splitmix.strategies.shuffled_sl import ShuffledSFL as ShuffledSFL
-    from flwr_splitmix.strategies.text_defences import DPSGDSL as DPSGDSL
-    from flwr_splitmix.strategies.text_defences import DPForwardSL as DPForwardSL
-    from flwr_splitmix.strategies.text_defences import NoPeekSL as NoPeekSL
-    from flwr_splitmix.strategies.text_defences import SnDSL as SnDSL
     from flwr_splitmix.strategies.u_split_sl import USplitFL as USplitFL
     from flwr_splitmix.strategies.u_split_sl import USplitSL as USplitSL
+    from flwr_splitmix.strategies.ushape_defences import DPSGDSL as DPSGDSL
+    from flwr_splitmix.strategies.ushape_defences import DPForwardSL as DPForwardSL
+    from flwr_splitmix.strategies.ushape_defences import NoPeekSL as NoPeekSL
+    from flwr_splitmix.strategies.ushape_defences import SnDSL as SnDSL
     from flwr_splitmix.strategies.vanilla_cutmix_sl import VanillaCutMixSFL as VanillaCutMixSFL
     from flwr_splitmix.strategies.vanilla_cutmix_sl import VanillaCutMixSL as VanillaCutMixSL
 else:

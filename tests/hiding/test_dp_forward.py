@@ -15,7 +15,7 @@ from flwr_splitmix.clients import ClientError, Order, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.hiding.record_ledger import RecordLedger
-from flwr_splitmix.strategies.text_defences import DPForwardSL
+from flwr_splitmix.strategies.ushape_defences import DPForwardSL
 from flwr_splitmix.testing.toy_texts import TextToy, ToyHead, text_toy
 from tests.privacy.gaussian import exact_delta, exact_epsilon
 

@@ -20,7 +20,7 @@ from flwr_splitmix.privacy.journal import JournalError, SharedJournal, read_jour
 from flwr_splitmix.scoring.texts import Scores, TextScores
 
 
-class SentTexts:
+class SentTests:
     """A node's record of the test examples already sent; it outlives the process of one message.
 
     It goes by head and tail, which the client knows, and not by the round, which the server says.
@@ -101,11 +101,11 @@ def _noted() -> Iterator[None]:
         raise ClientError(said) from None
 
 
-class TextEvaluation:
+class UShapeEvaluation:
     """The test examples that a server may ask for in a round, in order, and their scores.
 
-    Scores of single examples would reveal their labels, and a text that is mixed twice becomes
-    readable.
+    Scores of single examples would reveal their labels, and an example that is mixed twice
+    becomes readable.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class TextEvaluation:
         scores: Scores,
         device: torch.device,
         batch_size: int,
-        kept: SentTexts | None = None,
+        kept: SentTests | None = None,
     ) -> None:
         self.place = place
         self.tests = tests
