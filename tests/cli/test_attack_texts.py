@@ -125,6 +125,16 @@ def test_each_client_is_attacked_with_its_own_head_and_state(home: Path) -> None
     assert not torch.equal(heads[1], heads[2])
 
 
+def test_the_base_model_has_the_weights_that_training_began_with(home: Path) -> None:
+    """Its random weights were drawn in float32; the same seed draws others in bfloat16."""
+    system = attacked_texts(run_of(home, "NoPeekSL"))
+    trained = dict(system.parts.all_here()[0].named_parameters())
+    base = dict(system.base.all_here()[0].named_parameters())
+    frozen = trained.keys() & base.keys()  # all but the adapted layers, which have other names
+    assert "embedding.embed_tokens.weight" in frozen
+    assert all(torch.equal(trained[name], base[name]) for name in frozen)
+
+
 def test_an_attacker_knows_how_many_secret_tokens_a_task_has_by_default(home: Path) -> None:
     system = attacked_texts(run_of(home, "MixGuard"))
     assert system.case(1).view.knowledge.options["secret_tokens"] == 2

@@ -253,6 +253,8 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
 def _base(config: LanguageConfig) -> LanguageParts:
     """Build all parts as they were before training; a decoder's with its own output layer.
 
+    They are of the run's dtype: which random weights a seed draws depends on it.
+
     Raises
     ------
     ConfigError
@@ -266,6 +268,7 @@ def _base(config: LanguageConfig) -> LanguageParts:
             task=task,
             num_labels=config.num_labels,
             seed=config.seed,
+            dtype=config.dtype,
         )
 
     try:
