@@ -1,9 +1,11 @@
-"""The costs of a pair of cuts, behind the head and behind the trunk, for advice in the U shape."""
+"""Costs of each pair of cuts, behind the head and behind the trunk, for advice in the U shape."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flwr_splitmix.clients.ushape_client import Learns
-from flwr_splitmix.segments.advice import CutCosts, Setting, predict
+from flwr_splitmix.segments.advice import CutCosts, Setting, predict, rest
 from flwr_splitmix.segments.costs import StageCosts
 
 EXCHANGES = 2
@@ -19,49 +21,65 @@ def tensors_each_way(learns: Learns) -> int:
     return 2 if learns == "all" else 1
 
 
-def costs_of_pair(
+def costs_of_pairs(
     setting: Setting,
-    layers: tuple[int, int],
-    client: StageCosts,
-    trunk: StageCosts,
+    below: Sequence[StageCosts],
+    whole: StageCosts,
     *,
+    least: int,
     chosen: tuple[int, int],
-    memory_bytes: int,
+    learns: Learns,
     batch: int,
     mixtures: float,
     uplink_bytes: int,
     downlink_bytes: int,
-) -> CutCosts:
-    """Return what a pair of cuts costs a client, and the predicted duration of a step with it.
+) -> list[CutCosts]:
+    """Return what each pair of cuts costs a client, and how long a step with it is predicted to be.
+
+    If only tails learn, head and trunk have no backward pass.
 
     Parameters
     ----------
-    layers, chosen
-        Layers of head and tail, of this pair and of the configured one.
-    client, trunk
-        Costs per sample of head and tail together, and of the trunk.
-    memory_bytes
-        What a client needs in training.
+    below
+        Costs per sample of what is below each cut, all of it trained; the first cut is before the
+        first layer, and the last is behind the last layer.
+    whole
+        Costs per sample of the whole model, trained.
+    least
+        Fewest layers in the head. The trunk has at least one.
+    chosen
+        Configured numbers of layers in head and tail.
     batch, mixtures, uplink_bytes, downlink_bytes
-        As for `predict`.
+        As for `predict`; they are the same for all pairs.
     """
-    head, tail = layers
-    return CutCosts(
-        cut_at=f"head-layers={head} tail-layers={tail}",
-        client_parameters=client.parameters,
-        client_memory_bytes=memory_bytes,
-        client_macs=round(batch * client.training_macs),
-        uplink_bytes=uplink_bytes,
-        downlink_bytes=downlink_bytes,
-        step_s=predict(
-            setting,
-            client,
-            trunk,
-            batch=batch,
-            mixtures=mixtures,
-            uplink_bytes=uplink_bytes,
-            downlink_bytes=downlink_bytes,
-            exchanges=EXCHANGES,
-        ),
-        default=layers == chosen,
-    )
+    layers = len(below) - 1
+    cuts = []
+    for head_layers in range(least, layers):
+        for tail_layers in range(layers - head_layers):
+            head, upto = below[head_layers], below[layers - tail_layers]
+            trunk, tail = rest(upto, head), rest(whole, upto)
+            if learns == "tail":
+                head, trunk = head.forward_only(), trunk.forward_only()
+            client = head + tail
+            cuts.append(
+                CutCosts(
+                    cut_at=f"head-layers={head_layers} tail-layers={tail_layers}",
+                    client_parameters=client.parameters,
+                    client_memory_bytes=client.memory(batch),
+                    client_macs=round(batch * client.training_macs),
+                    uplink_bytes=uplink_bytes,
+                    downlink_bytes=downlink_bytes,
+                    step_s=predict(
+                        setting,
+                        client,
+                        trunk,
+                        batch=batch,
+                        mixtures=mixtures,
+                        uplink_bytes=uplink_bytes,
+                        downlink_bytes=downlink_bytes,
+                        exchanges=EXCHANGES,
+                    ),
+                    default=(head_layers, tail_layers) == chosen,
+                )
+            )
+    return cuts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -121,6 +121,10 @@ class StageCosts:
         """Return the costs of both."""
         mine, others = asdict(self), asdict(other)
         return StageCosts(**{name: mine[name] + others[name] for name in mine})
+
+    def forward_only(self) -> StageCosts:
+        """Return the costs where nothing learns, so that there is no backward pass."""
+        return replace(self, trainable=0, activation_bytes=0.0, training_macs=self.forward_macs)
 
     def memory(self, batch: int) -> int:
         """Return the bytes that training takes: weights, gradients, AdamW's moments, activations.

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from flwr_splitmix.apps.language.advice import advise, open_run_model, traffic_of
+from flwr_splitmix.apps.language.server import build_trunk
 from flwr_splitmix.segments.advice import CutCosts
-from tests.apps.language_app import read
+from flwr_splitmix.server.segments.trunk import TrunkSegment
+from tests.apps.language_app import TINY, client, read
+from tests.apps.ushape_work import UNHURRIED, macs_of_step
 
 SPEEDS = {
     "uplink": 1e8, "downlink": 1e8, "rtt": 1e-3,
@@ -35,3 +41,29 @@ def test_half_as_much_travels_where_only_tails_learn() -> None:
     )
     mask = 16 * 8  # a byte for each token
     assert (every[0] - mask, every[1]) == (2 * (alone[0] - mask), 2 * alone[1])
+
+
+@pytest.mark.parametrize("learns", ["all", "tail"])
+def test_the_work_is_that_of_a_step(learns: str) -> None:
+    """With `learns='tail'`, a backward pass of head and trunk was counted that no run has."""
+    tokens = 60
+    values: dict[str, Any] = {
+        **TINY, "strategy": "USplitSL", "learns": learns, "pad_to": tokens, "max_length": tokens,
+        "small_width": 128,
+    }  # fmt: skip
+    config = read(**values)
+    speeds = {**UNHURRIED, "server_flops": 1.0}
+    advice = advise(config, *open_run_model(config), tokens, 1, speeds)
+    (chosen,) = (cut for cut in advice.cuts if cut.default)
+    trunk = TrunkSegment(build_trunk(config), device="cpu")
+    at_client, at_server = macs_of_step(client(0, 1, **values), trunk)
+    assert chosen.client_macs == pytest.approx(at_client, rel=1e-9)
+    assert chosen.step_s / 2 == pytest.approx(at_server, rel=1e-9)
+
+
+def test_a_layer_that_does_not_learn_takes_memory_for_its_weights_alone() -> None:
+    config = read(model="small", small_layers=3, learns="tail")
+    cuts = {cut.cut_at: cut for cut in advise(config, *open_run_model(config), 16, 1, SPEEDS).cuts}
+    shallow, deep = (cuts[f"head-layers={head} tail-layers=1"] for head in (0, 1))
+    weights = 4 * (deep.client_parameters - shallow.client_parameters)
+    assert deep.client_memory_bytes - shallow.client_memory_bytes == weights > 0

@@ -18,14 +18,17 @@ from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision import ushape
 from flwr_splitmix.apps.vision.check import check
+from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
+from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.segments import split_vision_parts
 from tests.apps.ushape_fit import continued, fit, read, values_of
-from tests.apps.vision_app import APP
+from tests.apps.ushape_work import UNHURRIED, macs_of_step
+from tests.apps.vision_app import APP, context
 
 BATCH_NORM = "xcit_nano_12_p8_224"
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [
@@ -289,7 +292,8 @@ def test_a_check_tells_of_the_parts_and_advises_on_the_cuts() -> None:
     assert default.cut_at == "head-layers=1 tail-layers=1"
     assert default.client_parameters == counts[0] + counts[2]
     # Hidden states of 17 tokens and their gradients' counterpart, 4 images of float32.
-    assert default.uplink_bytes == default.downlink_bytes == 2 * 4 * 17 * 192 * 4
+    assert default.downlink_bytes == 2 * 4 * 17 * 192 * 4
+    assert default.uplink_bytes == default.downlink_bytes + 4 * 17  # and their mask
 
 
 @pytest.mark.parametrize("learns", ["all", "tail"])
@@ -298,9 +302,24 @@ def test_a_checks_bytes_are_a_runs(learns: str, tmp_path: Path) -> None:
     assert report.advice is not None
     (default,) = (cut for cut in report.advice.cuts if cut.default)
     (row,) = fit(tmp_path, strategy="USplitSL", learns=learns, evaluation="none").rows
-    mask = 4 * 17  # a byte for each token
-    assert row["uplink_bytes"] == 2 * (default.uplink_bytes + mask)
+    assert row["uplink_bytes"] == 2 * default.uplink_bytes
     assert row["downlink_bytes"] == 2 * default.downlink_bytes
+
+
+@pytest.mark.parametrize("learns", ["all", "tail"])
+def test_a_checks_work_is_a_steps(learns: str) -> None:
+    """With `learns='tail'`, a backward pass of head and trunk was counted that no run has."""
+    values = values_of(strategy="USplitSL", learns=learns)
+    report = checked({**UNHURRIED, "server_flops": 1.0}, strategy="USplitSL", learns=learns)
+    assert report.advice is not None
+    (default,) = (cut for cut in report.advice.cuts if cut.default)
+    client = client_fn(context(0, 2, values))
+    assert isinstance(client, UShapeClient)
+    trunk = ushape.make_strategy(VisionConfig.read(values), None).trunk
+    at_client, at_server = macs_of_step(client, trunk)
+    # The advice is on fused attention, whose backward pass computes the weights anew.
+    assert default.client_macs == pytest.approx(at_client, rel=0.01)
+    assert default.step_s / 2 == pytest.approx(2 * at_server, rel=0.01)  # of two clients
 
 
 @pytest.mark.parametrize("learns", ["all", "tail"])

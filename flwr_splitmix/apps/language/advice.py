@@ -11,7 +11,7 @@ import torch
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.model import small_model
 from flwr_splitmix.apps.report import Advice
-from flwr_splitmix.apps.ushape_advice import costs_of_pair, tensors_each_way
+from flwr_splitmix.apps.ushape_advice import costs_of_pairs, tensors_each_way
 from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
 from flwr_splitmix.segments.advice import (
     Setting,
@@ -57,7 +57,7 @@ def advise(
     Parameters
     ----------
     model, parts
-        From `open_run_model`.
+        From `open_run_model`; what the run freezes of the embedding is frozen in them.
     tokens
         Number of tokens of the longest texts that cross the cuts.
     clients
@@ -65,31 +65,23 @@ def advise(
     given
         Known values of network and speeds, by the names of `Setting`.
     """
-    costs = layer_costs(model, tokens)
-    below, whole = prefix_sums(costs), prefix_sums(costs)[-1]
-    layers = len(costs) - 2
+    costs = _stage_costs(config, model, parts, tokens)
+    below = prefix_sums(costs)
     flops = 0.0 if {"client_flops", "server_flops"} <= given.keys() else _flops_here()
     setting = setting_here(flops, **given)
     up, down = traffic_of(config, tokens, parts.width)
-    cuts = []
-    for head in range(layers):
-        for tail in range(layers - head):
-            trunk = rest(below[layers + 1 - tail], below[head + 1])
-            client = _without_double(rest(whole, trunk), parts)
-            cuts.append(
-                costs_of_pair(
-                    setting,
-                    (head, tail),
-                    client,
-                    trunk,
-                    chosen=(config.head_layers, config.tail_layers),
-                    memory_bytes=_learning(config, client).memory(config.batch_size),
-                    batch=config.batch_size,
-                    mixtures=clients * messages_of(config),
-                    uplink_bytes=up,
-                    downlink_bytes=down,
-                )
-            )
+    cuts = costs_of_pairs(
+        setting,
+        below[1:-1],
+        rest(below[-1], _counted_twice(costs[0], model, parts)),
+        least=0,
+        chosen=(config.head_layers, config.tail_layers),
+        learns=config.learns,
+        batch=config.batch_size,
+        mixtures=clients * messages_of(config),
+        uplink_bytes=up,
+        downlink_bytes=down,
+    )
     return Advice(
         setting,
         cuts,
@@ -135,30 +127,36 @@ def _text_bytes(config: LanguageConfig, tokens: int, width: int, wire: WireDtype
     return wire_bytes(torch.empty(shape, dtype=dtype, device="meta"), wire)
 
 
-def _without_double(client: StageCosts, parts: LanguageParts) -> StageCosts:
-    """Return a client's costs with the weights that embedding and output layer share counted once.
+def _stage_costs(
+    config: LanguageConfig, model: Any, parts: LanguageParts, tokens: int
+) -> list[StageCosts]:
+    """Return the costs of embedding, layers and output, with what the run trains of each.
 
-    Each of the two stages that have them counts them.
+    If all parts that learn have adapters, nothing counts as trained: the adapters' few parameters
+    are neglected.
     """
-    if not parts.tied:
-        return client
-    shared = parts.vocab_size * parts.width
-    return replace(
-        client,
-        parameters=client.parameters - shared,
-        trainable=max(client.trainable - shared, 0),
-        parameter_bytes=client.parameter_bytes
-        - shared * client.parameter_bytes // client.parameters,
+    if config.learns == "tail":
+        # As in the run, and with it an output layer of the same weights. Layers are left as they
+        # are: each but the first is in the tail of some pair of cuts.
+        assert parts.head is not None
+        parts.head.embedding.requires_grad_(False)
+    costs = layer_costs(model, tokens)
+    learning = {"tail"} if config.learns == "tail" else {"head", "tail"}
+    adapted = learning <= set(config.adapted)
+    return [replace(stage, trainable=0) for stage in costs] if adapted else costs
+
+
+def _counted_twice(embedding: StageCosts, model: Any, parts: LanguageParts) -> StageCosts:
+    """Return the costs of the weights that both embedding and output layer have, if they are one.
+
+    Each of the two stages counts them.
+    """
+    shared = parts.vocab_size * parts.width if parts.tied else 0
+    return StageCosts(
+        parameters=shared,
+        trainable=min(shared, embedding.trainable),
+        parameter_bytes=shared * model.dtype.itemsize,
     )
-
-
-def _learning(config: LanguageConfig, client: StageCosts) -> StageCosts:
-    """Return the client's costs without trainable parameters if head and tail have adapters.
-
-    The few parameters of the adapters are neglected.
-    """
-    adapted = {"head", "tail"} <= set(config.adapted)
-    return replace(client, trainable=0) if adapted else client
 
 
 def _flops_here() -> float:

@@ -8,14 +8,14 @@ import torch
 
 from flwr_splitmix.apps.findings import remark_memory
 from flwr_splitmix.apps.report import Advice, Report
-from flwr_splitmix.apps.ushape_advice import costs_of_pair, tensors_each_way
+from flwr_splitmix.apps.ushape_advice import costs_of_pairs, tensors_each_way
 from flwr_splitmix.apps.ushape_noise import Charges, remark_spending
 from flwr_splitmix.apps.vision.advice import setting_of
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
 from flwr_splitmix.apps.vision.ushape import make_strategy, open_model, parts_of, try_client
-from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
-from flwr_splitmix.segments.advice import Setting, prefix_sums, rest
+from flwr_splitmix.links.frames.wire import wire_bytes
+from flwr_splitmix.segments.advice import Setting, prefix_sums
 from flwr_splitmix.segments.costs import measure_stages
 from flwr_splitmix.server.participants import size_of_draw
 
@@ -83,33 +83,20 @@ def advise(config: VisionConfig, nodes: int, given: Mapping[str, float]) -> Advi
     model = open_model(config, classes, images.shape[0], pretrained=False)
     stages = [stage for _, stage in model.stages]
     below = prefix_sums(measure_stages(stages, torch.zeros(2, *images.shape)))
-    whole = below[-1]
-    setting = setting_of(config, stages, whole, images.shape, given)
-    names, usable = [*model.cuts], model.cuts_in_three()
-    layers, least = len(names) - 1, names.index(usable[0])
-    up, down = (
-        tensors_each_way(config.learns) * _bytes(config, wire)
-        for wire in (config.wire_dtype, config.wire_dtype_down or config.wire_dtype)
+    setting = setting_of(config, stages, below[-1], images.shape, given)
+    up, down = _traffic(config)
+    cuts = costs_of_pairs(
+        setting,
+        [below[at] for at in model.cuts.values()],
+        below[-1],
+        least=[*model.cuts].index(model.cuts_in_three()[0]),
+        chosen=(config.head_layers, config.tail_layers),
+        learns=config.learns,
+        batch=config.batch_size,
+        mixtures=_clients(config, nodes),
+        uplink_bytes=up,
+        downlink_bytes=down,
     )
-    cuts = []
-    for head in range(least, layers):
-        for tail in range(layers - head):
-            trunk = rest(below[model.cuts[names[layers - tail]]], below[model.cuts[names[head]]])
-            client = rest(whole, trunk)
-            cuts.append(
-                costs_of_pair(
-                    setting,
-                    (head, tail),
-                    client,
-                    trunk,
-                    chosen=(config.head_layers, config.tail_layers),
-                    memory_bytes=client.memory(config.batch_size),
-                    batch=config.batch_size,
-                    mixtures=_clients(config, nodes),
-                    uplink_bytes=up,
-                    downlink_bytes=down,
-                )
-            )
     measured = [name for name in Setting.__annotations__ if name not in given]
     return Advice(setting, cuts, measured=measured)
 
@@ -118,8 +105,12 @@ def _clients(config: VisionConfig, nodes: int) -> int:
     return min(size_of_draw(nodes, config.min_nodes or 1, config.fraction_train), nodes)
 
 
-def _bytes(config: VisionConfig, wire: WireDtype) -> int:
-    """Return the bytes of a batch's hidden states in a wire format."""
+def _traffic(config: VisionConfig) -> tuple[int, int]:
+    """Return the bytes (up, down) of a client per step: tensors of a batch, and up their mask."""
     geometry = parts_of(config).head.geometry
-    shape = config.batch_size, geometry.tokens, geometry.width
-    return wire_bytes(torch.empty(shape, device="meta"), wire)
+    batch = torch.empty(config.batch_size, geometry.tokens, geometry.width, device="meta")
+    up, down = (
+        tensors_each_way(config.learns) * wire_bytes(batch, wire)
+        for wire in (config.wire_dtype, config.wire_dtype_down or config.wire_dtype)
+    )
+    return up + config.batch_size * geometry.tokens, down
