@@ -88,8 +88,9 @@ class UShapeClient(GraphlessExchanges):
     Raises
     ------
     ClientError
-        If there is no training example, none with a label to predict, or if `learns` is "tail" and
-        the tail has nothing to train.
+        If there is no training example, none with a label to predict, if `learns` is "tail" and the
+        tail has nothing to train, or if the hiding works by training the head, which does not
+        learn.
     TypeError
         If head or tail takes no mask.
     ValueError
@@ -137,6 +138,12 @@ class UShapeClient(GraphlessExchanges):
             self.head.requires_grad_(False)
             if not any(parameter.requires_grad for parameter in self.tail.parameters()):
                 raise ClientError("learns is 'tail', but the tail has nothing to learn")
+        if self.hiding.teaches_head and not any(p.requires_grad for p in self.head.parameters()):
+            raise ClientError(
+                f"{type(self.hiding).__name__} works only by training the head, and this head "
+                "learns nothing: take learns='all' and a head with parameters that require "
+                "gradients, or another hiding"
+            )
         self.ends = Ends(self.head, self.tail, optimizer, schedule)
         self.segments = self.ends.segments
         self.batches = Batches(data, batch_size)

@@ -139,6 +139,8 @@ class Hiding:
         Whether clients account for an epsilon, so that a round must not be repeated for free.
     texts_only
         Whether the method is about tokens, so that images and the like cannot be hidden by it.
+    teaches_head
+        Whether the method works only by training the head, so that it needs one that learns.
     apart
         Of "head" and "tail", those that must keep a batch's examples apart for the epsilon to hold.
     rests_on
@@ -151,6 +153,7 @@ class Hiding:
     warning: ClassVar[str] = ""
     accounts: ClassVar[bool] = False
     texts_only: ClassVar[bool] = False
+    teaches_head: ClassVar[bool] = False
     apart: ClassVar[tuple[str, ...]] = ("head",)
     rests_on: ClassVar[tuple[str, ...]] = ()
 

@@ -41,6 +41,7 @@ class NoPeek(Hiding):
         "NoPeek hides nothing by itself: heads learn to send what depends less on the inputs, "
         "and nothing bounds what can still be read (docs/language.md)"
     )
+    teaches_head = True
 
     def __init__(self, dcor_weight: float = 1.0) -> None:
         if not (math.isfinite(dcor_weight) and dcor_weight >= 0):

@@ -68,6 +68,14 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({"lora_parts": "head,head"}, ["lora-parts is 'head,head'", "each once"]),
     ({"learns": "head"}, ["learns is 'head'", "'all' or 'tail'"]),
+    (
+        {"learns": "tail", "strategy": "NoPeekSL"},
+        [
+            "learns is 'tail', but strategy is 'NoPeekSL', which",
+            "training heads",
+            "with it is 'all'",
+        ],
+    ),
     ({"dtype": "float16"}, ["dtype is 'float16'", "'float32' or 'bfloat16'"]),
     ({"gradient_checkpointing": 1}, ["gradient-checkpointing is 1", "boolean"]),
     ({"max_length": 600, "model": MINILM, "task": "classification"}, ["max-length is 600", "512"]),

@@ -63,6 +63,14 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
         {"strategy": "CutMixSFL", "learns": "tail"},
         ["learns is 'tail'", "of the U shape", "with CutMixSFL is 'all'"],
     ),
+    (
+        {"strategy": "NoPeekSL", "learns": "tail"},
+        [
+            "learns is 'tail', but strategy is 'NoPeekSL', which",
+            "training heads",
+            "with it is 'all'",
+        ],
+    ),
     # What cannot be cut.
     ({"model": "resnet18"}, ["model is 'resnet18'", "cannot be cut in three", "or a strategy of"]),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
@@ -148,7 +156,7 @@ def test_a_warning_about_images_does_not_speak_of_texts(name: str) -> None:
     assert "text" not in IMAGE_USHAPE[name].hiding.warning
 
 
-@pytest.mark.parametrize("name", IMAGE_USHAPE)
+@pytest.mark.parametrize("name", [n for n in IMAGE_USHAPE if n != "NoPeekSL"])
 def test_tails_alone_are_trained(name: str, tmp_path: Path) -> None:
     values: dict[str, Any] = {"strategy": name, "learns": "tail", "num_server_rounds": 2}
     everything(**values)

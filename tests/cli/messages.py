@@ -187,6 +187,10 @@ MISTAKES = (
     Mistake("texts that are too long", "language", keys("max-length=82"), ok=True),
     Mistake("the same, refused", "language", keys("max-length=82 long-texts='refuse'")),
     Mistake("a cut that leaves no trunk", "language", keys("head-layers=2 tail-layers=2")),
+    Mistake(
+        "a method that trains heads, where only tails learn", "language",
+        keys("strategy='NoPeekSL' learns='tail'"),
+    ),
     Mistake("a ClientApp of plain Flower", "own", [], plain_client_app),
     Mistake("dependencies of a converted app", "own", [], app_with_dependencies, ok=True),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from flwr_splitmix.testing.laws import TextToy, check_ushape_equals_whole, check
 from flwr_splitmix.testing.recording import recorded_bytes
 from flwr_splitmix.testing.toy_texts import ToyTrunk, text_toy
 
-NAMES = sorted(USHAPE_STRATEGIES)
+NAMES = sorted(name for name, kind in USHAPE_STRATEGIES.items() if not kind.hiding.teaches_head)
 
 
 class TailAlone(UShapeClient):

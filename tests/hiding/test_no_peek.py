@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients import Order, UShapeClient
+from flwr_splitmix.clients import ClientError, Order, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import NoPeek, no_peek
 from flwr_splitmix.hiding.no_peek import distance_correlation
@@ -179,6 +179,17 @@ def test_a_head_without_words_is_refused() -> None:
     ids = torch.ones(2, 3, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"NoPeek needs a head with an nn\.Embedding"):
         own.obfuscate(MaskedBatch(ids, ids, ids))
+
+
+def test_a_head_that_learns_nothing_is_refused() -> None:
+    """The penalty had no effect, and nothing said so."""
+    toy = TextToy(hiding=NoPeek, clients=1)
+    said = "NoPeek works only by training the head, and this head learns nothing: take learns='all'"
+    with pytest.raises(ClientError, match=said):
+        toy.clients_for(learns="tail")
+    head = toy.head().requires_grad_(False)
+    with pytest.raises(ClientError, match=said):
+        UShapeClient(head, toy.tail(), toy.texts(0, 4), hiding=NoPeek(), device="cpu")
 
 
 class Bag(nn.Module):

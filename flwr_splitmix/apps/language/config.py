@@ -14,6 +14,7 @@ from flwr_splitmix.apps.run_config import (
     Positive,
     Rate,
 )
+from flwr_splitmix.apps.ushape_learning import check_learns
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns
@@ -204,6 +205,11 @@ class LanguageConfig(AppConfig):
                 f"calibration-rank is {self.calibration_rank}, but strategy is 'SnDSL', whose "
                 "denoiser needs a multiple of 4, or 0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _heads_learn_what_they_must(self) -> LanguageConfig:
+        check_learns(self.strategy, self.learns)
         return self
 
     @model_validator(mode="after")

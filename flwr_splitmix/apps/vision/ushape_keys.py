@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flwr_splitmix.apps.ushape_learning import check_learns
 from flwr_splitmix.clients.requests import LARGEST_SIGMA
 from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.links.frames.wire import level_bits
@@ -48,6 +49,7 @@ def check_ushape(config: VisionConfig) -> None:
             f"wire-dtype is {config.wire_dtype!r}, but clients of {config.strategy} send "
             "gradients, too; allowed with it are 'int8' and wider formats"
         )
+    check_learns(config.strategy, config.learns)
     if issubclass(IMAGE_USHAPE[config.strategy].hiding, DPForward):
         _check_forward(config)
 
