@@ -17,6 +17,7 @@ from flwr_splitmix.clients.ushape_evaluation import UShapeEvaluation
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.hiding.hiding import EPSILON
+from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.words import counted
 
 
@@ -62,7 +63,8 @@ class GraphlessExchanges(Client):
             depends on the data would itself be a release; nor on an accelerator, which would have
             to be waited for.
         """
-        sent = checked_sent(self.obfuscate(batch))
+        with enough_values("head"):
+            sent = checked_sent(self.obfuscate(batch))
         if self.device.type == "cpu" and not self.hiding.accounts:
             messages = [message.detach() for message in sent.messages]
             check_finite("head", self.segments["head"], batch.inputs, *messages)
@@ -166,7 +168,8 @@ class GraphlessExchanges(Client):
         with torch.no_grad():
             here = [output.to(self.device) for output in outputs]
             hidden = checked_hidden(self.recover(here, sent), self.hiding.side.width)
-            logits = checked_logits(self.hiding.logits(hidden, sent), len(sent.batch.inputs))
+            with enough_values("tail"):
+                logits = checked_logits(self.hiding.logits(hidden, sent), len(sent.batch.inputs))
             following = self._evaluation.add(logits, sent.batch)
             self._evaluation.awaiting = None
             return {} if following is None else self._send_test(following)

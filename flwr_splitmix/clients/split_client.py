@@ -236,7 +236,7 @@ class SplitClient(PartedExchanges):
     def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:
         """Run the lower segment in training mode and keep its graph."""
         self.segment.train()
-        with explained(self.segment, inputs), enough_values("lower"):
+        with explained(self.segment, inputs), enough_values("lower segment"):
             smashed: Tensor = self.segment(inputs.to(self.device))
         if not smashed.requires_grad and any(p.requires_grad for p in self.segment.parameters()):
             raise ClientError(
@@ -307,7 +307,11 @@ class SplitClient(PartedExchanges):
             self._admit_evaluation()
         inputs, labels = part_of(data, start, stop, shuffled=shuffled)
         self.segment.eval()
-        with torch.no_grad(), explained(self.segment, inputs, "test inputs"):
+        with (
+            torch.no_grad(),
+            explained(self.segment, inputs, "test inputs"),
+            enough_values("lower segment"),
+        ):
             # One memory layout, so that the upper segment gets the same from every link.
             smashed = self.segment(inputs.to(self.device)).contiguous()
         check_finite("lower segment", self.segment, inputs, smashed)

@@ -36,6 +36,7 @@ from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, scored
+from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
 from flwr_splitmix.segments.modules import check_takes_mask, with_statistics
 from flwr_splitmix.values import check_choice, check_kind, check_truth
 
@@ -217,7 +218,8 @@ class UShapeClient(GraphlessExchanges):
                 own=dict(self.segments.named_parameters()),
             )
             self.ends.load(arrays)
-        first = self._first_batch(1)
+        # BatchNorm without running statistics needs two.
+        first = self._first_batch(2 if needs_whole_batch(self.head) else 1)
         if self.hiding.texts_only and not holds_ids(first.inputs):
             raise ClientError(
                 f"{type(self.hiding).__name__} hides texts, by their tokens, and this client's "
@@ -404,7 +406,8 @@ class UShapeClient(GraphlessExchanges):
         leaves = [output.to(self.device).detach().requires_grad_() for output in outputs]
         recovered = checked_hidden(self.recover(leaves, sent), self.hiding.side.width)
         hidden = recovered.detach().requires_grad_()
-        loss = checked_loss(self.loss(hidden, sent))
+        with enough_values("tail"):
+            loss = checked_loss(self.loss(hidden, sent))
         loss.backward()  # type: ignore[no-untyped-call]
         gradient = checked_gradient(hidden.grad)
         gradients: Sequence[Tensor] = []

@@ -42,13 +42,13 @@ class FewValuesError(ValueError):
 
 
 @contextmanager
-def enough_values(segment: str) -> Iterator[None]:
-    """Name the remedy if batch normalisation gets one value of each channel in training.
+def enough_values(part: str) -> Iterator[None]:
+    """Name the remedy if batch normalisation gets one value of each channel to measure.
 
     Parameters
     ----------
-    segment
-        Which one is run: "lower" or "upper".
+    part
+        What is run, as the message calls it: "lower segment", "head".
 
     Raises
     ------
@@ -61,7 +61,7 @@ def enough_values(segment: str) -> Iterator[None]:
         if "more than 1 value per channel" not in str(error):
             raise
         raise FewValuesError(
-            f"batch normalisation in the {segment} segment needs more than one value of each "
+            f"batch normalisation in the {part} needs more than one value of each "
             "channel, and gets one from a batch of one example: take batches of two or more, or "
             "layers that work on single examples (GroupNorm)"
         ) from error

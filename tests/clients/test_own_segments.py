@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from flwr_splitmix.clients import ClientError, Order, PrivacyBudget, SplitClient, UShapeClient
 from flwr_splitmix.clients.ends import Ends
@@ -333,6 +333,14 @@ def test_a_batch_of_one_example_before_batch_norm_is_refused_without_a_traceback
         strategy.fit([client], 1)
     assert "client 0 failed in step: batch normalisation in the lower segment" in caplog.text
     assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_last_test_batch_of_one_example_before_batch_norm_is_named() -> None:
+    segment = Lower(nn.BatchNorm1d(5, track_running_stats=False))
+    client = SplitClient(segment, DATA, device="cpu", test_data=Subset(DATA, [0]))
+    client.attach(ORDER, None)
+    with pytest.raises(ValueError, match="normalisation in the lower segment needs more than one"):
+        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 1})
 
 
 def test_a_grid_of_the_lower_segment_is_that_of_the_boxes() -> None:

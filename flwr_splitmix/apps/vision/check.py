@@ -147,7 +147,7 @@ def _try_one_image(segments: SplitModel) -> None:
     """Raise ConfigError if batch normalisation cannot be trained on one image at a time."""
     image = torch.zeros(1, *segments.lower.input_shape)
     try:
-        with torch.no_grad(), enough_values("upper"):
+        with torch.no_grad(), enough_values("upper segment"):
             copy.deepcopy(segments.upper).train()(segments.lower.eval()(image))
     except ValueError as error:
         raise ConfigError(f"run-config: batch-size is 1, but {error}") from None

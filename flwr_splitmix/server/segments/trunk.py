@@ -14,6 +14,7 @@ from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import Messages
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
@@ -182,6 +183,7 @@ class TrunkSegment(TrainedSegment):
         with (
             autocast(self.device, self.dtype),
             fitting("trunk", "hidden states", inputs, remedy),
+            enough_values("trunk"),
         ):
             outputs = self.module(inputs, mask)
         if not isinstance(outputs, Tensor) or outputs.shape != inputs.shape:

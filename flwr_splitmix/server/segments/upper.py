@@ -197,7 +197,7 @@ class ServerSegment(TrainedSegment):
     def _backward(self, smashed: Tensor, targets: Tensor, groups: float) -> tuple[Tensor, Tensor]:
         """Return (sum of the groups' batch-mean losses, its gradient at the smashed data)."""
         inputs = smashed.detach().requires_grad_()
-        with enough_values("upper"):
+        with enough_values("upper segment"):
             # A copy, because the module may overwrite its input, as an activation in place does.
             logits = self._logits(inputs.clone())
         # CutMixSL eq. 3, summed over groups of equal size.
