@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -17,6 +17,9 @@ from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.ticket import RECORD, Ticket, to_numpy
 
 ClientFn = Callable[[Context], Client]
+
+Handler = Callable[[Message, Context], Message]
+"""What answers a message."""
 
 
 class SplitClientApp(ClientApp):
@@ -63,10 +66,37 @@ class SplitClientApp(ClientApp):
                     "server-side DP strategy as the aggregator"
                 )
         self.client_fn = client_fn
-        self.train(mods=mods)(self._take_part)
-        self.train("finish", mods=mods)(self._finish)
-        self.evaluate(mods=mods)(self._take_part)
-        self.query()(_describe_node)
+        super().train(mods=mods)(self._take_part)
+        super().train("finish", mods=mods)(self._finish)
+        super().evaluate(mods=mods)(self._take_part)
+        super().query()(_describe_node)
+
+    def train(
+        self, action: str = "default", *, mods: list[Any] | None = None
+    ) -> Callable[[Handler], Handler]:
+        """Register a train function of your own, for an action that this app does not have.
+
+        Raises
+        ------
+        ValueError
+            If it has.
+        """
+        _check_free("train", action, ("default", "finish"))
+        return super().train(action, mods=mods)
+
+    def evaluate(
+        self, action: str = "default", *, mods: list[Any] | None = None
+    ) -> Callable[[Handler], Handler]:
+        """Register an evaluate function of your own, as `train`."""
+        _check_free("evaluate", action, ("default",))
+        return super().evaluate(action, mods=mods)
+
+    def query(
+        self, action: str = "default", *, mods: list[Any] | None = None
+    ) -> Callable[[Handler], Handler]:
+        """Register a query function of your own, as `train`."""
+        _check_free("query", action, ("default",))
+        return super().query(action, mods=mods)
 
     def _take_part(self, message: Message, context: Context) -> Message:
         ticket = Ticket.from_message(message)
@@ -145,6 +175,15 @@ _REAL = (
     "this node is a real one, and link 'ray' is for simulations: allowed are 'stream' and 'auto'"
 )
 """Its guards are those of the stream, so nothing may pass beside it."""
+
+
+def _check_free(kind: str, action: str, own: Collection[str]) -> None:
+    if action in own:
+        typed = "" if action == "default" else f"{action!r}"
+        raise ValueError(
+            f"SplitClientApp answers these {kind} messages itself: remove @app.{kind}({typed}) "
+            f"with its function, or give it an action of its own, such as @app.{kind}('mine')"
+        )
 
 
 def _answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:

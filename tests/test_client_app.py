@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -66,6 +67,33 @@ def test_flower_can_measure_a_ticket() -> None:
 def test_mods_that_need_the_arrays_of_a_round_in_one_message_are_refused(mod: Any) -> None:
     with pytest.raises(ValueError, match=r"mod.*, which changes arrays of one train message and"):
         SplitClientApp(no_client, mods=[message_size_mod, mod])
+
+
+@pytest.mark.parametrize(
+    ("kind", "action", "typed"),
+    [
+        ("train", (), "train()"),
+        ("train", ("finish",), "train('finish')"),
+        ("evaluate", (), "evaluate()"),
+        ("query", (), "query()"),
+    ],
+)
+def test_a_function_left_over_from_a_client_app_is_named(
+    kind: str, action: tuple[str, ...], typed: str
+) -> None:
+    """Flower said that a function of this name was registered already, by whom it did not."""
+    app = SplitClientApp(no_client)
+    said = rf"itself: remove @app\.{re.escape(typed)} with .*, such as @app\.{kind}\('mine'\)"
+    with pytest.raises(ValueError, match=said):
+        getattr(app, kind)(*action)
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
+def test_an_action_of_ones_own_is_answered(kind: str) -> None:
+    app = SplitClientApp(no_client)
+    getattr(app, kind)("mine")(lambda message, _: Message(message.content, reply_to=message))
+    asked = message(f"{kind}.mine")
+    assert app(asked, context()).content == asked.content
 
 
 def test_a_resumed_run_keeps_its_configuration_and_lacks_nothing_of_the_apps() -> None:

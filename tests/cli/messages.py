@@ -82,6 +82,18 @@ def tokenizer_without_padding(folder: Path) -> None:
 
 
 def plain_client_app(folder: Path) -> None:
+    client_app(folder, "from flwr.clientapp import ClientApp\napp = ClientApp()\n")
+
+
+def leftover_function(folder: Path) -> None:
+    client_app(
+        folder,
+        "from flwr_splitmix import SplitClientApp\napp = SplitClientApp(lambda context: None)\n"
+        "@app.train()\ndef train(message, context):\n    return message\n",
+    )
+
+
+def client_app(folder: Path, text: str) -> None:
     own = folder / "own"
     own.mkdir()
     described = (APPS.parent / "examples/other_project/pyproject.toml").read_text(encoding="utf-8")
@@ -89,9 +101,7 @@ def plain_client_app(folder: Path) -> None:
     (own / "server_app.py").write_text(
         "from flwr.serverapp import ServerApp\napp = ServerApp()\n", encoding="utf-8"
     )
-    (own / "client_app.py").write_text(
-        "from flwr.clientapp import ClientApp\napp = ClientApp()\n", encoding="utf-8"
-    )
+    (own / "client_app.py").write_text(text, encoding="utf-8")
 
 
 def app_with_dependencies(folder: Path) -> None:
@@ -192,6 +202,7 @@ MISTAKES = (
         keys("strategy='NoPeekSL' learns='tail'"),
     ),
     Mistake("a ClientApp of plain Flower", "own", [], plain_client_app),
+    Mistake("a function that was the ClientApp's", "own", [], leftover_function),
     Mistake("dependencies of a converted app", "own", [], app_with_dependencies, ok=True),
 )  # fmt: skip
 
