@@ -196,7 +196,7 @@ def test_the_default_is_the_papers_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "sentence"),
+    ("asked", "options", "sentence"),
     [
         ("vit_tinny_patch16_224", {}, "did you mean vit_tiny_patch16_224"),
         (
@@ -223,9 +223,10 @@ def test_the_default_is_the_papers_model() -> None:
         ("vit_tiny_patch16_224", {"dynamic_img_size": True}, "drops or resizes patches itself"),
     ],
 )
-def test_errors_say_what_is_possible(name: str, options: dict[str, Any], sentence: str) -> None:
+def test_errors_say_what_is_possible(asked: str, options: dict[str, Any], sentence: str) -> None:
+    """A parameter `name` would be a model that an older timm must have, or the test is skipped."""
     with pytest.raises(ValueError, match=sentence):
-        split(name, **options)
+        split(asked, **options)
 
 
 def test_images_of_another_shape_are_refused_with_both_shapes() -> None:
