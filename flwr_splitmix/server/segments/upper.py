@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -22,12 +23,16 @@ from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
+from flwr_splitmix.storage import under
 from flwr_splitmix.values import check_choice, check_truth, whole_number
 from flwr_splitmix.words import counted, with_article
 
 log = logging.getLogger("flwr.splitmix")
 
 ServerUpdate = Literal["sequential", "sum", "mean"]
+
+_LOSS = "upper-loss"
+"""Prefix of a loss's state in checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class ServerSegment(TrainedSegment):
     loss
         Loss to train with instead, such as `nn.CrossEntropyLoss(weight, reduction="none")`: logits
         (b, L) and targets (b, L), which add up to 1 unless they are multi-label, to losses (b,). A
-        module is moved to the device; it is not trained. Scores are not affected.
+        module is moved to the device; it is not trained, but its state is in checkpoints. Scores
+        are not affected.
     server_update
         "sequential": one optimizer step per group, in random order. "sum" and "mean": one joint
         step on the sum or the mean of the groups' losses, all groups as one batch. In every mode
@@ -282,6 +288,20 @@ class ServerSegment(TrainedSegment):
                 parameter.grad = torch.where(fine, gradient, 0.0)
         elif not bool(fine):
             self.leave_step()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the state of module, optimizer and loss as tensors and plain values."""
+        tensors, meta = super().state()
+        return tensors | {f"{_LOSS}.{name}": t for name, t in self._loss_state().items()}, meta
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state`; a loss keeps its own state if none was saved."""
+        super().restore(tensors, meta)
+        if isinstance(self.loss, nn.Module) and (kept := under(_LOSS, tensors)):
+            self.loss.load_state_dict(kept)
+
+    def _loss_state(self) -> dict[str, Tensor]:
+        return self.loss.state_dict() if isinstance(self.loss, nn.Module) else {}
 
     @torch.no_grad()  # what a module caches may need a graph in training
     def score(self, smashed: Tensor, labels: Tensor) -> Tally:
