@@ -27,6 +27,9 @@ log = logging.getLogger("flwr.splitmix")
 UNUSUAL = 10.0
 """Updates with a norm above this many times the round's median are named in the log."""
 
+METRICS = "metrics"
+"""Name of a client's own record of metrics in its reply."""
+
 Arrays = Mapping[str, np.ndarray]
 
 _Kind = tuple[str, int | None]
@@ -185,9 +188,15 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
 
 
 def _metrics(reply: Message) -> dict[str, Any]:
-    """Return a reply's metrics if it has exactly one record of them, else {}."""
-    records = list(reply.content.metric_records.values())
-    return dict(records[0]) if len(records) == 1 else {}
+    """Return the metrics of all of a reply's records; a mod may add one of its own.
+
+    Of two metrics of one name, that of the client's record counts.
+    """
+    records = reply.content.metric_records
+    merged: dict[str, Any] = {}
+    for key in sorted(records, key=lambda key: key == METRICS):
+        merged |= records[key]
+    return merged
 
 
 def _numbers(reply: Message) -> dict[str, float]:
@@ -283,7 +292,7 @@ def _rebuild(reply: Message, arrays: Arrays, metrics: Mapping[str, Any]) -> None
         {
             **others,
             "arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()}),
-            "metrics": MetricRecord(dict(metrics)),
+            METRICS: MetricRecord(dict(metrics)),
         }
     )
 

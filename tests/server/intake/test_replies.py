@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from flwr_splitmix.links.link import Clients
 from flwr_splitmix.server.aggregation.choice import fedavg
@@ -90,6 +90,18 @@ def test_names_and_order_are_the_servers() -> None:
         assert list(reply.content.metric_records) == ["metrics"]
     arrays, _ = fedavg().aggregate_train(1, clients.replies)
     assert arrays is not None
+
+
+def test_a_record_that_a_mod_adds_costs_nobody() -> None:
+    """Before: every client failed, for metrics that it had."""
+    replies = [reply_of(LIKE, {**TEN, "x": 1}) for _ in range(2)]
+    for reply in replies:
+        reply.content["extra"] = MetricRecord({"seconds": 2.0, "num-examples": 5})
+    clients = checked(*replies)
+    assert clients.failures == {}
+    for reply in clients.replies:
+        (metrics,) = reply.content.metric_records.values()
+        assert dict(metrics) == {**TEN, "x": 1, "seconds": 2.0}
 
 
 def test_who_had_nothing_to_predict_stays_in_the_average() -> None:
