@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -118,13 +119,19 @@ def mixes_examples(
             continue
         if answer is not None:
             return answer
+    warn_of_incomplete_trial(type(segment).__name__, why)
+    return None
+
+
+@cache  # all clients of a process have the same layers
+def warn_of_incomplete_trial(kind: str, why: str) -> None:
+    """Log, once per process, kind of segment and reason, that a trial shows too little."""
     log.warning(
         "the trial of whether %s mixes the examples of a batch is incomplete, and may miss that it "
         "does: %s",
-        type(segment).__name__,
+        kind,
         why,
     )
-    return None
 
 
 def mixing_layers(
