@@ -223,6 +223,12 @@ def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.
             f"optimizer makes {with_article(type(made).__name__)}; needed is a "
             "torch.optim.Optimizer"
         )
+    if not takes(made.step):
+        raise TypeError(
+            f"optimizer makes {with_article(type(made).__name__)}, whose step() needs arguments, "
+            "such as a function that runs the model again; split learning has one backward pass "
+            "for each step: take SGD, AdamW or the like"
+        )
     own = {id(parameter) for parameter in parameters}
     if not any(id(p) in own for group in made.param_groups for p in group["params"]):
         raise ValueError(

@@ -90,6 +90,14 @@ def test_frozen_weights_have_no_optimizer() -> None:
     optimizer.step(0.0, 1)
 
 
+class Sharpness(torch.optim.SGD):
+    """An optimizer that must run the model again, as SAM does."""
+
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        """Take a step."""
+        return super().step(closure)
+
+
 @pytest.mark.parametrize(
     ("factory", "schedule", "said"),
     [
@@ -102,6 +110,7 @@ def test_frozen_weights_have_no_optimizer() -> None:
         (adamw(), 0, "schedule is int; needed is a function"),
         ("adam", constant, "optimizer is 'adam'; needed is a function that makes one"),
         (torch.optim.LBFGS, constant, "LBFGS, which runs the model several times in a step"),
+        (Sharpness, constant, r"makes a Sharpness, whose step\(\) needs arguments, .*: take SGD"),
         (lambda parameters: None, constant, "optimizer makes a NoneType; needed is a torch.optim"),
         (adamw(), torch.optim.lr_scheduler.StepLR, "schedule is StepLR; needed is a function"),
         (adamw(), WarmupCosine, r"schedule is WarmupCosine; .* such as WarmupCosine\(\)"),
