@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -20,6 +20,11 @@ Example = tuple[Tensor, Tensor]
 
 TEST_BATCH = 250
 """Test examples that go through a model at once."""
+
+_NEEDED_LABELS = (
+    "needed are classes, int64 (batch,), or for several labels rows of 0 and 1, int64 "
+    "(batch, labels)"
+)
 
 _ONE_NUMBER = "arrays can be converted to"
 """Part of NumPy's messages on an array where one number is needed, as an index or a size."""
@@ -123,33 +128,42 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     else:
         with seeded_as_torch():
             rows = [_pair(data[int(i)]) for i in indices]
-        try:
-            pair = default_collate(rows)
-        except RuntimeError as error:
-            sizes = sorted({tuple(row[0].shape) for row in rows if isinstance(row[0], Tensor)})
-            if len(sizes) < 2:
-                raise
-            raise TypeError(  # no ExamplesError: a server need not know the shapes
-                f"inputs have different shapes, such as {sizes[0]} and {sizes[-1]}: bring them to "
-                "one in the data set, images such as with torchvision's Resize((32, 32)), series "
-                "by padding"
-            ) from error
-        except TypeError as error:
-            image, label = (_kind(part) for part in rows[0])
-            raise ExamplesError(
-                f"examples are ({image}, {label}) pairs; needed are a tensor and a class: convert "
-                "images in the data set, such as with torchvision's ToTensor"
-            ) from error
+        pair = _input_batch([row[0] for row in rows]), _label_batch([row[1] for row in rows])
     inputs, labels = pair
     if not isinstance(inputs, Tensor):
         raise ExamplesError(f"inputs are {_kind(inputs)}; needed is one tensor for each example")
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         kind = labels.dtype if isinstance(labels, Tensor) else _kind(labels)
-        raise ExamplesError(
-            f"labels are {kind}; needed are classes, int64 (batch,), or for several labels rows "
-            "of 0 and 1, int64 (batch, labels)"
-        )
+        raise ExamplesError(f"labels are {kind}; {_NEEDED_LABELS}")
     return inputs, labels.long()
+
+
+def _input_batch(inputs: Sequence[Any]) -> Any:
+    try:
+        return default_collate(inputs)
+    except RuntimeError as error:
+        sizes = sorted({tuple(each.shape) for each in inputs if isinstance(each, Tensor)})
+        if len(sizes) < 2:
+            raise
+        raise TypeError(  # no ExamplesError: a server need not know the shapes
+            f"inputs have different shapes, such as {sizes[0]} and {sizes[-1]}: bring them to "
+            "one in the data set, images such as with torchvision's Resize((32, 32)), series "
+            "by padding"
+        ) from error
+    except TypeError as error:
+        raise ExamplesError(
+            f"inputs are {_kinds(inputs)}; needed is a tensor: convert images in the data set, "
+            "such as with torchvision's ToTensor"
+        ) from error
+
+
+def _label_batch(labels: Sequence[Any]) -> Any:
+    try:
+        return default_collate(labels)
+    except (TypeError, RuntimeError) as error:
+        if all(isinstance(label, Tensor) for label in labels):
+            raise
+        raise ExamplesError(f"labels are {_kinds(labels)}; {_NEEDED_LABELS}") from error
 
 
 def check_map_style(name: str, data: Any) -> None:
@@ -222,6 +236,10 @@ def _pair(row: Any, of: str = "") -> Any:
     raise TypeError(
         f"a data set must give {of}(input, label) pairs, this one gives {type(row).__name__}{many}"
     )
+
+
+def _kinds(values: Sequence[Any]) -> str:
+    return " and ".join(sorted({type(value).__name__ for value in values}))
 
 
 def _kind(values: Any) -> str:

@@ -176,6 +176,8 @@ ROWS = {
     "one-hot": (TensorDataset(X, torch.eye(4)), "labels are torch.float32; needed are classes"),
     "complex": (TensorDataset(X, X.to(torch.complex64)), "labels are torch.complex64; needed"),
     "text": ([(X[0], "cat")] * 4, r"labels are (tuple|list) of str; needed are classes, int64"),
+    "no label": ([(X[0], 1), (X[0], None)], "labels are NoneType and int; needed are classes"),
+    "a wide label": ([(X[0], np.uint64(1))] * 4, "labels are (uint64|torch.uint64); needed"),
     "inputs of text": ([("a cat", 1)] * 4, r"inputs are (tuple|list) of str; needed is one tensor"),
     "inputs by name": ([({"pixels": X[0]}, 1)] * 4, "inputs are dict; needed is one tensor"),
     "one tensor": (TensorDataset(X), r"tensors for \(input, label\) pairs, .* gives tuple of 1"),
@@ -287,7 +289,7 @@ def test_examples_that_are_no_tensors_are_named_with_the_remedy() -> None:
         def __getitem__(self, index: int) -> Any:
             return object(), 1
 
-    with pytest.raises(TypeError, match=r"examples are \(object, int\) pairs; .* ToTensor"):
+    with pytest.raises(TypeError, match=r"inputs are object; needed is a tensor: .* ToTensor"):
         fetch(Images(), np.arange(2))
 
 
