@@ -138,7 +138,7 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     return inputs, labels.long()
 
 
-def _input_batch(inputs: Sequence[Any]) -> Any:
+def _input_batch(inputs: list[Any]) -> Any:
     try:
         return default_collate(inputs)
     except RuntimeError as error:
@@ -157,7 +157,7 @@ def _input_batch(inputs: Sequence[Any]) -> Any:
         ) from error
 
 
-def _label_batch(labels: Sequence[Any]) -> Any:
+def _label_batch(labels: list[Any]) -> Any:
     try:
         return default_collate(labels)
     except (TypeError, RuntimeError) as error:

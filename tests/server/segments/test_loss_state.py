@@ -19,6 +19,8 @@ TOY = Toy()
 class RareClassesCount(nn.Module):
     """Cross-entropy, weighted by the classes' shares in the batches so far."""
 
+    seen: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("seen", torch.ones(3, dtype=torch.float64))
