@@ -269,8 +269,9 @@ def _print(plan: ReleasePlan, results: dict[str, str], clients: int | None, k_ti
 
 def _groups(k: int, clients: int | None) -> str:
     if clients is None:
-        return f"all of {k} clients; if {k} does not divide theirs, say --clients"
+        return f"all of {k} clients; if {k} does not divide their number, give --clients"
     from flwr_splitmix.privacy.run_plan import left_over
 
     rest = left_over(clients, k)
-    return f"of {k} of {clients} clients" + (f", and one of the {rest} left over" if rest else "")
+    alone = f", and one of the {rest} that are left over" if rest else ""
+    return f"of {k} of {clients} clients{alone}"

@@ -144,7 +144,7 @@ def _asked_passes(given: Mapping[str, Any]) -> int:
             )
         return int(given["passes"])
     if None in (rounds, steps, records, size):
-        raise ValueError("say --passes, or --rounds, --steps, --records and --batch-size")
+        raise ValueError("give --passes, or --rounds, --steps, --records and --batch-size")
     for name in names:
         if given[name] < 1:
             raise ValueError(f"{name} is {given[name]}; it must be at least 1")
@@ -161,7 +161,7 @@ def _kept(given: Mapping[str, Any], family: Family, k: int) -> Any:
         if given["kept"] < 1 and left_over(n, k):
             raise ValueError(
                 f"kept is {given['kept']}, but groups of {k} of {n} clients leave some over, which "
-                "keep more of their data: leave --kept out, or say --kept 1"
+                "keep more of their data: leave --kept out, or give --kept 1"
             )
         return given["kept"]
     alpha = None if given["alpha"] == math.inf else given["alpha"]

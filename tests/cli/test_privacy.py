@@ -168,7 +168,7 @@ def test_clients_left_over_and_k_times_cost_what_a_ledger_charges(
     run = "--sigma-s 200 --sigma-y 40 --clip-norm 1 --passes 200 --patches 64 --alpha inf"
     result = splitmix("privacy", "epsilon", *run.split(), *options.split())
     assert least - 0.005 <= value(result, "epsilon") <= most + 0.005
-    assert ("say --clients" in result.stdout) == ("--clients" not in options)
+    assert ("give --clients" in result.stdout) == ("--clients" not in options)
 
 
 WRONG = [
@@ -217,7 +217,7 @@ def test_what_is_wrong_is_one_clear_error(splitmix: Splitmix, options: str, said
     [
         ("sigma --epsilon 0 --clip-norm 1 --passes 1", "epsilon is 0.0"),
         ("sigma --epsilon 8 --clip none --clip-norm 1 --passes 1", "no sigma gives epsilon 8.0"),
-        ("sigma --epsilon 8 --clip-norm 1", "say --passes, or --rounds"),
+        ("sigma --epsilon 8 --clip-norm 1", "give --passes, or --rounds"),
         (
             "sigma --epsilon 8 --clip-norm 1 --rounds 1 --steps 1 --records 5 --batch-size 6",
             "batch_size is 6 for 5 records",

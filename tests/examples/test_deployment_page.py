@@ -127,6 +127,6 @@ def test_seconds_megabytes_and_days_are_the_codes_own() -> None:
         f"`step-timeout` ({in_app()['step-timeout']:g} s)",
         f"up to {CONTEXT_BYTES // 10**6} MB,",
         f"taken part in for {FORGET_DAYS:g} days",
-        f"go after {FORGET_UNNAMED_DAYS:g} days",
+        f"delete its states after {FORGET_UNNAMED_DAYS:g} days",
     ):
         assert said in page, said

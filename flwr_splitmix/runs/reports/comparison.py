@@ -109,8 +109,8 @@ def compare(runs: Sequence[Run], *, mix_kinds: bool = False) -> Comparison:
         named = " and ".join(f"{run} has {kind!r}" for kind, run in kinds.items())
         raise RunError(
             f"accuracies of several kinds cannot be compared: {named}; compare those of one kind "
-            "(evaluation='benchmark' has one for all methods), or say --mix-kinds to see them side "
-            "by side"
+            "(evaluation='benchmark' has one for all methods), or give --mix-kinds to see them "
+            "side by side"
         )
     kind = MIXED_KINDS if len(kinds) > 1 else next(iter(kinds), "")
     return Comparison(groups, tuple(keys), kind, tuple(_notes(groups, kinds)))
