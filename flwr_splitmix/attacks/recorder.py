@@ -128,8 +128,7 @@ class Recorder(Observer):
         return {client: list(kept) for client, kept in sorted(self._kept.items())}
 
     def on_start(self, event: RunStarted) -> None:
-        """Warn that the run is recorded, and drop steps that will be repeated."""
-        self.trace.rewind(event.first_round)
+        """Warn that the run is recorded."""
         if self.directory is not None:
             how = FORGET % event.run_id if event.run_id else ""
             log.warning("\x1b[31m" + WARNING + "\x1b[0m", self.directory, how)
@@ -138,7 +137,9 @@ class Recorder(Observer):
         """Keep the averaged lower segment, and learn where each client is in its data.
 
         A client that failed may have missed a batch, or be back at the end of an earlier round.
+        Steps of a round that is repeated are dropped.
         """
+        self.trace.rewind(event.server_round)
         for client, described in event.descriptions.items():
             drawn = described.get("drawn")
             if type(drawn) is int and drawn >= 0:

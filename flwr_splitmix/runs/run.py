@@ -264,6 +264,13 @@ class Run:
         """The user's name for the run: the key `label` of its configuration; "" if none."""
         return printable(str(self.config.get("label") or ""))
 
+    def extended(self, rounds: int) -> Row:
+        """Return `config` with its number of rounds raised to `rounds`, if it is lower."""
+        asked = self.config.get("num-server-rounds")
+        if isinstance(asked, int) and asked < rounds:
+            return {**self.config, "num-server-rounds": rounds}
+        return self.config
+
     def extend(self, rounds: int) -> None:
         """Raise the number of rounds in `config` to `rounds`, if it is lower, and write `config`.
 
@@ -274,9 +281,7 @@ class Run:
         RunError, OSError
             If the configuration so far cannot be read, or the new one not be written.
         """
-        asked = self.config.get("num-server-rounds")
-        if isinstance(asked, int) and asked < rounds:
-            self.config = {**self.config, "num-server-rounds": rounds}
+        self.config = self.extended(rounds)
         path = self.path / "config.json"
         kept = marked(self.config)
         if json.loads(strict_json(kept)) != read_object(path):

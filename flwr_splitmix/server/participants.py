@@ -93,8 +93,8 @@ class Participants:
             As `Federation.check`.
         """
         directory = link.directory(grid, min_nodes)
-        self._note_partitions(link.partitions)
         self._federation.check(link.virtual_nodes, link.run_of_strategy)
+        self._note_partitions(link.partitions)
         size = size_of_draw(len(directory), min_nodes, fraction)
         drawn, self._undrawn = drawn_clients(directory, rng, size, self._without_data.clients)
         return {client: directory[client] for client in drawn}

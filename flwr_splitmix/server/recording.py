@@ -36,6 +36,9 @@ Snapshot = Callable[[], tuple[dict[str, Tensor], dict[str, Any]]]
 class RunRecorder:
     """Writes a run's directory as the rounds end.
 
+    A run that is resumed is left as it was until clients are admitted to its next round, so that
+    one that is refused, or interrupted before, loses nothing.
+
     A full disk costs a warning and the newest checkpoint, but does not end the run: the last good
     checkpoint is intact, and the next round tries again.
 
@@ -66,23 +69,29 @@ class RunRecorder:
         """Whether the run's ledger counts mixtures, not each upload; strategies with one set it."""
         self.resumed_config = ""
         """JSON of the configuration that a resumed run was started with; "" for a new run."""
+        self._config: Mapping[str, Any] = {}
+        self._start: tuple[int, int] | None = None
+        """Rounds of the whole run, and those kept of it, until the run goes on; then None."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Lock the run within a `with` block; raise RunError if another process executes it.
 
-        An exception that ends the block marks the run as failed; an interruption does not.
+        An exception that ends the block marks the run as failed; an interruption does not, nor
+        does the refusal of a resumption.
         """
         if self.run is None:
             yield
             return
         with self.run.held():
-            self._try("end of the failure before", lambda run: run.note_failure(None))
+            fresh = self.run.new and not self.run.begun
+            self._start = 0, 0
             try:
                 yield
             except Exception as error:
                 said = sentence(error)
-                self._try("failure", lambda run: run.note_failure(said))
+                if fresh or self._start is None:
+                    self._try("failure", lambda run: run.note_failure(said))
                 raise
 
     def resume(self, num_rounds: int) -> Checkpoint | None:
@@ -108,17 +117,18 @@ class RunRecorder:
         self.metrics.rows = []
         self.clock.restart()
         if self.run is not None:
-            if not self.run.new:
+            if self.run.new:
+                self._config = self.run.config
+            else:
                 if self.run.begun:
                     log.info("run %s has no checkpoint yet and begins anew", self.run.id)
-                self._keep_config(self.run, num_rounds)
-            self.run.rewind(0)
+                self._keep_config(self.run, num_rounds, 0)
             self.unfinished.restore(UnfinishedRounds().state())
             self.unfinished.resume(self.run.begun)
         return None
 
     def go_on(self, checkpoint: Checkpoint, num_rounds: int) -> None:
-        """Continue the run after a checkpoint that was restored; discard what came after it.
+        """Continue the run after a checkpoint that was restored; what came after it is discarded.
 
         Parameters
         ----------
@@ -127,27 +137,38 @@ class RunRecorder:
         """
         if self.run is None:
             return
-        self._keep_config(self.run, num_rounds)
-        self.run.rewind(checkpoint.round)
-        if self.unfinished.resume(self.run.begun) and _has_epsilon(self.run):
+        self._keep_config(self.run, num_rounds, checkpoint.round)
+        self.metrics.rows = [row for row in self.run.rows if row["round"] <= checkpoint.round]
+        if self.unfinished.resume(self.run.begun) and _have_epsilon(self.metrics.rows):
             log.warning(
                 "%s has lost lines; without them epsilon lacks what interrupted rounds have sent",
                 self.run.path / "begun.jsonl",
             )
-        self.metrics.rows = [dict(row) for row in self.run.rows]
         self.clock.restart(float(checkpoint.meta.get("wall_s", 0.0)))
 
-    def _keep_config(self, run: Run, num_rounds: int) -> None:
+    def _keep_config(self, run: Run, num_rounds: int, kept: int) -> None:
         """Have clients, too, go on with the configuration that the run was started with."""
-        run.extend(num_rounds)
-        self.resumed_config = json.dumps(run.config)
+        self._config = run.extended(num_rounds)
+        self.resumed_config = json.dumps(self._config)
+        self._start = num_rounds, kept
+
+    def _go_on(self) -> None:
+        """Write that the run goes on, once there is no more to refuse."""
+        if self.run is None or self._start is None:
+            return
+        num_rounds, kept = self._start
+        if num_rounds:
+            self.run.extend(num_rounds)
+        self.run.rewind(kept)
+        self._start = None
+        self._try("end of the failure before", lambda run: run.note_failure(None))
 
     def started(self, strategy: str, num_rounds: int, first_round: int) -> RunStarted:
         """Return the event that observers get when the run starts."""
         run = self.run
         if run is None:
             return RunStarted(strategy, num_rounds, first_round)
-        return RunStarted(strategy, num_rounds, first_round, run.config, run.id, run.path)
+        return RunStarted(strategy, num_rounds, first_round, self._config, run.id, run.path)
 
     def begin(
         self, server_round: int, clients: Iterable[int], *, evaluates: bool = False, required: bool
@@ -164,6 +185,7 @@ class RunRecorder:
             unrecorded uploads would be free when they are repeated.
         """
         self._check_there()
+        self._go_on()
         if not evaluates:
             self.clock.begin_round()
         if self.run is None:
@@ -281,6 +303,7 @@ class RunRecorder:
             return
         summary = json_values(self.summary(facts), "the summary")
         try:
+            self._go_on()
             if self._unsaved is not None:
                 kept = self._unsaved
                 self.run.checkpoints.save(kept.round, kept.tensors, kept.meta)
@@ -305,5 +328,5 @@ class RunRecorder:
         )
 
 
-def _has_epsilon(run: Run) -> bool:
-    return any(epsilon_of(row) is not None for row in run.rows)
+def _have_epsilon(rows: Iterable[Mapping[str, Any]]) -> bool:
+    return any(epsilon_of(row) is not None for row in rows)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.serverapp.strategy import FedAdam
+from torch import Tensor
 
+from flwr_splitmix.attacks import Recorder
+from flwr_splitmix.clients import ClientError, Order, SplitClient, exchange
+from flwr_splitmix.events import RunStarted
+from flwr_splitmix.links import LinkError, LocalLink
+from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.strategies import DPSL, PSL, SFL, MixupSL, SplitStrategy
@@ -27,6 +34,11 @@ def finished(home: Path, make: Make) -> Run:
 
 def psl(toy: Toy, run: Run) -> SplitStrategy:
     return PSL(toy.upper(), device="cpu", steps_per_round=1, run=run)
+
+
+def recorded(toy: Toy, run: Run) -> SplitStrategy:
+    recorder = Recorder(directory=run.path / "attacks" / "trace")
+    return PSL(toy.upper(), device="cpu", steps_per_round=1, run=run, observers=[recorder])
 
 
 def sfl(toy: Toy, run: Run) -> SplitStrategy:
@@ -84,7 +96,7 @@ def test_without_its_checkpoints_a_run_does_not_begin_anew(tmp_path: Path) -> No
     run = finished(tmp_path, psl)
     shutil.rmtree(run.path / "checkpoints")
     rows, summary = run.rows, run.summary
-    for status in ("finished", "failed"):
+    for status in ("finished", "stopped"):
         again = Run.open(run.id, home=tmp_path)
         with pytest.raises(
             RunError, match=r"has finished 2 rounds, but .* has no checkpoint to go"
@@ -134,3 +146,125 @@ def test_lost_beginnings_are_missed_where_there_is_an_epsilon(
     strategy.fit(list(TOY.make_clients(shares=strategy.mixer.shares)), 3)
     said = f"{run.path / 'begun.jsonl'} has lost lines; without them epsilon lacks"
     assert (said in caplog.text) == told
+
+
+def contents(run: Run) -> dict[str, bytes]:
+    """Return the files of a run, but for its lock."""
+    files = (file for file in run.path.rglob("*") if file.is_file() and file.name != "lock")
+    return {str(file.relative_to(run.path)): file.read_bytes() for file in files}
+
+
+class Unwilling(SplitClient):
+    """A client that attaches to no round, or is interrupted by the user when it should."""
+
+    raises: BaseException = ClientError("the door is shut")
+
+    def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
+        """Fail."""
+        raise self.raises
+
+
+class Interrupted(Unwilling):
+    """A client that the user interrupts."""
+
+    raises = KeyboardInterrupt()
+
+
+class Beginless(Observer):
+    """An observer that cannot begin."""
+
+    def on_start(self, event: RunStarted) -> None:
+        """Fail."""
+        raise ValueError("no tracker answers")
+
+
+def other_federation(monkeypatch: pytest.MonkeyPatch, strategy: SplitStrategy) -> None:
+    monkeypatch.setattr(LocalLink, "virtual_nodes", 3)
+    monkeypatch.setattr(LocalLink, "partitions", {0: 3, 1: 3})
+
+
+def no_node(monkeypatch: pytest.MonkeyPatch, strategy: SplitStrategy) -> None:
+    def directory(link: LocalLink, grid: object, at_least: int = 1) -> dict[int, int]:
+        raise LinkError("0 nodes answered")
+
+    monkeypatch.setattr(LocalLink, "directory", directory)
+
+
+def no_tracker(monkeypatch: pytest.MonkeyPatch, strategy: SplitStrategy) -> None:
+    strategy.audience.observers = [*strategy.audience.observers, Beginless()]
+
+
+def nothing(monkeypatch: pytest.MonkeyPatch, strategy: SplitStrategy) -> None:
+    pass
+
+
+Prevent = Callable[[pytest.MonkeyPatch, SplitStrategy], None]
+
+
+@pytest.mark.parametrize("status", ["finished", "failed", "stopped"])
+@pytest.mark.parametrize(
+    ("prevent", "kind", "raises", "said"),
+    [
+        (other_federation, SplitClient, RunError, "begun with 2 virtual clients, and here are 3"),
+        (no_node, SplitClient, LinkError, "0 nodes answered"),
+        (no_tracker, SplitClient, ValueError, "no tracker answers"),
+        (nothing, Unwilling, LinkError, "round 2: .* left, .*the door is shut"),
+        (nothing, Interrupted, KeyboardInterrupt, None),
+    ],
+)
+def test_whatever_ends_a_resumption_before_its_first_round_changes_no_file(
+    prevent: Prevent, kind: type[SplitClient], raises: type[BaseException], said: str | None, status: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """It lost the summary, raised the number of rounds, and left the run failed or stopped.
+
+    The newest checkpoint is missing, so that a resumption repeats a round.
+    """
+    monkeypatch.setattr(LocalLink, "virtual_nodes", 2)
+    monkeypatch.setattr(LocalLink, "partitions", {0: 2, 1: 2})
+    run = finished(tmp_path, recorded)
+    (run.path / "checkpoints" / "round-000002.safetensors").unlink()
+    if status != "finished":
+        (run.path / "summary.json").unlink()
+        run.note_failure("the power went" if status == "failed" else None)
+    assert run.status == status
+    before = contents(run)
+    strategy = recorded(TOY, Run.open(run.id, home=tmp_path))
+    prevent(monkeypatch, strategy)
+    with pytest.raises(raises, match=said):
+        strategy.fit(TOY.make_clients(kind=kind), 4)
+    assert contents(run) == before
+    assert Run.open(run.id, home=tmp_path).status == status
+    assert "num-partitions" not in caplog.text
+
+    monkeypatch.undo()
+    recorded(TOY, Run.open(run.id, home=tmp_path)).fit(TOY.make_clients(), 3)
+    after = Run.open(run.id, home=tmp_path)
+    assert (after.status, after.failure, len(after.rows)) == ("finished", None, 3)
+    assert after.config["num-server-rounds"] == 3
+
+
+class FailsOnceAdmitted(SplitClient):
+    """A client that attaches to a round and takes no step of it."""
+
+    @exchange
+    def step(self, **_: Any) -> dict[str, Any]:
+        """Fail."""
+        raise ClientError("the light went out")
+
+
+def test_a_resumed_run_that_fails_in_a_round_has_failed(tmp_path: Path) -> None:
+    run = finished(tmp_path, psl)
+    with pytest.raises(LinkError, match="the light went out"):
+        psl(TOY, Run.open(run.id, home=tmp_path)).fit(TOY.make_clients(kind=FailsOnceAdmitted), 4)
+    after = Run.open(run.id, home=tmp_path)
+    assert (after.status, after.summary, len(after.rows)) == ("failed", None, 2)
+    assert "the light went out" in (after.failure or "")
+    assert after.config["num-server-rounds"] == 4
+
+
+def test_a_new_run_that_begins_no_round_has_failed(tmp_path: Path) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    with pytest.raises(LinkError, match="the door is shut"):
+        psl(TOY, run).fit(TOY.make_clients(kind=Unwilling), 2)
+    assert run.status == "failed"
