@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flwr_splitmix.apps.continuing import check_goes_on
 from flwr_splitmix.apps.project import Project, open_project, read_overrides, run_values
+from flwr_splitmix.apps.ray_cluster import lost_cluster
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.runs import Run, RunError
@@ -62,6 +63,8 @@ def check_app(
             "that comes before this one; install here what the app needs, next to flwr-splitmix, "
             "and remove these dependencies; flwr may stay"
         )
+    if remark := lost_cluster():
+        report.remarks.append(remark)
     if project.kind != "own" and values.get("resume"):
         try:
             resumed = Run.open(str(values["resume"]), home=values.get("run-dir"))

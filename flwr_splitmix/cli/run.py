@@ -125,6 +125,7 @@ def _checked(
     from flwr_splitmix.apps.config_error import ConfigError
     from flwr_splitmix.apps.continuing import check_goes_on
     from flwr_splitmix.apps.project import absolute, open_project, read_overrides, run_values
+    from flwr_splitmix.apps.ray_cluster import lost_cluster
 
     folder = Path.cwd()
     try:
@@ -151,6 +152,8 @@ def _checked(
     except (ConfigError, RunError) as error:
         _fail(str(error))
     if values.get("resume"):  # a resumed run has its own configuration
+        if remark := lost_cluster():
+            typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
         return values, changed, project.kind
     report = _check(app, run_config, nodes or _nodes_of(federation_config))
     for problem in report["problems"][:-1]:

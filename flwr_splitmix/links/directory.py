@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_splitmix.links.link import LinkError
-from flwr_splitmix.links.polling import Mail, refusal, send_and_wait, wait_for
+from flwr_splitmix.links.polling import Mail, refusal, send_and_wait, wait_for, warn_of_ray
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.words import counted
 
@@ -104,6 +104,8 @@ class Directory:
                     if n in nodes
                 }
                 why = "; ".join(sorted(set(refusals.values()))[:3])
+                if not known and not why:
+                    warn_of_ray(limit)
                 raise LinkError(
                     f"{counted(len(known), 'node')} answered within {limit:g} s, "
                     f"min-nodes is {min_nodes}"

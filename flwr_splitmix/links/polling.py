@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import time
 from collections.abc import Iterable, Sequence
 
@@ -62,6 +63,23 @@ class Mail:
                     new[reply.metadata.src_node_id] = reply
         self.replies |= new
         return new
+
+
+def warn_of_ray(waited: float) -> None:
+    """Warn if nodes did not answer in `waited` seconds because Ray does not start in this process.
+
+    A simulation imports Ray and then starts it. As long as that takes, Flower shows no error of the
+    ServerApp, not even after its end.
+    """
+    ray = sys.modules.get("ray")
+    if ray is not None and not ray.is_initialized():
+        log.warning(
+            "no node answered within %g s, because Ray has not started. The run fails, but hangs "
+            "until Ray starts: stop it (Ctrl-C in splitmix run, or flwr stop). If the file "
+            "ray_current_cluster in Ray's folder, by default /tmp/ray, names a cluster that is "
+            "gone, remove it",
+            waited,
+        )
 
 
 def send_and_wait(grid: Grid, messages: Sequence[Message], timeout: float) -> dict[int, Message]:

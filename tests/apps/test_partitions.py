@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,6 +84,15 @@ def test_a_few_are_asked_and_no_more() -> None:
         ask_partitions(silent.grid, 0.6)
     assert time.monotonic() < began + 5
     assert len(silent.sent) == MOST_ASKED
+
+
+def test_nodes_that_wait_for_ray_are_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    with pytest.raises(LinkError, match="no answer"):
+        ask_partitions(FakeGrid(unless({100}, silent=True), 1).grid, 0.2)
+    assert "because Ray has not started" in caplog.text
 
 
 @pytest.mark.parametrize("act", [client_fn, lambda own: partitions.partitions_of(own.node_config)])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +54,20 @@ def test_the_virtual_nodes_of_a_simulation_are_counted() -> None:
     directory = Directory()
     directory.update(FakeGrid(APP, 3).grid, 2, 60)
     assert directory.virtual == 0
+
+
+@pytest.mark.parametrize(
+    ("started", "nodes", "warned"), [(False, 0, 1), (True, 0, 0), (False, 1, 0)]
+)
+def test_nodes_that_wait_for_ray_are_told_of_before_flower_can(
+    started: bool, nodes: int, warned: int,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Flower's main thread starts Ray, and shows the ServerApp's error only after that."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: started))
+    with pytest.raises(LinkError, match=f"{nodes} nodes? answered within 0 s"):
+        Directory().update(FakeGrid(APP, nodes).grid, 2, 0)
+    assert caplog.text.count("no node answered within 0 s, because Ray has not started") == warned
 
 
 def test_a_simulation_with_too_few_nodes_does_not_wait_for_more(

@@ -213,8 +213,8 @@ Prevent = Callable[[pytest.MonkeyPatch, SplitStrategy], None]
     ],
 )
 def test_whatever_ends_a_resumption_before_its_first_round_changes_no_file(
-    prevent: Prevent, kind: type[SplitClient], raises: type[BaseException], said: str | None, status: str,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    prevent: Prevent, kind: type[SplitClient], raises: type[BaseException], said: str | None,
+    status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """It lost the summary, raised the number of rounds, and left the run failed or stopped.
 

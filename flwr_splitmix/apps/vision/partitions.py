@@ -16,7 +16,7 @@ from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.links.polling import Mail, error_sentence
+from flwr_splitmix.links.polling import Mail, error_sentence, warn_of_ray
 
 PARTITIONS = "partitions"
 """Action of the query, and name of the record in its reply."""
@@ -84,6 +84,8 @@ def ask_partitions(grid: Grid, timeout: float) -> int:
                     return int(str(reply.content.config_records[PARTITIONS]["number"]))
                 failures.append(error_sentence(reply))
             time.sleep(0.05)
+    if not failures:
+        warn_of_ray(timeout)
     if len(failures) < len(asked):
         failures.append(f"no answer within {timeout:g} s")
     raise LinkError(
