@@ -75,9 +75,9 @@ def warn_of_ray(waited: float) -> None:
     if ray is not None and not ray.is_initialized():
         log.warning(
             "no node answered within %g s, because Ray has not started. The run fails, but hangs "
-            "until Ray starts: stop it (Ctrl-C in splitmix run, or flwr stop). If the file "
-            "ray_current_cluster in Ray's folder, by default /tmp/ray, names a cluster that is "
-            "gone, remove it",
+            "until Ray starts: stop it (Ctrl-C in splitmix run, or flwr stop). If RAY_ADDRESS, or "
+            "the file ray_current_cluster in Ray's folder, by default /tmp/ray, names a cluster "
+            "that is gone, remove it",
             waited,
         )
 

@@ -71,7 +71,7 @@ class RunRecorder:
         """JSON of the configuration that a resumed run was started with; "" for a new run."""
         self._config: Mapping[str, Any] = {}
         self._start: tuple[int, int] | None = None
-        """Rounds of the whole run, and those kept of it, until the run goes on; then None."""
+        """Rounds of the whole run (0: as configured), and those kept; None once it goes on."""
 
     @contextmanager
     def held(self) -> Iterator[None]:

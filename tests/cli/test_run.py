@@ -166,6 +166,17 @@ def test_a_run_with_rounds_left_is_resumed(left: str, finished: Run, home: Path)
     assert the_error(result) == "Flower was started"
 
 
+def test_a_resumed_run_that_would_wait_for_a_cluster_that_is_gone_is_noted(
+    finished: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    result = run("-c", "resume='latest' num-server-rounds=29", home=home)
+    assert "ray_current_cluster names a Ray cluster at 127.0.0.1:1, where" in result.stderr
+
+
 def test_a_run_directory_that_an_app_does_not_take_is_refused(tmp_path: Path) -> None:
     """It was ignored: runs and log went elsewhere."""
     made = own_app(tmp_path, "")
