@@ -41,8 +41,11 @@ class Display(Protocol):
 
     closed: bool
 
-    def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
-        """Show the current round and step, and the results of the last finished round."""
+    def progress(self, round: int, rounds: int, step: int, steps: int) -> None:
+        """Show the current round and step."""
+
+    def result(self, line: str) -> None:
+        """Show the results of a finished round, a line of the log."""
 
     def say(self, line: str) -> None:
         """Show a permanent line."""
@@ -53,13 +56,13 @@ class PlainDisplay:
 
     def __init__(self) -> None:
         self.closed = False
-        self._last = ""
 
-    def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
-        """Print new results."""
-        if words and words != self._last:
-            self.say(words)
-            self._last = words
+    def progress(self, round: int, rounds: int, step: int, steps: int) -> None:
+        """Print nothing: a step is no line."""
+
+    def result(self, line: str) -> None:
+        """Print the line."""
+        self.say(line)
 
     def say(self, line: str) -> None:
         """Print the line."""
@@ -88,7 +91,7 @@ class BarDisplay:
         )
         self._task = self.bars.add_task("starting", total=None, words="")
 
-    def progress(self, round: int, rounds: int, step: int, steps: int, words: str) -> None:
+    def progress(self, round: int, rounds: int, step: int, steps: int) -> None:
         """Move the bar; the current round counts by its steps."""
         part = min(step / steps, 1.0) if steps else 0.0
         at = f", step {step}" + (f"/{steps}" if steps else "") if step else ""
@@ -97,8 +100,11 @@ class BarDisplay:
             total=rounds or None,
             completed=max(round - 1, 0) + part,
             description=f"round {round}/{rounds}{at}",
-            words=words.partition(" | ")[2],
         )
+
+    def result(self, line: str) -> None:
+        """Put the results behind the bar, where they replace those of the round before."""
+        self.bars.update(self._task, words=line.partition(" | ")[2])
 
     def say(self, line: str) -> None:
         """Print the line above the bar."""
@@ -239,6 +245,7 @@ def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) 
 def _take_in(line: str, followed: Followed, shown: Display) -> None:
     if match := _ROUND.search(line):
         followed.words = match[0]
+        shown.result(match[0])
     elif match := _WARNING.search(line):
         shown.say(f"warning: {match[1]}")
     elif match := _RAISED.match(line.strip()):
@@ -251,11 +258,9 @@ def _show(followed: Followed, shown: Display) -> None:
     facts = _facts(followed.run)
     round_, step = facts.get("round", 0), facts.get("steps_done", 0)
     if round_ > last:
-        shown.progress(
-            round_, facts.get("rounds", rounds), step, facts.get("steps", 0), followed.words
-        )
+        shown.progress(round_, facts.get("rounds", rounds), step, facts.get("steps", 0))
     elif match:
-        shown.progress(last, rounds, 1, 1, followed.words)
+        shown.progress(last, rounds, 1, 1)
 
 
 def _facts(run: Run | None) -> dict[str, int]:

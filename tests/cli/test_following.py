@@ -1,15 +1,16 @@
-"""Where the log of a followed run goes."""
+"""What a followed run shows, and where its log goes."""
 
 from __future__ import annotations
 
 import errno
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flwr_splitmix.cli.following import Followed, RemovedError
+from flwr_splitmix.cli.following import Followed, PlainDisplay, RemovedError, follow
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import LOG, note_flower_run
 
@@ -67,3 +68,17 @@ def test_a_log_that_is_removed_is_not_taken_for_its_run(run: Run, tmp_path: Path
     with pytest.raises(RemovedError, match=f"{run.path} has been removed"):
         followed.new_lines()
     assert followed.new_lines() == []
+
+
+def test_a_pipe_gets_the_line_of_every_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of rounds that ended between two looks at the log only the last was printed."""
+    rounds = [f"round {n}/12 | loss {n / 10}" for n in range(1, 13)]
+    followed = Followed(7, tmp_path, tmp_path / "7.log")
+    followed.log.write_text("".join(f"INFO :      {line}\n" for line in rounds))
+    with subprocess.Popen(["true"]) as writer:
+        writer.wait()
+        follow(followed, writer, PlainDisplay())
+    assert capsys.readouterr().out.splitlines() == rounds
+    assert followed.words == rounds[-1]
