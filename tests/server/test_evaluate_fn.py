@@ -127,3 +127,12 @@ def test_metrics_without_an_accuracy_are_told(caplog: pytest.LogCaptureFixture) 
         metrics, row = rows(lambda server_round, arrays: {"f1": 0.75})
     assert "round 1: evaluate_fn returned no 'accuracy', so the run's rows have none" in caplog.text
     assert (dict(metrics), row["accuracy"]) == ({"f1": 0.75}, None)
+
+
+def test_they_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A run of 100 rounds had 100 warnings."""
+    strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1)
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        result = strategy.fit(TOY.make_clients(), 3, evaluate_fn=lambda *of: {"auc": 0.75})
+    assert caplog.text.count("evaluate_fn returned no 'accuracy'") == 1
+    assert list(result.evaluate_metrics_serverapp) == [1, 2, 3]

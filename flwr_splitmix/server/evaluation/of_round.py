@@ -102,16 +102,16 @@ def evaluate_model(
                 server_round,
                 wrong,
             )
-        if record is not None:
-            result.evaluate_metrics_serverapp[server_round] = record
         central = central_result(record)
-        if record is not None and central is None:
+        if record is not None and central is None and all(central_result(r) for r in earlier):
             log.warning(
                 "round %d: evaluate_fn returned no %s, so the run's rows have none of its "
                 "metrics; they are in the result's evaluate_metrics_serverapp",
                 server_round,
                 "'accuracy' that is one number" if "accuracy" in record else "'accuracy'",
             )
+        if record is not None:
+            result.evaluate_metrics_serverapp[server_round] = record
     if over_link is not None:
         try:
             measured = over_link()
