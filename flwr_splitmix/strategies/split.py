@@ -260,7 +260,6 @@ class SplitStrategy(RoundLoop):
         if clients is not None and isinstance(self.mixer, MixedElsewhere):
             raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
         self._remarks = Remarks()  # each run makes them anew
-        self.upper.warn_of_unknown_weights()
         self.upper.check_shares_no_weights(clients or ())
         if not self.mixer.raw_inputs_cross:
             return
@@ -305,6 +304,7 @@ class SplitStrategy(RoundLoop):
         Clients whose privacy budget is spent take part in no further step; if fewer than
         `min_nodes` others are left, the round ends early, and the run ends after it.
         """
+        self.upper.warn_of_unknown_weights()
         self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
         self.require(clients)

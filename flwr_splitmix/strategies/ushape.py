@@ -142,7 +142,7 @@ class UShapeStrategy(RoundLoop):
         self._calibrations = Calibrations()
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
-        """Warn of a trunk that has weights without an optimizer.
+        """Begin a run, after a check of the trunk and of clients in this process.
 
         Raises
         ------
@@ -153,7 +153,6 @@ class UShapeStrategy(RoundLoop):
         """
         check_takes_mask("trunk", self.trunk.module)
         self._calibrations = Calibrations()
-        self.trunk.warn_of_unknown_weights()
         self.trunk.check_shares_no_weights(clients or ())
         _check_own_hidings(clients or ())
 
@@ -167,6 +166,7 @@ class UShapeStrategy(RoundLoop):
 
         Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
         """
+        self.trunk.warn_of_unknown_weights()
         batches = self._agree(clients)
         self.require(clients)
         taken = self._steps(clients)

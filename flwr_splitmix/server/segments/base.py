@@ -65,6 +65,7 @@ class TrainedSegment:
         self.module = module if placed else module.to(self.device)
         self.optimizer = ScheduledOptimizer(self.module, optimizer, schedule)
         self._untaken = 0
+        self._told_unknown = False
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -73,8 +74,12 @@ class TrainedSegment:
         return next(dtypes, torch.float32)
 
     def warn_of_unknown_weights(self) -> None:
-        """Log a warning if there are weights to train that the optimizer does not know."""
-        if not self.optimizer.knows(self.module):
+        """Log a warning, once, if there are weights to train that the optimizer does not know.
+
+        Weights may be unfrozen in any round.
+        """
+        if not self._told_unknown and not self.optimizer.knows(self.module):
+            self._told_unknown = True
             log.warning("the server's %s %s", self.name, UNKNOWN_WEIGHTS)
 
     def check_shares_no_weights(self, clients: Sequence[Client]) -> None:

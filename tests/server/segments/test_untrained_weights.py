@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from flwr_splitmix.strategies import PSL
-from flwr_splitmix.testing.toy import Toy, sgd
+from flwr_splitmix.events import RoundDone
+from flwr_splitmix.observers import Observer
+from flwr_splitmix.strategies import PSL, USplitSL
+from flwr_splitmix.testing.toy import AnyToy, Toy, sgd
+from flwr_splitmix.testing.toy_texts import TextToy
 
 TOY = Toy()
 
@@ -25,6 +28,53 @@ def test_an_upper_segment_whose_head_was_replaced_is_named(
         upper[0] = TOY.upper()
         strategy.fit(TOY.make_clients(sgd(0.1)), 1)
     assert "the server's upper has weights to train that its optimizer does not know" in caplog.text
+
+
+class Unfreezing(Observer):
+    """Unfreezes a module after the first round."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def on_round(self, event: RoundDone) -> None:
+        self.module.requires_grad_(True)
+
+
+@pytest.mark.parametrize("shape", ["upper", "trunk"])
+def test_weights_that_are_unfrozen_later_are_named_once(
+    shape: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Progressive unfreezing had no effect, and nothing said so."""
+    toy: AnyToy = TOY if shape == "upper" else TextToy()
+    module = toy.server()
+    frozen = next(module.parameters()).requires_grad_(False)
+    before = frozen.clone()
+    strategy = {"upper": PSL, "trunk": USplitSL}[shape](
+        module, device="cpu", steps_per_round=1, observers=[Unfreezing(module)]
+    )
+    with caplog.at_level("INFO", logger="flwr.splitmix"):
+        strategy.fit(toy.clients_for(strategy), 3)
+    said = caplog.text
+    warning = f"the server's {shape} has weights to train that its optimizer does not know"
+    assert said.count(warning) == 1
+    assert said.index("round 1/3") < said.index(warning) < said.index("round 2/3")
+    assert frozen.requires_grad
+    assert torch.equal(frozen, before)
+
+
+def test_weights_frozen_after_the_strategy_was_made_learn_once_unfrozen(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    upper = TOY.upper()
+    strategy = PSL(upper, device="cpu", steps_per_round=1, observers=[Unfreezing(upper)])
+    frozen = next(upper.parameters()).requires_grad_(False)
+    before = frozen.clone()
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        strategy.fit(TOY.make_clients(sgd(0.1)), 1)
+        assert torch.equal(frozen, before)
+        strategy.fit(TOY.make_clients(sgd(0.1)), 1)
+    assert not torch.equal(frozen, before)
+    assert "does not know" not in caplog.text
 
 
 @pytest.mark.parametrize(
