@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.flower_run import ABOUT_RESUMING
 from flwr_splitmix.words import counted
-
-if TYPE_CHECKING:
-    from flwr.serverapp import Grid  # a command that looks at a run does not load Flower
 
 log = logging.getLogger("flwr.splitmix")
 
 ROUNDS = "num-server-rounds"
-
-_ABOUT_RESUMING = {"resume", "run-dir"}
 
 _WHERE = {
     "attach-timeout", "step-timeout", "link-address", "link-advertise",
     "ssl-certfile", "ssl-keyfile", "ssl-ca-certfile", "link-client-ca", "link-via-token",
 }  # fmt: skip
 """Keys that may change from start to start: who waits how long, and where the server is."""
-
-
-def given_to(grid: Grid) -> Mapping[str, Any]:
-    """Return the keys that `--run-config` gives a Flower run, without the app's defaults.
-
-    A grid without a Flower run, as in a test, has none.
-    """
-    run = getattr(grid, "run", None)
-    return {} if run is None else dict(run.override_config)
 
 
 def continued(own: Mapping[str, Any], given: Mapping[str, Any], run_id: str) -> dict[str, Any]:
@@ -51,7 +38,7 @@ def continued(own: Mapping[str, Any], given: Mapping[str, Any], run_id: str) -> 
     ignored = [
         key
         for key, value in given.items()
-        if key not in _ABOUT_RESUMING and (key not in own or own[key] != value)
+        if key not in ABOUT_RESUMING and (key not in own or own[key] != value)
     ]
     if ROUNDS in ignored and _extends(own.get(ROUNDS), given[ROUNDS]):
         ignored.remove(ROUNDS)

@@ -26,7 +26,6 @@ from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
 from flwr_splitmix.links.frames.feedback import check_feedback
 from flwr_splitmix.links.frames.wire import WireDtype, level_bits
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.observers.progress import ProgressFile
 from flwr_splitmix.observers.trackers import make_trackers
 from flwr_splitmix.observers.trackers.choice import split_names
 from flwr_splitmix.runs import Run
@@ -160,6 +159,7 @@ class AppConfig(BaseModel):
         effective = continued(own, given or {}, resumed.id)
         # The rounds are raised when the run begins.
         resumed.config = {**effective, ROUNDS: own[ROUNDS]}
+        resumed.reconciled = True
         return cls.read(effective), resumed
 
     @property
@@ -196,14 +196,14 @@ class AppConfig(BaseModel):
         }
 
     def make_observers(self, run: Run | None) -> list[Observer]:
-        """Make a run's observers: its progress file, and the configured recorder and trackers.
+        """Make a run's observers: the configured recorder and trackers.
 
         Raises
         ------
         TrackerError
             If a tracker's package is not installed.
         """
-        of_run = [] if run is None else [ProgressFile(run.path), *self._recorder(run)]
+        of_run = [] if run is None else self._recorder(run)
         return [*of_run, *self.make_trackers()]
 
     def make_trackers(self) -> list[Observer]:

@@ -284,8 +284,8 @@ def _await_release(run: Run) -> None:
 
 
 def _resuming(followed: Followed, values: dict[str, Any]) -> str:
-    """Return the keys that resume the run; "" if it has no directory yet."""
-    if followed.run is None:
+    """Return the keys that resume the run; "" without a directory, or for an app without them."""
+    if followed.run is None or "resume" not in values:
         return ""
     there = f" run-dir='{values['run-dir']}'" if values.get("run-dir") else ""
     return f"resume='{followed.run.id}'{there}"

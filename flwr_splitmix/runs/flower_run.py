@@ -13,6 +13,9 @@ FILE = "flower.json"
 LOG = "flower.log"
 """Flower's log of the run, if `splitmix run` followed it."""
 
+ABOUT_RESUMING = frozenset({"resume", "run-dir"})
+"""Keys of an app that say which run it resumes, and where; they are no part of what is trained."""
+
 _NEWEST = 50  # only this many runs are searched
 
 

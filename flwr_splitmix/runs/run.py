@@ -54,6 +54,9 @@ class Run:
         The run's configuration, as plain JSON values.
     new
         Whether this process has created it; otherwise it was opened, and may have begun before.
+    reconciled
+        Whether `config` was compared with the keys given to resume the run, and those ignored were
+        logged, as the apps do; otherwise the strategy does it.
 
     Raises
     ------
@@ -66,6 +69,7 @@ class Run:
         self.id = printable(path.name)
         self.config: Row = read_config(path / "config.json")
         self.new = False
+        self.reconciled = False
         self._metrics = MetricsFile(path)
         self._hold = Hold(path / "lock", f"run {self.id}")
 

@@ -20,11 +20,14 @@ from flwr_splitmix.observers import (
     UnfinishedRounds,
     progress_line,
 )
+from flwr_splitmix.observers.progress import ProgressFile
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.runs.epsilon import epsilon_of
+from flwr_splitmix.runs.flower_run import note_flower_run
 from flwr_splitmix.server.checkpointing import newest_checkpoint
 from flwr_splitmix.server.clock import RunClock
+from flwr_splitmix.server.flower_run import warn_of_given
 from flwr_splitmix.server.summary import summarise
 from flwr_splitmix.storage import json_values
 
@@ -93,6 +96,14 @@ class RunRecorder:
                 if fresh or self._start is None:
                     self._try("failure", lambda run: run.note_failure(said))
                 raise
+
+    def note_flower_run(self, flower_run: int | None) -> None:
+        """Write Flower's id of the run, if it is one, by which `splitmix run` finds the directory.
+
+        The lock is held: a run that another process executes keeps the id of that.
+        """
+        if self.run is not None and flower_run is not None:
+            self._try("id of Flower's run", lambda run: note_flower_run(run, flower_run))
 
     def resume(self, num_rounds: int) -> Checkpoint | None:
         """Return the newest checkpoint, if the run has one.
@@ -163,6 +174,11 @@ class RunRecorder:
         self._start = None
         self._try("end of the failure before", lambda run: run.note_failure(None))
 
+    def warn_of_given(self, given: Mapping[str, Any]) -> None:
+        """Log which keys given now are not those that a resumed run gives to its clients."""
+        if self.run is not None and self.resumed_config and not self.run.reconciled:
+            warn_of_given(self.run, given)
+
     def started(self, strategy: str, num_rounds: int, first_round: int) -> RunStarted:
         """Return the event that observers get when the run starts."""
         run = self.run
@@ -215,7 +231,8 @@ class RunRecorder:
     @property
     def observers(self) -> list[Observer]:
         """The observers that record for the run's directory, in the order used by checkpoints."""
-        return [self.metrics, self.clients, self.messages, self.unfinished]
+        of_run = [] if self.run is None else [ProgressFile(self.run.path)]
+        return [self.metrics, self.clients, self.messages, self.unfinished, *of_run]
 
     def end_round(self, event: RoundDone, snapshot: Snapshot) -> None:
         """Write the round's row and a checkpoint (durable if due); log one line.

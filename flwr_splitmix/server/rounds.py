@@ -47,6 +47,7 @@ from flwr_splitmix.server.evaluation.of_round import (
 )
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.fits import LastFit, first_arrays
+from flwr_splitmix.server.flower_run import given_to, id_of
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.job import Job, check_initial_arrays, message_config
@@ -260,6 +261,7 @@ class RoundLoop(RoundMessages):
 
     def _run(self, job: Job, num_rounds: int) -> flower.Result:
         with self.recorder.held():
+            self.recorder.note_flower_run(id_of(job.grid))
             return self._run_held(job, num_rounds)
 
     def _run_held(self, job: Job, num_rounds: int) -> flower.Result:
@@ -272,6 +274,7 @@ class RoundLoop(RoundMessages):
         self.aggregator.check_has_weights(job.initial)
         self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)
+        self.recorder.warn_of_given(given_to(job.grid))
         self.summary()
         name = type(self).__name__
         if job.evaluate_fn is not None and not self.aggregator.averages:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.apps.continuing import given_to
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.runs import Run
+from flwr_splitmix.server.flower_run import given_to
 from tests.apps.vision_app import Nodes, run_config
 
 

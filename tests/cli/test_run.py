@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
 from flwr_splitmix.cli.flower import Flwr, FlwrError
+from flwr_splitmix.cli.following import Followed
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import note_flower_run
 from tests.apps.app_config import APPS
@@ -208,6 +209,14 @@ def test_a_run_that_ends_while_it_is_stopped_has_finished(
     else:  # a resumed run that has not trained yet
         assert result.exit_code == 130
         assert "the run was stopped; resume it with" in result.stderr
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_keys_that_an_own_app_lacks_are_not_named(keys: bool, finished: Run, home: Path) -> None:
+    values = {"resume": "", "run-dir": str(home)} if keys else {"lr": 0.1}
+    followed = Followed(7, home, home / "7.log", finished)
+    named = f"resume='{finished.id}' run-dir='{home}'" if keys else ""
+    assert MODULE._resuming(followed, values) == named
 
 
 def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(

@@ -113,6 +113,20 @@ def test_the_weights_of_a_run_are_loaded_into_ones_own_modules(
         assert np.array_equal(result.arrays[name].numpy(), weight.numpy())
 
 
+def test_a_resumed_run_of_an_own_app_has_the_configuration_it_began_with(tmp_path: Path) -> None:
+    opening, _, _ = program("docs/own-app.md", "Run.open(str").partition("strategy =")
+
+    def begun(**asked: Any) -> dict[str, Any]:
+        config = {"run-dir": str(tmp_path), "resume": "", **asked}
+        names: dict[str, Any] = {"context": SimpleNamespace(run_config=config)}
+        exec(opening, names)
+        return names
+
+    first, resumed = begun(lr=0.01), begun(lr=0.5, resume="latest")
+    assert resumed["run"].id == first["run"].id
+    assert resumed["config"]["lr"] == 0.01
+
+
 def rows_of_images(channels: int) -> Any:
     images = torch.rand(4, channels, 32, 32, generator=torch.Generator().manual_seed(0))
     return [(image, label) for label, image in enumerate(images)]

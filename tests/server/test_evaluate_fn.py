@@ -133,6 +133,8 @@ def test_they_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """A run of 100 rounds had 100 warnings."""
     strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1)
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
-        result = strategy.fit(TOY.make_clients(), 3, evaluate_fn=lambda *of: {"auc": 0.75})
+        result = strategy.fit(
+            TOY.make_clients(), 3, evaluate_fn=lambda *of: MetricRecord({"auc": 0.75})
+        )
     assert caplog.text.count("evaluate_fn returned no 'accuracy'") == 1
     assert list(result.evaluate_metrics_serverapp) == [1, 2, 3]

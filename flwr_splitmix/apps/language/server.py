@@ -7,7 +7,6 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid
 
 from flwr_splitmix.apps.beginning import begin
-from flwr_splitmix.apps.continuing import given_to
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import build_parts, initial_segments
 from flwr_splitmix.apps.language.placing import trunk_devices
@@ -15,6 +14,7 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import Trunk
 from flwr_splitmix.segments.language.placement import is_placed
 from flwr_splitmix.server.aggregation import make_aggregator
+from flwr_splitmix.server.flower_run import given_to
 from flwr_splitmix.server.segments.base import PLACED
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 
@@ -39,7 +39,7 @@ def train(grid: Grid, context: Context) -> None:
     make_strategy(config, trunk, None)
     initial = initial_arrays(config)
     run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
-    begin(run, context)
+    begin(run)
     make_strategy(config, trunk, run).start(
         grid, initial_arrays=initial, num_rounds=config.num_server_rounds
     )

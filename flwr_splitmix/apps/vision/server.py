@@ -13,7 +13,6 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from flwr_splitmix.apps.beginning import begin
-from flwr_splitmix.apps.continuing import given_to
 from flwr_splitmix.apps.vision import ushape
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
@@ -24,6 +23,7 @@ from flwr_splitmix.apps.vision.partitions import PATIENCE, ask_partitions, label
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import write_facts
 from flwr_splitmix.server.aggregation import make_aggregator
+from flwr_splitmix.server.flower_run import given_to
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
 
 
@@ -93,7 +93,7 @@ def _begun(config: VisionConfig, resumed: Run | None, context: Context) -> Run:
     run = resumed or Run.create(context.run_config, name=name, home=config.home)
     if resumed is None:
         record_inputs(run, images_of(config))
-    begin(run, context)
+    begin(run)
     return run
 
 
