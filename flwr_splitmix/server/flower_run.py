@@ -14,6 +14,10 @@ from flwr_splitmix.runs.flower_run import ABOUT_RESUMING
 log = logging.getLogger("flwr.splitmix")
 
 
+_NOT_TRAINED = ABOUT_RESUMING | {"num-server-rounds"}
+"""Keys that change nothing in a client: which run is resumed, and up to which round."""
+
+
 def id_of(grid: Grid | None) -> int | None:
     """Return Flower's id of the run; None outside of one, as in `fit` or a test."""
     run = getattr(grid, "run", None)
@@ -38,9 +42,10 @@ def warn_of_given(run: Run, given: Mapping[str, Any]) -> None:
         See `given_to`. Keys that the run's configuration lacks are clients' and server's alike.
     """
     own = run.config
-    other = [key for key, value in given.items() if key in own and own[key] != value]
     if named := ", ".join(
-        f"{key} is {own[key]!r}, not {given[key]!r}" for key in other if key not in ABOUT_RESUMING
+        f"{key} is {own[key]!r}, not {value!r}"
+        for key, value in given.items()
+        if key not in _NOT_TRAINED and key in own and own[key] != value
     ):
         log.warning(
             "run %s is resumed: its clients are built from the configuration that it began with, "

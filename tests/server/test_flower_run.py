@@ -86,8 +86,15 @@ def test_keys_given_to_a_resumed_run_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Clients trained with the first lr, and the ServerApp, silently, with the new one."""
-    run = begun(tmp_path, lr=0.01, k=2, resume="")
-    given = {"lr": 0.5, "k": 2, "resume": run.id, "run-dir": str(tmp_path), "mine": 1}
+    run = begun(tmp_path, **{"lr": 0.01, "k": 2, "resume": "", "num-server-rounds": 5})
+    given = {
+        "lr": 0.5,
+        "k": 2,
+        "num-server-rounds": 3,
+        "resume": run.id,
+        "run-dir": str(tmp_path),
+        "mine": 1,
+    }
     caplog.clear()
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         start(Run.open(run.id, home=tmp_path), **given)
