@@ -98,7 +98,7 @@ class RunRecorder:
                 raise
 
     def note_flower_run(self, flower_run: int | None) -> None:
-        """Write Flower's id of the run, if it is one, by which `splitmix run` finds the directory.
+        """Write Flower's id of the run, if it has one, by which `splitmix run` finds the directory.
 
         The lock is held: a run that another process executes keeps the id of that.
         """
