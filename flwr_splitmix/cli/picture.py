@@ -44,7 +44,7 @@ def two_panels(draw: Callable[[Axes, Axes], Any]) -> Figure:
     draw(left, right)
     for axes in (left, right):
         if axes.get_xscale() == "linear":
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -10,8 +10,9 @@ import typer
 
 from flwr_splitmix.cli.picture import check_name, save, two_panels
 from flwr_splitmix.cli.terminal import RunDirectory, RunNames, text
-from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.reports.curves import as_label
+from flwr_splitmix.runs import RunError
+from flwr_splitmix.runs.reports.comparison import Comparison, compare
+from flwr_splitmix.runs.reports.curves import accuracy_label, add_legend, as_label
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
 from flwr_splitmix.runs.selection import select
 
@@ -26,6 +27,10 @@ def plot(
         Path,
         typer.Option("--output", "-o", metavar="FILE.png", help="The picture; .pdf and .svg too."),
     ],
+    mix_kinds: Annotated[
+        bool,
+        typer.Option("--mix-kinds", help="Put accuracies of several kinds side by side."),
+    ] = False,
     run_dir: RunDirectory = None,
 ) -> None:
     """Draw top-1 accuracy and cumulative uplink over rounds, one line per run."""
@@ -33,18 +38,20 @@ def plot(
     for run in opened:
         if not run.rows:
             raise RunError(f"run {run.id} has no rounds to plot yet")
+    compared = compare(opened, mix_kinds=mix_kinds)
     check_name(output)
-    save(_draw(opened), output)
+    save(_draw(compared), output)
     typer.echo(f"wrote {output}")
 
 
-def _draw(runs: list[Run]) -> Figure:
-    figure = two_panels(lambda accuracy, uplink: _draw_panels(runs, accuracy, uplink))
-    figure.legend(loc="outside lower center", ncols=min(2, len(runs)), frameon=False, fontsize=8)
+def _draw(compared: Comparison) -> Figure:
+    figure = two_panels(lambda accuracy, uplink: _draw_panels(compared, accuracy, uplink))
+    add_legend(figure, figure.axes[0])
     return figure
 
 
-def _draw_panels(runs: list[Run], accuracy: Axes, uplink: Axes) -> None:
+def _draw_panels(compared: Comparison, accuracy: Axes, uplink: Axes) -> None:
+    runs = compared.runs
     keys = differing([run.config for run in runs], {*BOOKKEEPING, *PLACE, "strategy"})
     for run in runs:
         words = ", ".join(filter(None, (run.label, in_words(run.config, keys), run.id)))
@@ -63,6 +70,6 @@ def _draw_panels(runs: list[Run], accuracy: Axes, uplink: Axes) -> None:
             [total / 1e6 for total in sent],
             marker="o" if len(run.rows) == 1 else None,
         )
-    accuracy.set(title="top-1 accuracy", xlabel="round", ylabel="top-1 (%)")
+    accuracy.set(title="top-1 accuracy", xlabel="round", ylabel=accuracy_label(compared))
     uplink.set(title="cumulative uplink", xlabel="round", ylabel="uplink (MB)")
     uplink.set_ylim(bottom=0)

@@ -14,6 +14,7 @@ from matplotlib.image import imread
 from flwr_splitmix.cli.picture import two_panels
 from flwr_splitmix.cli.plot import _draw
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.reports.comparison import compare
 
 Splitmix = Callable[..., Result]
 
@@ -34,7 +35,7 @@ def test_the_picture_is_a_png_with_something_in_both_panels(
 def test_lines_are_accuracy_where_evaluated_and_the_running_sum_of_the_uplink(
     finished: Run, unfinished: Run
 ) -> None:
-    accuracy, uplink = _draw([finished, unfinished]).axes
+    accuracy, uplink = _draw(compare([finished, unfinished])).axes
     lines = [np.asarray(line.get_xydata()) for line in accuracy.lines]
     np.testing.assert_allclose(lines[0], [[n, 50.0 + n] for n in range(2, 29, 2)])
     np.testing.assert_allclose(lines[1], [[n, 50.0 + n] for n in range(1, 4)])
@@ -69,3 +70,40 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(RunError, match=r"pictures need matplotlib: pip install '\.\[r"):
         two_panels(lambda left, right: None)
+
+
+def test_kinds_of_accuracy_are_refused_as_by_compare(
+    splitmix: Splitmix, finished: Run, home: Path, tmp_path: Path
+) -> None:
+    """They were drawn on one axis, and no kind was named."""
+    other = Run.create({"strategy": "psl"}, name="x", home=home)
+    other.append_round({"round": 1, "accuracy": 0.5, "accuracy_kind": "benchmark"})
+    file = tmp_path / "runs.png"
+    asked = ["plot", finished.id, other.id, "-o", str(file)]
+    result = splitmix(*asked)
+    assert (result.exit_code, file.exists()) == (1, False)
+    assert "--mix-kinds" in result.stderr
+    assert splitmix(*asked, "--mix-kinds").exit_code == 0
+    assert file.exists()
+
+
+def test_the_axis_names_the_kind_of_accuracy(finished: Run) -> None:
+    accuracy, _ = _draw(compare([finished])).axes
+    assert accuracy.get_ylabel() == "top-1 accuracy in % (global test set)"
+
+
+def test_a_round_is_a_whole_number_and_a_long_legend_stays_on_the_page(home: Path) -> None:
+    """One round had ticks from 0.945 to 1.05, and long names were cut off at both edges."""
+    runs = []
+    for strategy in ("psl", "cutmixsl"):
+        config = {"strategy": strategy, **{f"quite-a-long-key-{n}": strategy for n in range(8)}}
+        runs.append(Run.create(config, name=strategy, home=home))
+        runs[-1].append_round({"round": 1, "accuracy": 0.5, "accuracy_kind": "benchmark"})
+    figure = _draw(compare(runs))
+    figure.draw_without_rendering()
+    low, high = figure.axes[0].get_xlim()
+    ticks = [tick for tick in figure.axes[0].get_xticks() if low <= tick <= high]
+    assert ticks == [1]
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 from flwr_splitmix.extras import how_to_install
@@ -124,20 +125,26 @@ def draw_curves(
             "there is nothing to draw: no round was evaluated in "
             + ", ".join(run.id for run in comparison.runs)
         )
-    names = len(comparison.groups)
-    figure = new_figure(max(4.6, 3.9 * len(overs)), 3.5 + 0.18 * names)
+    figure = new_figure(max(4.6, 3.9 * len(overs)), 3.5 + 0.18 * len(comparison.groups))
     panels = figure.subplots(1, len(overs), squeeze=False, sharey=True)[0]
     bands: set[str] = set()
     for axes, over in zip(panels, overs, strict=True):
         bands |= draw_panel(axes, comparison, over)
     panels[0].set_ylabel(accuracy_label(comparison))
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, title=band_in_words(bands), title_fontsize=8, fontsize=8, frameon=False,
-        loc="outside lower center", handlelength=4,
-        ncols=max(1, min(names, int(40 * len(overs) / (max(map(len, labels)) + 10)))),
-    )  # fmt: skip
+    add_legend(figure, panels[0], band_in_words(bands))
     return figure
+
+
+def add_legend(figure: Figure, axes: Axes, title: str = "") -> None:
+    """Put a panel's legend below all panels: as many columns as fit, long labels in lines."""
+    handles, labels = axes.get_legend_handles_labels()
+    room = int(12 * figure.get_figwidth())  # characters of 8 points; a handle takes ten
+    columns = max(1, min(len(labels), room // (max(map(len, labels)) + 10)))
+    figure.legend(
+        handles, [fill(label, room // columns - 10) for label in labels], ncols=columns,
+        title=title, title_fontsize=8, fontsize=8, frameon=False, loc="outside lower center",
+        handlelength=4,
+    )  # fmt: skip
 
 
 def was_evaluated(comparison: Comparison) -> bool:
@@ -213,6 +220,6 @@ def _draw_lines(axes: Axes, curves: Sequence[Curve]) -> None:
             low = [y - half for y, half in zip(curve.y, curve.half_width, strict=True)]
             high = [y + half for y, half in zip(curve.y, curve.half_width, strict=True)]
             axes.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
