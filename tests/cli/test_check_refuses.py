@@ -16,6 +16,7 @@ from flwr_splitmix.apps.project import open_project
 from flwr_splitmix.cli import app
 from flwr_splitmix.cli.flower import Flwr
 from flwr_splitmix.cli.new import renamed
+from flwr_splitmix.links.stream.certificates import make_certificates
 from tests.apps.app_config import APPS
 
 
@@ -130,6 +131,20 @@ def test_what_cannot_be_run_is_found(keys: str, said: str) -> None:
     done = check(APPS / "vision", "--no-cuts", "--run-config", keys)
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
     assert said in done.stderr
+
+
+def test_a_certificate_for_another_host_than_nodes_dial_is_found(tmp_path: Path) -> None:
+    """The check passed, and the run ended when its link opened."""
+    files = make_certificates(tmp_path, ("localhost",))
+    keys = (
+        f"link='stream' ssl-certfile='{files.certificate}' ssl-keyfile='{files.key}' "
+        f"ssl-ca-certfile='{files.ca}' link-advertise="
+    )
+    said = "nodes would dial x.example, but the link's certificate is made for localhost"
+    done = check(APPS / "vision", "--no-cuts", "--run-config", keys + "'x.example:9443'")
+    assert (done.exit_code, said in done.stderr) == (1, True), done.output
+    done = check(APPS / "vision", "--no-cuts", "--run-config", keys + "'localhost:9443'")
+    assert done.exit_code == 0, done.output
 
 
 def test_smashed_data_larger_than_the_memory_are_remarked(monkeypatch: pytest.MonkeyPatch) -> None:

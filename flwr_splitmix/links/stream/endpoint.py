@@ -110,28 +110,35 @@ class Endpoint:
             require_client_auth=self._client_ca is not None,
         )
 
-    def dialled(self, port: int) -> str:
-        """Return the address that nodes dial, given the port that the server listens on.
+    def check_names(self) -> None:
+        """Check that the certificate is made for the host that nodes dial.
 
         Raises
         ------
         LinkError
-            If the certificate is not made for this address.
+            If it is not.
         """
-        host, public = self._advertise or (self.host, None)
-        if is_unspecified(host):
-            host = own_address()
-        if self._certificate is not None:
-            from flwr_splitmix.links.stream.certificates import names_of
+        if self._certificate is None:
+            return
+        from flwr_splitmix.links.stream.certificates import names_of
 
-            names = names_of(self._certificate)
-            if not any(_matches(host, name) for name in names):
-                raise LinkError(
-                    f"nodes would dial {host}, but the link's certificate is made for "
-                    f"{', '.join(names) or 'no name'}; set advertise= of StreamLink (in the "
-                    "apps link-advertise) to one of these"
-                )
-        return join_address(host, public or port)
+        host, names = self._dialled_host, names_of(self._certificate)
+        if not any(_matches(host, name) for name in names):
+            raise LinkError(
+                f"nodes would dial {host}, but the link's certificate is made for "
+                f"{', '.join(names) or 'no name'}; set advertise= of StreamLink (in the "
+                "apps link-advertise) to one of these"
+            )
+
+    def dialled(self, port: int) -> str:
+        """Return the address that nodes dial, given the port that the server listens on."""
+        public = None if self._advertise is None else self._advertise[1]
+        return join_address(self._dialled_host, public or port)
+
+    @property
+    def _dialled_host(self) -> str:
+        host = self.host if self._advertise is None else self._advertise[0]
+        return own_address() if is_unspecified(host) else host
 
 
 def split_address(text: str, key: str) -> tuple[str, int | None]:

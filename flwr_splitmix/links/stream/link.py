@@ -119,6 +119,7 @@ class StreamLink(DialledLink):
             reattach_timeout=reattach_timeout,
         )
         self.endpoint = Endpoint(address, advertise, certificate, key, ca, client_ca, insecure)
+        self.endpoint.check_names()
         self.max_body = max_body
         self.dialled = ""
         self._mint = TokenMint(token_seconds)
@@ -132,7 +133,7 @@ class StreamLink(DialledLink):
         Raises
         ------
         LinkError
-            If the address cannot be bound, or the certificate does not match the advertised one.
+            If the address cannot be bound.
         """
         try:
             self._server = StreamServer(
