@@ -26,6 +26,8 @@ from flwr_splitmix.words import counted
 if TYPE_CHECKING:
     from flwr_splitmix.hiding.example_gradients import ExampleGradients
 
+_REMEDY = "take another model, or adapters if it is a language model (lora-rank)"
+
 
 def outside_of(*, returns: bool, padded: bool) -> tuple[Channel, ...]:
     """Return what leaves a client that trains by DP-SGD without being covered by epsilon.
@@ -137,7 +139,7 @@ class DPSGD(Hiding):
             if layer := unsupported(both):
                 raise ValueError(
                     f"DP-SGD needs a gradient for each example, which Opacus does not compute for "
-                    f"{layer}; take another model, or language adapters (lora-rank)"
+                    f"{layer}; {_REMEDY}"
                 )
             for name, part in both.named_modules():
                 if isinstance(part, nn.Embedding):
@@ -225,7 +227,7 @@ class DPSGD(Hiding):
                 raise ValueError(
                     "DP-SGD needs a gradient for each example, but weights of shape "
                     f"{tuple(parameter.shape)} are used outside of their own layer, so that theirs "
-                    "would be without noise; take another model, or language adapters (lora-rank)"
+                    f"would be without noise; {_REMEDY}"
                 )
         for parameter in learned:
             if not isinstance(parameter.grad_sample, Tensor) or (
@@ -233,8 +235,7 @@ class DPSGD(Hiding):
             ):
                 raise ValueError(
                     "DP-SGD needs a gradient for each example, but a layer with weights of shape "
-                    f"{tuple(parameter.shape)} does not keep examples apart; take another model, "
-                    "or language adapters (lora-rank)"
+                    f"{tuple(parameter.shape)} does not keep examples apart; {_REMEDY}"
                 )
         if not learned:
             return
