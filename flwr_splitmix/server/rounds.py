@@ -271,6 +271,7 @@ class RoundLoop(RoundMessages):
         self.audience.forget_stops()
         self._participants.forget()
         self._epsilons.forget()
+        self.aggregator.forget()
         self.aggregator.check_has_weights(job.initial)
         self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)

@@ -75,6 +75,12 @@ class LowerAggregator:
         self.strategy = strategy
         self._told_lost: set[str] = set()
         self._told_statistics = False
+        self._asked, self._current = 0, ArrayRecord()
+        self._has_aggregated = False
+
+    def forget(self) -> None:
+        """Begin a run: whether the aggregator can work with its clients is not known yet."""
+        self._has_aggregated = False
 
     @property
     def averages(self) -> bool:
@@ -118,6 +124,7 @@ class LowerAggregator:
             If the strategy waits for more nodes than take part, asks no node to train, or sends
             several ArrayRecords, none of which is under its `arrayrecord_key`.
         """
+        self._asked, self._current = len(nodes), arrays
         config = ConfigRecord({**config, "server-round": server_round})
         if self.strategy is None or grid is None:
             self._tell(server_round, arrays, config)
@@ -127,6 +134,7 @@ class LowerAggregator:
         view = cast(Grid, SampledNodes(grid, nodes, type(self.strategy).__name__))
         made = self.strategy.configure_train(server_round, arrays, config, view)
         messages = training_messages_of(made, self.strategy, server_round)
+        self._asked = len(messages)
         for message in messages:
             message.content = self._segment_first(message.content)
         return messages
@@ -169,9 +177,18 @@ class LowerAggregator:
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate sorted replies; return (None, None) without aggregator or replies.
 
+        Some aggregators, such as Bulyan, make nothing of too few clients. If clients were lost in
+        this round, or an earlier round of the run had enough, the round's first arrays are kept.
+
         A server optimizer takes its step on the weights; what BatchNorm has measured and whole
         numbers are averaged. A step on a running variance can make it negative, and then every
         output is NaN. Whole numbers stay whole.
+
+        Raises
+        ------
+        AggregatorError
+            If the strategy returns something else than arrays like the clients', or nothing though
+            no client was lost, in this round or since an earlier one.
         """
         if self.strategy is None or not replies:
             return None, None
@@ -185,16 +202,31 @@ class LowerAggregator:
         made = self.strategy.aggregate_train(server_round, replies)
         arrays, metrics = aggregated(made, self.strategy, like)
         if not arrays:
-            raise AggregatorError(
-                f"{type(self.strategy).__name__} made nothing of the weights of "
-                f"{counted(len(replies), 'client')}, so that none of them would learn; it "
-                "may need more clients, or fewer that it takes for malicious"
-            )
+            return self._kept(server_round, len(replies)), metrics
+        self._has_aggregated = True
         tensors = {
             name: without_negative_variances(name, means.get(name, array))
             for name, array in arrays.items()
         }
         return with_whole_numbers(tensors, whole), metrics
+
+    def _kept(self, server_round: int, replies: int) -> ArrayRecord:
+        """Return the arrays that a round began with, of whose replies the strategy made nothing."""
+        name, clients = type(self.strategy).__name__, counted(replies, "client")
+        may_recover = self._has_aggregated or replies < self._asked
+        if not (may_recover and self._current):
+            raise AggregatorError(
+                f"{name} made nothing of the weights of {clients}, so that none of them would "
+                "learn; it may need more clients, or fewer that it takes for malicious"
+            )
+        _log.warning(
+            "round %d: %s made nothing of the weights of %s; the next one begins with "
+            "the same weights as this",
+            server_round,
+            name,
+            clients,
+        )
+        return self._current
 
     def _warn_of_wrapped_optimizer(self, reply: Message) -> None:
         """Say once if a server optimizer within another strategy steps on statistics, too.

@@ -241,16 +241,6 @@ def test_records_lists_and_numbers_survive_a_checkpoint() -> None:
     assert second.scalar == 0.25
 
 
-def test_an_aggregator_that_makes_nothing_of_its_clients_is_an_error() -> None:
-    """Of too few clients Bulyan returned nothing, and every round began with the first weights."""
-    toy = Toy(clients=4)
-    strategy = SFL(
-        toy.upper(), device="cpu", aggregator=flower.Bulyan(num_malicious_nodes=1, **ANY_NODES)
-    )
-    with pytest.raises(AggregatorError, match="Bulyan made nothing of the weights of 4 clients"):
-        strategy.fit(toy.make_clients(sgd(0.1)), 1)
-
-
 @pytest.mark.parametrize(
     ("returned", "sentence"),
     [
