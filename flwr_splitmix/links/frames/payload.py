@@ -64,7 +64,7 @@ def take_apart(
             raise CodecError("a dictionary's keys must be strings to travel")
         return {
             "map": {
-                key: take_apart(item, _of_key(key, wire), tensors, draws, depth + 1)
+                key: take_apart(item, wire_of(key, wire), tensors, draws, depth + 1)
                 for key, item in value.items()
             }
         }
@@ -81,7 +81,8 @@ def take_apart(
     return described
 
 
-def _of_key(key: str, wire: WireDtype) -> WireDtype:
+def wire_of(key: str, wire: WireDtype) -> WireDtype:
+    """Return the wire format of what a payload has under a key."""
     return "keep" if key in EXACT else wire
 
 
@@ -175,7 +176,7 @@ def payload_bytes(payload: Any, wire: WireDtype) -> int:
     if isinstance(payload, Tensor):
         return wire_bytes(payload, wire)
     if isinstance(payload, Mapping):
-        return sum(payload_bytes(item, _of_key(key, wire)) for key, item in payload.items())
+        return sum(payload_bytes(item, wire_of(key, wire)) for key, item in payload.items())
     if isinstance(payload, (list, tuple)):
         return sum(payload_bytes(item, wire) for item in payload)
     return 0

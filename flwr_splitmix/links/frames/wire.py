@@ -77,7 +77,7 @@ def narrow(
     so or become NaN. They spoil others, too: with int8 and int4 their whole patch becomes NaN, and
     with float16 finite numbers of the tensor may become infinite.
     """
-    if not _narrows(tensor, wire):
+    if not narrows(tensor, wire):
         return tensor, None
     if bits := level_bits(wire):
         chance = None
@@ -166,7 +166,7 @@ def widen(numbers: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 def wire_bytes(tensor: Tensor, wire: WireDtype) -> int:
     """Return how many bytes a tensor's numbers and scale take on the wire."""
-    if not _narrows(tensor, wire):
+    if not narrows(tensor, wire):
         return tensor.nbytes
     if bits := level_bits(wire):
         patches = math.prod(tensor.shape[:-1])
@@ -181,7 +181,8 @@ def rounds(wire: str, dtype: torch.dtype) -> bool:
     return wire != "keep" and (wire != "float32" or dtype == torch.float64)
 
 
-def _narrows(tensor: Tensor, wire: WireDtype) -> bool:
+def narrows(tensor: Tensor, wire: WireDtype) -> bool:
+    """Return whether a tensor is converted to be sent in a wire format."""
     if wire == "keep" or not tensor.is_floating_point():
         return False
     bits = level_bits(wire)

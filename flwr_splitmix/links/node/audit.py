@@ -11,6 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.files import finite
+from flwr_splitmix.links.frames.payload import wire_of
+from flwr_splitmix.links.frames.wire import WireDtype, narrows, wire_bytes
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.privacy.journal import JournalError, SharedJournal, reason_of
 from flwr_splitmix.words import one_line
@@ -66,6 +68,7 @@ class AuditLog:
         share: Any = None,
         epsilon: float | None = None,
         to: str = "",
+        wire: WireDtype = "keep",
     ) -> None:
         """Log what leaves.
 
@@ -74,7 +77,7 @@ class AuditLog:
         exchange
             The client's method that the server called, or "attach" or "release".
         content
-            Tensors and plain values, as they leave.
+            Tensors and plain values, before they are narrowed.
         step, part
             The step of the round, and the part of its batch if it leaves in parts.
         share
@@ -83,8 +86,10 @@ class AuditLog:
             The epsilon that the client has spent, this reply included.
         to
             Where it goes, unless to the address of the link.
+        wire
+            Format in which floating-point tensors leave; the line has its bytes.
         """
-        items = list(_items(content, ""))
+        items = list(_items(content, "", wire))
         self._append(
             {
                 "exchange": exchange,
@@ -111,17 +116,17 @@ class AuditLog:
             self._give_up(reason_of(error))
 
 
-def _items(value: Any, name: str) -> Iterator[dict[str, Any]]:
+def _items(value: Any, name: str, wire: WireDtype) -> Iterator[dict[str, Any]]:
     """Yield one entry per tensor or plain value: its shape and bytes or its type, no content."""
     if isinstance(value, Tensor):
-        kind = str(value.dtype).removeprefix("torch.")
-        size = value.numel() * value.element_size()
+        kind = wire if narrows(value, wire) else str(value.dtype).removeprefix("torch.")
+        size = wire_bytes(value, wire)
         yield {"name": name, "shape": list(value.shape), "dtype": kind, "bytes": size}
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _items(part, f"{name}.{key}" if name else str(key))
+            yield from _items(part, f"{name}.{key}" if name else str(key), wire_of(key, wire))
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _items(part, name)
+            yield from _items(part, name, wire)
     elif value is not None:
         yield {"name": name, "value": type(value).__name__}

@@ -11,7 +11,7 @@ import torch
 from flwr.app import Context
 
 from flwr_splitmix.clients import Client, ClientError, SplitClient
-from flwr_splitmix.links.frames.wire import rounds
+from flwr_splitmix.links.frames.wire import check_wire_dtype, rounds
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.node.keys import INDEX, MIXER, check_keys
@@ -164,8 +164,9 @@ class NodeGuards:
                 epsilon = None if self._client is None else self._client.epsilon
                 share = arguments.get("plan")
                 self.audit.write(
-                    method, outcome.reply, step=step, part=part, share=share, epsilon=epsilon
-                )
+                    method, outcome.reply, step=step, part=part, share=share, epsilon=epsilon,
+                    wire=check_wire_dtype(self._wire),
+                )  # fmt: skip
         except LinkError as error:
             return replace(outcome, reply=None, error=str(error))
         return outcome

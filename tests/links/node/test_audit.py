@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.frames.wire import WIRE_DTYPES
 from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.privacy.journal import read_journal
-from flwr_splitmix.strategies import SFL
+from flwr_splitmix.strategies import PSL, SFL
 from tests.links.fake_grid import FakeGrid, OnFakeGrid, toy_app
 from tests.links.node.test_round import TOY, run
 from tests.links.node.worst_server import TICKET, Node, noisy, refused
@@ -31,6 +32,21 @@ def test_the_audit_log_holds_shapes_and_no_number_of_the_data(node: Node) -> Non
     assert entry["bytes"] == smashed["bytes"] + labels["bytes"]
     assert entry["share"] == [noisy()]
     assert 0 < entry["epsilon"] < 1
+
+
+@pytest.mark.parametrize("wire", WIRE_DTYPES)
+def test_the_audit_log_counts_what_travels(wire: str, tmp_path: Path) -> None:
+    """It counted tensors before they were narrowed: four times as much as int4 sends."""
+    grid = FakeGrid(toy_app(TOY), 1, **{"state-dir": str(tmp_path)})
+    strategy = PSL(TOY.upper(), device="cpu", seed=7, evaluation="none", steps_per_round=1)
+    strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", wire_dtype=wire), grid)
+    strategy.start(None, to_arrays(TOY.lower().state_dict()), 1)  # type: ignore[arg-type]
+    grid.wait()
+    lines = [line for line in read_journal(tmp_path / "audit-0.jsonl") if line["step"] is not None]
+    assert sum(line["bytes"] for line in lines) == strategy.rows[0]["uplink_bytes"]
+    smashed, labels = lines[0]["sent"]
+    assert smashed["dtype"] == ("float64" if wire == "keep" else wire)
+    assert labels["dtype"] == "int64"
 
 
 def test_a_server_cannot_end_the_audit_log_with_a_long_name(node: Node) -> None:
