@@ -488,5 +488,12 @@ class RoundLoop(RoundMessages):
             self.restore_server(checkpoint.tensors, checkpoint.meta)
         arrays = unpack(checkpoint, self.aggregator, self.observers, initial)
         self.recorder.go_on(checkpoint, self.num_rounds)
-        log.info("resuming after round %d", checkpoint.round)
+        if checkpoint.round < self.num_rounds:
+            log.info("resuming after round %d", checkpoint.round)
+        else:
+            log.warning(
+                "the run has finished its %s, and nothing is left to do: raise %s to go on with it",
+                counted(checkpoint.round, "round"),
+                "num_rounds" if isinstance(self.link, LocalLink) else "num-server-rounds",
+            )
         return checkpoint.round, arrays

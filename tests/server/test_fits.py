@@ -165,6 +165,17 @@ def test_a_fit_that_resumes_leaves_all_clients_trained(
     assert all(same_weights(longer[index], trained[index]) for index in unasked)
 
 
+def test_a_resumed_run_without_a_round_left_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`flwr run` ended at once with exit status 0, and nothing told why."""
+    said = "the run has finished its 4 rounds, and nothing is left to do: raise num_rounds"
+    resumed(PSL, tmp_path, 4, Toy(), new=True)
+    assert said not in caplog.text
+    resumed(PSL, tmp_path, 4, Toy())
+    assert said in caplog.text
+
+
 def test_a_client_that_its_state_does_not_fit_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
