@@ -110,6 +110,7 @@ class Recorder(Observer):
         self._kept: dict[int, deque[Recording]] = defaultdict(lambda: deque(maxlen=limit))
         self._drawn: Counter[int] = Counter()
         self._newest: dict[int, int] = {}
+        self._first_round: int | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._unwritten: deque[Future[None]] = deque()
 
@@ -129,6 +130,7 @@ class Recorder(Observer):
 
     def on_start(self, event: RunStarted) -> None:
         """Warn that the run is recorded."""
+        self._first_round = event.first_round
         if self.directory is not None:
             how = FORGET % event.run_id if event.run_id else ""
             log.warning("\x1b[31m" + WARNING + "\x1b[0m", self.directory, how)
@@ -137,9 +139,8 @@ class Recorder(Observer):
         """Keep the averaged lower segment, and learn where each client is in its data.
 
         A client that failed may have missed a batch, or be back at the end of an earlier round.
-        Steps of a round that is repeated are dropped.
         """
-        self.trace.rewind(event.server_round)
+        self._drop_undone_steps()
         for client, described in event.descriptions.items():
             drawn = described.get("drawn")
             if type(drawn) is int and drawn >= 0:
@@ -239,10 +240,18 @@ class Recorder(Observer):
 
     def on_end(self, event: RunEnded) -> None:
         """Write all pending steps."""
+        if not event.error:
+            self._drop_undone_steps()
         self._flush()
         if self._writer is not None:
             self._writer.shutdown()
             self._writer = None
+
+    def _drop_undone_steps(self) -> None:
+        """Drop the steps after the checkpoint, once the run goes on: not if it is refused."""
+        if self._first_round is not None:
+            self.trace.rewind(self._first_round)
+            self._first_round = None
 
     def state(self) -> dict[str, Any]:
         """Return how many batches each client has been asked for."""

@@ -56,7 +56,7 @@ def show(
         everything = {
             "id": opened.id,
             "status": opened.status,
-            "error": opened.failure,
+            "error": opened.failure if opened.status == "failed" else None,
             "config": opened.config,
             "summary": opened.summary,
             "metrics": opened.rows,
@@ -74,7 +74,7 @@ def _print_summary(run: Run, out: Console) -> None:
     facts = facts_of(run)
     listing = table("run", run.id)
     listing.add_row("status", run.status)
-    if run.failure is not None and run.status == "failed":
+    if run.status == "failed":
         listing.add_row("error", run.failure)
     if facts.get("stopped"):
         listing.add_row("stopped", text(facts["stopped"]))

@@ -45,6 +45,7 @@ class GuardedClient(Client):
     def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
         self.privacy = privacy
         self._mixes = ""  # by what examples were seen to change each other's smashed data
+        self._told_incomplete = False
         self._begun_at = 0
         self._uncovered: Channel | None = None
         """What left first without an epsilon while there was no guard; more changes no number."""
@@ -149,9 +150,13 @@ class GuardedClient(Client):
         """
         if self._mixes:
             return True
-        found = mixing_layers(self.segment, inputs, renewed=not again)
-        if found is None and self.guard is not None:
-            self.guard.admit_untold()
+        found = mixing_layers(
+            self.segment, inputs, renewed=not again, warns=not self._told_incomplete
+        )
+        if found is None:
+            self._told_incomplete = True
+            if self.guard is not None:
+                self.guard.admit_untold()
         if found:
             self._mixes = found
             if self.guard is not None:

@@ -222,7 +222,8 @@ class Run:
     def status(self) -> State:
         """The run's state.
 
-        "finished": it has a summary. Otherwise "running": a process holds its lock. Otherwise
+        "finished": it has a summary, until clients take part in a round that is added. Otherwise
+        "running": a process holds its lock. Otherwise
         "failed": an error ended it (see `failure`). Otherwise "stopped": it was interrupted,
         killed, or never begun. Without file locks, a running run looks stopped.
         """
@@ -234,12 +235,12 @@ class Run:
 
     @property
     def failure(self) -> str | None:
-        """Description of the error that ended the run; None if none did since its last start."""
+        """Description of the error that ended the run; None if none did, or it went on since."""
         path = self.path / "failure.json"
         return printable(str(read_object(path).get("error", ""))) if path.exists() else None
 
     def note_failure(self, error: str | None) -> None:
-        """Record the error that ended the run; None removes it when the run starts again.
+        """Record the error that ended the run; None removes it when the run goes on.
 
         Raises
         ------

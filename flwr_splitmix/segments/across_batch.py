@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +68,7 @@ def enough_values(part: str) -> Iterator[None]:
 
 
 def mixes_examples(
-    segment: nn.Module, inputs: Tensor, *others: Tensor, renewed: bool = True
+    segment: nn.Module, inputs: Tensor, *others: Tensor, renewed: bool = True, warns: bool = True
 ) -> str | None:
     """Return what makes an example's output in training change with other examples.
 
@@ -95,11 +94,13 @@ def mixes_examples(
         Further arguments with one row for each example (b, ...); they are not changed.
     renewed
         Whether to try random weights, too; with the same inputs, once is enough.
+    warns
+        Whether to log that it cannot be told.
 
     Returns
     -------
     A layer across the batch or the name of a buffer, in words; "" if there is none under any of
-    these weights. None if it cannot be told, which a warning says: if the segment cannot be copied
+    these weights. None if it cannot be told: if the segment cannot be copied
     or fails with random weights, or if its outputs or buffers differ from call to call although the
     generators are seeded.
     """
@@ -119,23 +120,18 @@ def mixes_examples(
             continue
         if answer is not None:
             return answer
-    warn_of_incomplete_trial(type(segment).__name__, why)
+    if warns:
+        log.warning(
+            "the trial of whether %s mixes the examples of a batch is incomplete, and may miss "
+            "that it does: %s",
+            type(segment).__name__,
+            why,
+        )
     return None
 
 
-@cache  # all clients of a process have the same layers
-def warn_of_incomplete_trial(kind: str, why: str) -> None:
-    """Log, once per process, kind of segment and reason, that a trial shows too little."""
-    log.warning(
-        "the trial of whether %s mixes the examples of a batch is incomplete, and may miss that it "
-        "does: %s",
-        kind,
-        why,
-    )
-
-
 def mixing_layers(
-    segment: nn.Module, inputs: Tensor, *others: Tensor, renewed: bool = True
+    segment: nn.Module, inputs: Tensor, *others: Tensor, renewed: bool = True, warns: bool = True
 ) -> str | None:
     """Return the kind of layers or the buffer by which examples change each other's outputs.
 
@@ -145,7 +141,9 @@ def mixing_layers(
     -------
     "" if there are none; None if it cannot be told.
     """
-    return needs_whole_batch(segment) or mixes_examples(segment, inputs, *others, renewed=renewed)
+    return needs_whole_batch(segment) or mixes_examples(
+        segment, inputs, *others, renewed=renewed, warns=warns
+    )
 
 
 def _has_halves(segment: nn.Module) -> bool:

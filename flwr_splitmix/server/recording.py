@@ -87,7 +87,7 @@ class RunRecorder:
             yield
             return
         with self.run.held():
-            fresh = self.run.new and not self.run.begun
+            fresh = not self.run.begun and not self.run.rows
             self._start = 0, 0
             try:
                 yield
@@ -168,10 +168,16 @@ class RunRecorder:
         if self.run is None or self._start is None:
             return
         num_rounds, kept = self._start
-        if num_rounds:
-            self.run.extend(num_rounds)
-        self.run.rewind(kept)
-        self._start = None
+        self._start = None  # an error is now the run's own
+        try:
+            if num_rounds:
+                self.run.extend(num_rounds)
+            self.run.rewind(kept)
+        except OSError as error:
+            raise RunError(
+                f"run {self.run.id} cannot go on, as {self.run.path} cannot be written: "
+                f"{error.strerror or error}; free space there and resume the run"
+            ) from error
         self._try("end of the failure before", lambda run: run.note_failure(None))
 
     def warn_of_given(self, given: Mapping[str, Any]) -> None:

@@ -22,7 +22,6 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import BoxShare
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.segments import Geometry
-from flwr_splitmix.segments.across_batch import warn_of_incomplete_trial
 from flwr_splitmix.segments.modules import with_statistics
 from flwr_splitmix.strategies import PSL, USplitFL, USplitSL, VanillaCutMixSL
 from tests.clients.own_segments import DATA, INPUTS, LABELS, ORDER, Lower, Part, smashed_of
@@ -312,15 +311,13 @@ def test_only_a_trial_of_layers_that_was_incomplete_is_made_again(
     assert copies == [possible] * times
 
 
-def test_an_incomplete_trial_is_told_once_for_all_clients_of_a_process(
+def test_a_client_says_once_that_its_trial_is_incomplete(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Before: in each round by each client."""
-    warn_of_incomplete_trial.cache_clear()
-    for client in range(2):
-        own = SplitClient(Copied([], possible=False), DATA, batch_size=4, device="cpu")
-        for server_round in (1, 2):
-            own.attach(replace(ORDER, client=client, server_round=server_round), None)
+    """Before: in each round."""
+    client = SplitClient(Copied([], possible=False), DATA, batch_size=4, device="cpu")
+    for server_round in (1, 2):
+        client.attach(replace(ORDER, server_round=server_round), None)
     assert [r.getMessage() for r in caplog.records if "incomplete" in r.getMessage()] == [
         "the trial of whether Copied mixes the examples of a batch is incomplete, and may miss "
         "that it does: it has no copies"

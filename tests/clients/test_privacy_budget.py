@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from flwr_splitmix.clients import ClientError, SplitClient
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import FullShare, Share
-from flwr_splitmix.segments.across_batch import warn_of_incomplete_trial
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
 from flwr_splitmix.testing.toy import FEATURES, Examples, Toy
 from tests.clients.guarded import (
@@ -287,7 +286,6 @@ def test_a_budget_wants_to_know_whether_a_segment_mixes_its_batch(
     layer: nn.Module, limit: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only a warning said that it could not be told, and an epsilon was kept."""
-    warn_of_incomplete_trial.cache_clear()
     segment, data = client_of().segment, client_of().batches.data
     segment.norm = layer
     budget = PrivacyBudget(delta=DELTA, **limit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +14,7 @@ from flwr.serverapp.strategy import FedAdam
 from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder
+from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.clients import ClientError, Order, SplitClient, exchange
 from flwr_splitmix.events import RunStarted
 from flwr_splitmix.links import LinkError, LocalLink
@@ -170,6 +173,12 @@ class Interrupted(Unwilling):
     raises = KeyboardInterrupt()
 
 
+class Elsewhere(Unwilling):
+    """A client that attaches to no round for another reason."""
+
+    raises = ClientError("nobody is at home")
+
+
 class Beginless(Observer):
     """An observer that cannot begin."""
 
@@ -268,3 +277,45 @@ def test_a_new_run_that_begins_no_round_has_failed(tmp_path: Path) -> None:
     with pytest.raises(LinkError, match="the door is shut"):
         psl(TOY, run).fit(TOY.make_clients(kind=Unwilling), 2)
     assert run.status == "failed"
+
+
+def test_a_run_that_never_began_keeps_its_newest_failure(tmp_path: Path) -> None:
+    """It kept the first."""
+    run = Run.create({}, name="x", home=tmp_path)
+    with pytest.raises(LinkError, match="the door is shut"):
+        psl(TOY, run).fit(TOY.make_clients(kind=Unwilling), 2)
+    again = Run.open(run.id, home=tmp_path)
+    with pytest.raises(LinkError, match="nobody is at home"):
+        psl(TOY, again).fit(TOY.make_clients(kind=Elsewhere), 2)
+    assert "nobody is at home" in (again.failure or "")
+
+
+def test_a_full_disk_when_a_run_goes_on_is_its_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was stopped then, without a reason."""
+    run = finished(tmp_path, psl)
+
+    def full(run: Run, kept: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Run, "rewind", full)
+    again = Run.open(run.id, home=tmp_path)
+    with pytest.raises(RunError, match=r"cannot go on, as .* cannot be written: No space left"):
+        psl(TOY, again).fit(TOY.make_clients(), 4)
+    assert "No space left" in (again.failure or "")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "kind", "kept"), [(1, SplitClient, [1]), (4, Unwilling, [1, 2])]
+)
+def test_recorded_steps_after_the_checkpoint_go_when_the_run_goes_on(
+    rounds: int, kind: type[SplitClient], kept: list[int], tmp_path: Path
+) -> None:
+    run = finished(tmp_path, recorded)
+    (run.path / "checkpoints" / "round-000002.safetensors").unlink()
+    again = Run.open(run.id, home=tmp_path)
+    with contextlib.suppress(LinkError):
+        recorded(TOY, again).fit(TOY.make_clients(kind=kind), rounds)
+    trace = DiskTrace(run.path / "attacks" / "trace")
+    assert sorted({server_round for server_round, _ in trace.places}) == kept

@@ -27,7 +27,8 @@ def summary(run: Run) -> str:
     facts = facts_of(run)
     state = tag("strong", escape(run.status), class_=run.status)
     said = tag("p", "State: ", state, escape(f". Run {run.id}."))
-    error = paragraph(f"It ended with an error: {run.failure}", "failed") if run.failure else ""
+    failed = run.status == "failed"
+    error = paragraph(f"It ended with an error: {run.failure}", "failed") if failed else ""
     stopped = paragraph(f"It was stopped: {why}") if (why := facts.get("stopped")) else ""
     kind = facts.get("evaluation")
     accuracy = percent(facts.get("top1"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast, get_args
 
@@ -23,16 +22,12 @@ from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
-from flwr_splitmix.storage import under
 from flwr_splitmix.values import check_choice, check_truth, whole_number
 from flwr_splitmix.words import counted, with_article
 
 log = logging.getLogger("flwr.splitmix")
 
 ServerUpdate = Literal["sequential", "sum", "mean"]
-
-_LOSS = "upper-loss"
-"""Prefix of a loss's state in checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +61,8 @@ class ServerSegment(TrainedSegment):
     loss
         Loss to train with instead, such as `nn.CrossEntropyLoss(weight, reduction="none")`: logits
         (b, L) and targets (b, L), which add up to 1 unless they are multi-label, to losses (b,). A
-        module is moved to the device; it is not trained, but its state is in checkpoints. Scores
-        are not affected.
+        module is moved to the device; it is not trained, and a state of its own is not in
+        checkpoints. Scores are not affected.
     server_update
         "sequential": one optimizer step per group, in random order. "sum" and "mean": one joint
         step on the sum or the mean of the groups' losses, all groups as one batch. In every mode
@@ -117,6 +112,7 @@ class ServerSegment(TrainedSegment):
         self.num_classes = classes
         self.multi_label = multi_label
         self.loss = loss_on(loss, self.device)
+        self._loss_began = _tensors_of(self.loss) if isinstance(self.loss, nn.Module) else None
         geometry = getattr(module, "geometry", None)  # another module may mean something else
         self.geometry = geometry if isinstance(geometry, Geometry) else None
         self.server_update = server_update
@@ -290,18 +286,19 @@ class ServerSegment(TrainedSegment):
             self.leave_step()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state of module, optimizer and loss as tensors and plain values."""
-        tensors, meta = super().state()
-        return tensors | {f"{_LOSS}.{name}": t for name, t in self._loss_state().items()}, meta
-
-    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Continue from `state`; a loss keeps its own state if none was saved."""
-        super().restore(tensors, meta)
-        if isinstance(self.loss, nn.Module) and (kept := under(_LOSS, tensors)):
-            self.loss.load_state_dict(kept)
-
-    def _loss_state(self) -> dict[str, Tensor]:
-        return self.loss.state_dict() if isinstance(self.loss, nn.Module) else {}
+        """Return the state of module and optimizer; a loss's is not kept, which a warning says."""
+        if isinstance(self.loss, nn.Module) and self._loss_began is not None:
+            now = _tensors_of(self.loss)
+            if now.keys() != self._loss_began.keys() or not all(
+                torch.equal(now[name], tensor) for name, tensor in self._loss_began.items()
+            ):
+                log.warning(
+                    "the loss %s has a state that changes in training, which checkpoints do not "
+                    "keep: a resumed run begins with a new one",
+                    type(self.loss).__name__,
+                )
+                self._loss_began = None  # told once
+        return super().state()
 
     @torch.no_grad()  # what a module caches may need a graph in training
     def score(self, smashed: Tensor, labels: Tensor) -> Tally:
@@ -309,6 +306,12 @@ class ServerSegment(TrainedSegment):
         self.module.eval()
         logits = self._logits(smashed.to(self.device))
         return tally(logits, labels.to(self.device))
+
+
+def _tensors_of(loss: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the tensors in a loss's state."""
+    state = loss.state_dict()
+    return {name: t.clone() for name, t in state.items() if isinstance(t, Tensor)}
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
