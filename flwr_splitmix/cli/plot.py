@@ -14,6 +14,7 @@ from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.comparison import Comparison, compare
 from flwr_splitmix.runs.reports.curves import accuracy_label, add_legend, as_label
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
+from flwr_splitmix.runs.reports.facts import facts_of
 from flwr_splitmix.runs.selection import select
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _draw_panels(compared: Comparison, accuracy: Axes, uplink: Axes) -> None:
     keys = differing([run.config for run in runs], {*BOOKKEEPING, *PLACE, "strategy"})
     for run in runs:
         words = ", ".join(filter(None, (run.label, in_words(run.config, keys), run.id)))
-        label = f"{text(run.config.get('strategy'))} ({words})"
+        label = f"{text(facts_of(run).get('strategy'))} ({words})"
         evaluated = [row for row in run.rows if row["accuracy"] is not None]
         accuracy.plot(
             [row["round"] for row in evaluated],

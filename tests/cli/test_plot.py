@@ -15,8 +15,12 @@ from flwr_splitmix.cli.picture import two_panels
 from flwr_splitmix.cli.plot import _draw
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.reports.comparison import compare
+from flwr_splitmix.strategies import PSL
+from flwr_splitmix.testing.toy import Toy
 
 Splitmix = Callable[..., Result]
+
+TOY = Toy(clients=2)
 
 
 def test_the_picture_is_a_png_with_something_in_both_panels(
@@ -44,6 +48,14 @@ def test_lines_are_accuracy_where_evaluated_and_the_running_sum_of_the_uplink(
     labels = [str(line.get_label()) for line in accuracy.lines]
     assert labels[0].startswith("cutmixsl")
     assert labels[1].startswith("psl")
+
+
+def test_the_strategy_of_a_run_that_fit_made_is_named(tmp_path: Path) -> None:
+    """It was "-": a configuration of one's own need not have it."""
+    run = Run.create({}, name="mine", home=tmp_path)
+    PSL(TOY.upper(), device="cpu", steps_per_round=1, run=run).fit(TOY.make_clients(), 1)
+    (line,) = _draw(compare([Run.open(run.id, home=tmp_path)])).axes[0].lines
+    assert str(line.get_label()).startswith(f"PSL ({run.id}")
 
 
 @pytest.mark.parametrize("name", ["runs.xyz", "runs", "missing/runs.png"])
