@@ -163,7 +163,7 @@ class RunRecorder:
         self.resumed_config = json.dumps(self._config)
         self._start = num_rounds, kept
 
-    def _go_on(self) -> None:
+    def _write_start(self) -> None:
         """Write that the run goes on, once there is no more to refuse."""
         if self.run is None or self._start is None:
             return
@@ -207,7 +207,7 @@ class RunRecorder:
             unrecorded uploads would be free when they are repeated.
         """
         self._check_there()
-        self._go_on()
+        self._write_start()
         if not evaluates:
             self.clock.begin_round()
         if self.run is None:
@@ -326,7 +326,7 @@ class RunRecorder:
             return
         summary = json_values(self.summary(facts), "the summary")
         try:
-            self._go_on()
+            self._write_start()
             if self._unsaved is not None:
                 kept = self._unsaved
                 self.run.checkpoints.save(kept.round, kept.tensors, kept.meta)
