@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from flwr_splitmix.apps.continuing import check_goes_on
+from flwr_splitmix.apps.continuing import check_goes_on, continued, remark_on_kept
 from flwr_splitmix.apps.project import Project, open_project, read_overrides, run_values
 from flwr_splitmix.apps.ray_cluster import lost_cluster
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.flower_run import ABOUT_RESUMING
 from flwr_splitmix.runs.places import runs_directory
 
 FLOWERS_DEFAULT = 2
@@ -67,8 +69,7 @@ def check_app(
         report.remarks.append(remark)
     if project.kind != "own" and values.get("resume"):
         try:
-            resumed = Run.open(str(values["resume"]), home=values.get("run-dir"))
-            check_goes_on(resumed, read_overrides(run_config, here))
+            values = _of_resumed(values, read_overrides(run_config, here), report.remarks)
         except RunError as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
     elif project.kind != "own" and not any_nodes:  # `splitmix run` has looked itself
@@ -79,6 +80,25 @@ def check_app(
     if nodes is None and "clients" in report.facts:
         report.facts["clients"] += " (Flower's default number of them; --nodes says another)"
     return report
+
+
+def _of_resumed(
+    values: Mapping[str, Any], given: Mapping[str, Any], remarks: list[str]
+) -> dict[str, Any]:
+    """Return the configuration that a resumed run would have; ignored keys become remarks.
+
+    Raises
+    ------
+    RunError
+        If there is no such run, it is in progress, or it has finished.
+    """
+    resumed = Run.open(str(values["resume"]), home=values.get("run-dir"))
+    check_goes_on(resumed, given)
+    if remark := remark_on_kept(resumed.config, values, given):
+        remarks.append(remark)
+    with _collected(remarks):
+        own = continued({**values, **resumed.config}, given, resumed.id)
+    return {**own, **{key: values[key] for key in ABOUT_RESUMING if key in values}}
 
 
 def check_values(

@@ -80,8 +80,32 @@ def check_goes_on(run: Run, given: Mapping[str, Any]) -> None:
     if run.status == "finished" and type(rounds) is int and last >= rounds:
         raise RunError(
             f"run {run.id} has finished its {counted(rounds, 'round')}: raise {ROUNDS} above "
-            f"{rounds} to go on with it, or start a new run without resume"
+            f"{rounds} with --run-config to go on with it, or start a new run without resume"
         )
+
+
+def remark_on_kept(
+    own: Mapping[str, Any], values: Mapping[str, Any], given: Mapping[str, Any]
+) -> str:
+    """Return a remark on the app's values that a continued run does not take; "" if there are none.
+
+    Parameters
+    ----------
+    own
+        Configuration of the run so far.
+    values
+        Whole run configuration now: that of `pyproject.toml`, with the given keys.
+    given
+        Keys given for the continuation; `continued` tells of these.
+    """
+    kept = ", ".join(
+        f"{key} is {own[key]!r} (there {value!r})"
+        for key, value in values.items()
+        if key not in ABOUT_RESUMING and key not in given and key in own and own[key] != value
+    )
+    if not kept:
+        return ""
+    return f"the run goes on with its own configuration, not with that of pyproject.toml: {kept}"
 
 
 def _extends(asked: Any, given: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The Ray cluster that simulations on this machine join, if a file of Ray names one."""
+"""The Ray cluster that simulations on this machine join, if RAY_ADDRESS or a file names one."""
 
 from __future__ import annotations
 
@@ -15,27 +15,42 @@ _SECONDS = 2.0  # for an answer
 def lost_cluster() -> str:
     """Return a remark if the cluster that simulations here would join does not answer, else "".
 
-    `ray start` writes its address to a file, which stays if the cluster ends without `ray stop`.
+    `RAY_ADDRESS` names it, or a file to which `ray start` writes its address, and which stays if
+    the cluster ends without `ray stop`.
     """
-    if os.environ.get("RAY_ADDRESS") not in (None, "", "auto"):
-        return ""  # Ray then does not read the file
+    given = os.environ.get("RAY_ADDRESS", "")
+    if given not in ("", "auto"):  # Ray then does not read the file
+        if _answers(given.removeprefix("ray://")):
+            return ""
+        return (
+            f"RAY_ADDRESS names a Ray cluster at {one_line(given)}, where nothing answers, and a "
+            "simulation that a SuperLink starts with it would wait for it without end: unset it, "
+            "or start the cluster"
+        )
     file = _ray_folder() / "ray_current_cluster"
     try:
         address = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return ""
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal():  # Ray says so
+    if _answers(address):
         return ""
+    return (
+        f"{file} names a Ray cluster at {one_line(address)}, where nothing answers, and a "
+        "simulation on this machine would wait for it without end: remove the file, as `ray "
+        "stop` does, or start the cluster again"
+    )
+
+
+def _answers(address: str) -> bool:
+    """Return whether the address answers, or has no port, which Ray says."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        return True
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS).close()
     except (OSError, OverflowError, ValueError):
-        return (
-            f"{file} names a Ray cluster at {one_line(address)}, where nothing answers, and a "
-            "simulation on this machine would wait for it without end: remove the file, as `ray "
-            "stop` does, or start the cluster again"
-        )
-    return ""
+        return False
+    return True
 
 
 def _ray_folder() -> Path:

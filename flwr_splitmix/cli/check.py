@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from flwr_splitmix.cli.picture import check_name
-from flwr_splitmix.cli.terminal import console, table
+from flwr_splitmix.cli.terminal import console, fail, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.words import counted
 
@@ -84,7 +84,7 @@ def check(
     Network and speeds that are not given are measured on this machine.
     """
     if output is not None and not cuts:
-        _fail("-o plots the cuts, and --no-cuts leaves them out; leave out one of the two")
+        fail("-o plots the cuts, and --no-cuts leaves them out; leave out one of the two")
     if output is not None:
         check_name(output)
     with _nothing_collected():
@@ -110,15 +110,10 @@ def check(
     if not report.ok:
         raise typer.Exit(1)
     if output is not None and report.advice is None:
-        _fail(
+        fail(
             f"{output} was not written: there is no advice on the cuts of an app of one's own, "
             "whose server's part is unknown until it runs; leave out -o"
         )
-
-
-def _fail(sentence: str) -> NoReturn:
-    typer.secho(sentence, fg=typer.colors.RED, err=True)
-    raise typer.Exit(1)
 
 
 @contextmanager

@@ -7,15 +7,15 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flwr_splitmix.cli.check import MOST_NODES, AppFolder, RunConfig
+from flwr_splitmix.cli.run_ending import INTERRUPTED, end_run
 from flwr_splitmix.cli.superlinks import SuperLinkError, check_environment, read_connection
-from flwr_splitmix.cli.terminal import run_directory, terminated_as_interrupted
+from flwr_splitmix.cli.terminal import fail, note, run_directory, terminated_as_interrupted
 from flwr_splitmix.files import home_folder
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import check_writable
@@ -23,15 +23,10 @@ from flwr_splitmix.runs.places import check_writable
 if TYPE_CHECKING:
     from flwr_splitmix.cli.following import Followed
 
-INTERRUPTED = 130
-"""Exit status of a run ended by Ctrl-C, as in a shell."""
-
 _LOGS = "flower-logs"
 """The folder of the logs of runs that have no directory yet."""
 
 _SPLITMIX = "from flwr_splitmix.cli import app; app(prog_name='splitmix')"
-
-_SETTLE_SECONDS = 30.0  # between the end of the log and Flower's final status
 
 
 def run(
@@ -70,10 +65,9 @@ def run(
 
     try:
         connection = read_connection(superlink)
-        if remark := check_environment(connection):
-            typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
+        note(check_environment(connection))
     except SuperLinkError as error:
-        _fail(str(error))
+        fail(str(error))
     values, changed, kind = _checked(
         app, run_config or [], run_dir, nodes, federation_config, here=connection.local
     )
@@ -84,26 +78,21 @@ def run(
         options = _federation(nodes, federation, federation_config)
         words = run_config_text(changed)
     except (FlwrError, RunError) as error:
-        _fail(str(error))
+        fail(str(error))
     with terminated_as_interrupted():
         try:
             flower_run = flwr.start(app.resolve(), words, options)
         except FlwrError as error:
-            _fail(str(error))
+            fail(str(error))
         except KeyboardInterrupt:
-            _fail(
+            fail(
                 "interrupted while the run was handed over, so it may run on: see `flwr ls`, and "
                 "end it with `flwr stop`",
                 130,
             )
         followed, interrupted = _follow(flwr, flower_run, _home(values))
-    try:
-        status, details = _final(flwr, flower_run)
-    except FlwrError as error:
-        _fail(f"{error}; Flower's log: {followed.log}")
-    if connection.local and kind != "own" and status == "finished:completed":
-        _check_home(followed)
-    _finish(followed, status, details, interrupted, _resuming(followed, values))
+    here = connection.local and kind != "own"
+    end_run(flwr, followed, values, interrupted=interrupted, expected=here)
 
 
 def _checked(
@@ -123,7 +112,7 @@ def _checked(
         Whether the ServerApp runs on this machine, which then has the runs.
     """
     from flwr_splitmix.apps.config_error import ConfigError
-    from flwr_splitmix.apps.continuing import check_goes_on
+    from flwr_splitmix.apps.continuing import check_goes_on, remark_on_kept
     from flwr_splitmix.apps.project import absolute, open_project, read_overrides, run_values
     from flwr_splitmix.apps.ray_cluster import lost_cluster
 
@@ -148,20 +137,21 @@ def _checked(
                 )
             changed["run-dir"] = values["run-dir"] = chosen
         if here and project.kind != "own" and values.get("resume"):
-            check_goes_on(Run.open(str(values["resume"]), home=_home(values)), changed)
+            resumed = Run.open(str(values["resume"]), home=_home(values))
+            check_goes_on(resumed, changed)
+            note(remark_on_kept(resumed.config, values, changed))
     except (ConfigError, RunError) as error:
-        _fail(str(error))
+        fail(str(error))
     if values.get("resume"):  # a resumed run has its own configuration
-        if remark := lost_cluster():
-            typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
+        note(lost_cluster())
         return values, changed, project.kind
     report = _check(app, run_config, nodes or _nodes_of(federation_config))
     for problem in report["problems"][:-1]:
         typer.secho(problem, fg=typer.colors.RED, err=True)
     if report["problems"]:
-        _fail(report["problems"][-1])
+        fail(report["problems"][-1])
     for remark in report["remarks"]:
-        typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
+        note(remark)
     return values, changed, project.kind
 
 
@@ -181,7 +171,7 @@ def _check(app: Path, run_config: list[str], nodes: int | None) -> dict[str, Any
     try:
         report: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        _fail(f"splitmix check {app} failed with exit status {done.returncode}")
+        fail(f"splitmix check {app} failed with exit status {done.returncode}")
     return report
 
 
@@ -253,89 +243,9 @@ def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
                 except FlwrError as error:
                     shown.say(str(error))
     except KeyboardInterrupt:
-        _fail(f"run {flower_run} may go on; `flwr stop {flower_run}` ends it", INTERRUPTED)
+        fail(f"run {flower_run} may go on; `flwr stop {flower_run}` ends it", INTERRUPTED)
     finally:
         if writer.poll() is None:
             writer.terminate()
         writer.wait()
     return followed, interrupted
-
-
-def _final(flwr: Any, flower_run: int) -> tuple[str, str]:
-    """Return the status and its details once the run has ended."""
-    deadline = time.monotonic() + _SETTLE_SECONDS
-    while True:
-        status, details = flwr.status(flower_run)
-        if status.startswith("finished") or time.monotonic() > deadline:
-            return status, details
-        time.sleep(1.0)
-
-
-def _await_release(run: Run) -> None:
-    """Wait until the ServerApp of a run that was stopped has ended, so that it can be resumed."""
-    deadline = time.monotonic() + _SETTLE_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            run.check_free()
-        except RunError:
-            time.sleep(0.5)
-        else:
-            return
-
-
-def _resuming(followed: Followed, values: dict[str, Any]) -> str:
-    """Return the keys that resume the run; "" without a directory, or for an app without them."""
-    if followed.run is None or "resume" not in values:
-        return ""
-    there = f" run-dir='{values['run-dir']}'" if values.get("run-dir") else ""
-    return f"resume='{followed.run.id}'{there}"
-
-
-def _check_home(followed: Followed) -> None:
-    """Exit with a sentence if a run that has completed has no directory in the home expected."""
-    if followed.run is None:
-        _fail(
-            f"the run has completed, but it is not in {followed.home}: the local SuperLink that "
-            "was already up has another SPLITMIX_HOME; stop it, or give --run-dir (Flower's log: "
-            f"{followed.log})"
-        )
-
-
-def _finish(
-    followed: Followed, status: str, details: str, interrupted: bool, resuming: str
-) -> None:
-    """Print the summary, or one red sentence, and exit with the run's status."""
-    if followed.run is not None and followed.run.removed:
-        ended = {"finished:completed": "has completed", "running": "may still be running"}
-        _fail(
-            f"{followed.run.path} was removed while the run was in progress; the run "
-            f"{ended.get(status, 'was stopped')}, and nothing of it is kept"
-        )
-    stopped = status != "finished:completed" and (interrupted or status == "finished:stopped")
-    if stopped and followed.run is not None:
-        _await_release(followed.run)
-    # A run may come to its end while it is being stopped.
-    if status == "finished:completed" or (stopped and followed.finished):
-        if followed.run is not None:
-            from flwr_splitmix.cli.show import show
-
-            show(followed.run.id, run_dir=followed.home)
-        typer.echo(f"\nFlower's log: {followed.log}")
-        return
-    if stopped:
-        resume = f"; resume it with {resuming}" if resuming else ""
-        _fail(f"the run was stopped{resume} (Flower's log: {followed.log})", INTERRUPTED)
-    reason = _reason(details) or followed.raised or f"Flower says {status!r}"
-    resume = f"; once that is mended, {resuming} goes on" if resuming else ""
-    _fail(f"the run failed: {reason}{resume} (Flower's log: {followed.log})")
-
-
-def _reason(details: str) -> str:
-    """Return the exception's message from Flower's details."""
-    lines = [line.strip() for line in details.strip().splitlines() if line.strip()]
-    return " ".join(lines[-1].split())[:600] if lines else ""
-
-
-def _fail(sentence: str, status: int = 1) -> NoReturn:
-    typer.secho(sentence, fg=typer.colors.RED, err=True)
-    raise typer.Exit(status)

@@ -6,7 +6,7 @@ import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -138,6 +138,18 @@ def numbers(seeds: str) -> list[int]:
             f"seeds is {seeds!r:.80}; allowed are numbers from 0 to 2**63 - 1, as in 0,1,2"
         )
     return list(dict.fromkeys(numbers))
+
+
+def note(remark: str) -> None:
+    """Print a remark to standard error, unless it is empty."""
+    if remark:
+        typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
+
+
+def fail(sentence: str, status: int = 1) -> NoReturn:
+    """Print what is wrong to standard error, and exit with the status."""
+    typer.secho(sentence, fg=typer.colors.RED, err=True)
+    raise typer.Exit(status)
 
 
 def write_output(file: Path, data: bytes) -> None:

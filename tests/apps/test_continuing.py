@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.apps.check import check_app
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.runs import Run
 from flwr_splitmix.server.flower_run import given_to
+from tests.apps.app_config import APPS
 from tests.apps.vision_app import Nodes, run_config
 
 
@@ -95,3 +97,18 @@ def test_a_wrong_number_of_rounds_is_refused_before(tmp_path: Path) -> None:
 def test_a_wrong_tracker_is_named(names: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"tracker is '{names}'.*{said}"):
         VisionConfig.read(run_config(tracker=names))
+
+
+def test_a_check_is_of_the_resumed_runs_own_configuration(tmp_path: Path) -> None:
+    """It checked the configuration of pyproject.toml, which a resumed run does not take."""
+    own = run_config(strategy="DPSL", sigma_s=1.0, sigma_y=1.0, num_server_rounds=3, lr=0.5)
+    Run.create(own, name="x", home=tmp_path)
+    given = f"resume='latest' run-dir='{tmp_path}' batch-size=8 num-server-rounds=4"
+    report = check_app(APPS / "vision", [given], here=Path.cwd())
+    assert report.ok, report.problems
+    assert report.facts["strategy"].startswith("DPSL"), report.facts
+    remarks = "\n".join(report.remarks)
+    assert "not with that of pyproject.toml: strategy is 'DPSL' (there 'CutMixSFL')" in remarks
+    assert "lr is 0.5 (there 0.001)" in remarks
+    assert f"ignores what is given now: batch-size is {own['batch-size']}, not 8" in remarks
+    assert "num-server-rounds" not in remarks.split("Only")[0]

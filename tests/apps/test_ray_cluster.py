@@ -65,3 +65,16 @@ def test_with_an_address_of_ones_own_ray_reads_no_file(
     file.write_text(free)
     monkeypatch.setenv("RAY_ADDRESS", address)
     assert bool(lost_cluster()) == read
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_cluster_of_ray_address_that_is_gone_is_named(
+    scheme: str, free: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", scheme + free)
+    said = lost_cluster()
+    assert said.startswith(f"RAY_ADDRESS names a Ray cluster at {scheme}{free}, where nothing")
+    assert "unset it" in said
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"{scheme}127.0.0.1:{server.getsockname()[1]}")
+        assert lost_cluster() == ""

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from flwr_splitmix.cli import app
 from flwr_splitmix.cli.flower import Flwr, FlwrError
 from flwr_splitmix.cli.following import Followed
+from flwr_splitmix.cli.run_ending import resuming_keys
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import note_flower_run
 from tests.apps.app_config import APPS
@@ -149,8 +150,8 @@ def test_a_run_on_another_machine_is_resumed_there(
 def test_a_run_without_a_round_left_is_not_started(rounds: str, finished: Run, home: Path) -> None:
     said = the_error(run("-c", f"resume='latest'{rounds}", home=home))
     assert said == (
-        f"run {finished.id} has finished its 28 rounds: raise num-server-rounds above 28 to go on "
-        "with it, or start a new run without resume"
+        f"run {finished.id} has finished its 28 rounds: raise num-server-rounds above 28 with "
+        "--run-config to go on with it, or start a new run without resume"
     )
 
 
@@ -164,7 +165,11 @@ def test_a_run_with_rounds_left_is_resumed(left: str, finished: Run, home: Path)
         finished.write_summary(summary or {})
     rounds = " num-server-rounds=29" if left == "more" else ""
     result = run("-c", f"resume='latest'{rounds}", home=home)
-    assert the_error(result) == "Flower was started"
+    note, error = result.stderr.splitlines()
+    assert error == "Flower was started"
+    assert note.startswith("note: the run goes on with its own configuration, not with that of pyp")
+    assert f"strategy is {finished.config['strategy']!r} (there 'CutMixSFL')" in note
+    assert "resume" not in note
 
 
 def test_a_resumed_run_that_would_wait_for_a_cluster_that_is_gone_is_noted(
@@ -216,7 +221,7 @@ def test_keys_that_an_own_app_lacks_are_not_named(keys: bool, finished: Run, hom
     values = {"resume": "", "run-dir": str(home)} if keys else {"lr": 0.1}
     followed = Followed(7, home, home / "7.log", finished)
     named = f"resume='{finished.id}' run-dir='{home}'" if keys else ""
-    assert MODULE._resuming(followed, values) == named
+    assert resuming_keys(followed, values) == named
 
 
 def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(
