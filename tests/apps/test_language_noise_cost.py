@@ -87,6 +87,16 @@ def test_what_is_not_covered_is_said() -> None:
     assert said.split("Not covered: ")[1].startswith(f"{WITHOUT_GRADIENTS}. Assumed")
 
 
+@pytest.mark.parametrize("parts", ["trunk", "head,trunk,tail"])
+def test_a_head_without_adapters_learns_too(parts: str, tmp_path: Path) -> None:
+    """The plan did not say that the epsilon leaves out what texts did to it; the ledger does."""
+    values: dict[str, Any] = {"lora_rank": 2, "lora_parts": parts}
+    (said,) = remarks(**values)
+    assert OUTSIDE_IN_U_SHAPE["head"] in said
+    hiding: Any = fit(tmp_path, **{**NOISY, **values}).clients[0].hiding
+    assert OUTSIDE_IN_U_SHAPE["head"] in hiding.statement().outside
+
+
 def test_without_a_ledger_nothing_is_said_and_without_sizes_what_is_needed() -> None:
     for strategy in ("USplitSL", "NoPeekSL", "MixGuard"):
         assert remarks(strategy=strategy) == []

@@ -35,7 +35,7 @@ def remark_noise(config: LanguageConfig, report: Report) -> None:
     each = config.max_new_tokens if config.generation_scores else 1
     charges = Charges.of(
         method(**{name: getattr(config, name) for name in hiding_options(method)}),
-        head_learns=learns and (not config.adapted or "head" in config.adapted),
+        head_learns=learns,  # its weights, or adapters in it
         returns=learns,
         averaged=config.averages,
         padded=True,
