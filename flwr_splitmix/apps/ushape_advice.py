@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.segments.advice import CutCosts, Setting, predict, rest
 from flwr_splitmix.segments.costs import StageCosts
+
+Part = Literal["head", "trunk", "tail"]
+
+PARTS: tuple[Part, ...] = ("head", "trunk", "tail")
 
 EXCHANGES = 2
 """Round trips per step."""
@@ -23,7 +28,7 @@ def tensors_each_way(learns: Learns) -> int:
 
 def costs_of_pairs(
     setting: Setting,
-    below: Sequence[StageCosts],
+    below: Mapping[Part, Sequence[StageCosts]],
     whole: StageCosts,
     *,
     least: int,
@@ -41,10 +46,10 @@ def costs_of_pairs(
     Parameters
     ----------
     below
-        Costs per sample of what is below each cut, all of it trained; the first cut is before the
-        first layer, and the last is behind the last layer.
+        Costs per sample of what is below each cut, trained as in the head, the trunk or the tail;
+        the first cut is before the first layer, and the last is behind the last layer.
     whole
-        Costs per sample of the whole model, trained.
+        Costs per sample of the whole model, trained as in the tail.
     least
         Fewest layers in the head. The trunk has at least one.
     chosen
@@ -52,12 +57,13 @@ def costs_of_pairs(
     batch, mixtures, uplink_bytes, downlink_bytes
         As for `predict`; they are the same for all pairs.
     """
-    layers = len(below) - 1
+    layers = len(below["tail"]) - 1
     cuts = []
     for head_layers in range(least, layers):
         for tail_layers in range(layers - head_layers):
-            head, upto = below[head_layers], below[layers - tail_layers]
-            trunk, tail = rest(upto, head), rest(whole, upto)
+            behind = layers - tail_layers
+            head, tail = below["head"][head_layers], rest(whole, below["tail"][behind])
+            trunk = rest(below["trunk"][behind], below["trunk"][head_layers])
             if learns == "tail":
                 head, trunk = head.forward_only(), trunk.forward_only()
             client = head + tail

@@ -139,7 +139,9 @@ class StageCosts:
 
 
 @_as_usual
-def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCosts]:
+def measure_stages(
+    stages: Sequence[nn.Module], inputs: Tensor, *, adapted: bool = False
+) -> list[StageCosts]:
     """Measure the consecutive stages of a model in one pass over all of them.
 
     Parameters
@@ -148,6 +150,9 @@ def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCos
         Each takes the output of the one before: a tensor, or a tuple of tensors.
     inputs
         At least two samples, as batch normalisation needs them; may be on the meta device.
+    adapted
+        Whether stages behind the first hand gradients on though no weight below them learns, as
+        those with adapters do. The adapters' own costs are neglected.
 
     Returns
     -------
@@ -175,7 +180,7 @@ def measure_stages(stages: Sequence[nn.Module], inputs: Tensor) -> list[StageCos
                     flops / 2 / len(inputs),
                 )
             )
-            passing = kept.hand_on(output)
+            passing = kept.hand_on(output, adapted)
     for stage in stages:
         stage.zero_grad()
     return costs
@@ -204,12 +209,15 @@ class _Kept:
             self.nbytes += tensor.untyped_storage().nbytes()
         return tensor
 
-    def hand_on(self, output: Any) -> Any:
-        """Return a stage's output as the next one's input: a leaf that needs the same gradients."""
+    def hand_on(self, output: Any, always: bool) -> Any:
+        """Return a stage's output as the next one's input: a leaf.
+
+        It needs a gradient if the output does, or always.
+        """
         if isinstance(output, tuple):
-            return tuple(self.hand_on(part) for part in output)
+            return tuple(self.hand_on(part, always) for part in output)
         detached: Tensor = output.detach()
-        return detached.requires_grad_(output.requires_grad)
+        return detached.requires_grad_(always or output.requires_grad)
 
 
 def _counter() -> FlopCounterMode:

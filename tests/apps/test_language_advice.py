@@ -61,6 +61,25 @@ def test_the_work_is_that_of_a_step(learns: str) -> None:
     assert chosen.step_s / 2 == pytest.approx(at_server, rel=1e-9)
 
 
+@pytest.mark.parametrize("parts", ["head,trunk,tail", "trunk", "head"])
+def test_gradients_of_weights_behind_adapters_are_not_computed(parts: str) -> None:
+    """They were counted, in client and trunk; and a head's weights as trained if the tail's are."""
+    tokens = 60
+    values: dict[str, Any] = {
+        **TINY, "strategy": "USplitSL", "pad_to": tokens, "max_length": tokens,
+        "small_width": 128, "small_layers": 6, "head_layers": 2, "tail_layers": 2,
+        "lora_rank": 1, "lora_parts": parts,
+    }  # fmt: skip
+    config = read(**values)
+    advice = advise(config, *open_run_model(config), tokens, 1, {**UNHURRIED, "server_flops": 1.0})
+    (chosen,) = (cut for cut in advice.cuts if cut.default)
+    trunk = TrunkSegment(build_trunk(config), device="cpu")
+    at_client, at_server = macs_of_step(client(0, 1, **values), trunk)
+    # The adapters' own products are neglected, and the first layer's inputs need no gradient.
+    assert chosen.client_macs == pytest.approx(at_client, rel=0.05)
+    assert chosen.step_s / 2 == pytest.approx(at_server, rel=0.05)
+
+
 def test_a_layer_that_does_not_learn_takes_memory_for_its_weights_alone() -> None:
     config = read(model="small", small_layers=3, learns="tail")
     cuts = {cut.cut_at: cut for cut in advise(config, *open_run_model(config), 16, 1, SPEEDS).cuts}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.model import small_model
 from flwr_splitmix.apps.report import Advice
-from flwr_splitmix.apps.ushape_advice import costs_of_pairs, tensors_each_way
+from flwr_splitmix.apps.ushape_advice import PARTS, Part, costs_of_pairs, tensors_each_way
 from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
 from flwr_splitmix.segments.advice import (
     Setting,
@@ -66,14 +65,14 @@ def advise(
         Known values of network and speeds, by the names of `Setting`.
     """
     costs = _stage_costs(config, model, parts, tokens)
-    below = prefix_sums(costs)
+    below = {part: prefix_sums(costs[part]) for part in PARTS}
     flops = 0.0 if {"client_flops", "server_flops"} <= given.keys() else _flops_here()
     setting = setting_here(flops, **given)
     up, down = traffic_of(config, tokens, parts.width)
     cuts = costs_of_pairs(
         setting,
-        below[1:-1],
-        rest(below[-1], _counted_twice(costs[0], model, parts)),
+        {part: sums[1:-1] for part, sums in below.items()},
+        rest(below["tail"][-1], _counted_twice(costs["head"][0], model, parts)),
         least=0,
         chosen=(config.head_layers, config.tail_layers),
         learns=config.learns,
@@ -129,21 +128,15 @@ def _text_bytes(config: LanguageConfig, tokens: int, width: int, wire: WireDtype
 
 def _stage_costs(
     config: LanguageConfig, model: Any, parts: LanguageParts, tokens: int
-) -> list[StageCosts]:
-    """Return the costs of embedding, layers and output, with what the run trains of each.
-
-    If all parts that learn have adapters, nothing counts as trained: the adapters' few parameters
-    are neglected.
-    """
+) -> dict[Part, list[StageCosts]]:
+    """Return the costs of embedding, layers and output, trained as in each part of the run."""
     if config.learns == "tail":
         # As in the run, and with it an output layer of the same weights. Layers are left as they
         # are: each but the first is in the tail of some pair of cuts.
         assert parts.head is not None
         parts.head.embedding.requires_grad_(False)
-    costs = layer_costs(model, tokens)
-    learning = {"tail"} if config.learns == "tail" else {"head", "tail"}
-    adapted = learning <= set(config.adapted)
-    return [replace(stage, trainable=0) for stage in costs] if adapted else costs
+    costs = {adapted: layer_costs(model, tokens, adapted=adapted) for adapted in (False, True)}
+    return {part: costs[part in config.adapted] for part in PARTS}
 
 
 def _counted_twice(embedding: StageCosts, model: Any, parts: LanguageParts) -> StageCosts:

@@ -8,7 +8,7 @@ import torch
 
 from flwr_splitmix.apps.findings import remark_memory
 from flwr_splitmix.apps.report import Advice, Report
-from flwr_splitmix.apps.ushape_advice import costs_of_pairs, tensors_each_way
+from flwr_splitmix.apps.ushape_advice import PARTS, costs_of_pairs, tensors_each_way
 from flwr_splitmix.apps.ushape_noise import Charges, remark_spending
 from flwr_splitmix.apps.vision.advice import setting_of
 from flwr_splitmix.apps.vision.config import VisionConfig
@@ -87,7 +87,7 @@ def advise(config: VisionConfig, nodes: int, given: Mapping[str, float]) -> Advi
     up, down = _traffic(config)
     cuts = costs_of_pairs(
         setting,
-        [below[at] for at in model.cuts.values()],
+        {part: [below[at] for at in model.cuts.values()] for part in PARTS},
         below[-1],
         least=[*model.cuts].index(model.cuts_in_three()[0]),
         chosen=(config.head_layers, config.tail_layers),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ def open_skeleton(
     return model, cut_language_model(model, cut)
 
 
-def layer_costs(model: Any, tokens: int) -> list[StageCosts]:
+def layer_costs(model: Any, tokens: int, *, adapted: bool = False) -> list[StageCosts]:
     """Return the costs of the embedding, each layer and the output, per text.
 
     Parameters
@@ -74,7 +75,11 @@ def layer_costs(model: Any, tokens: int) -> list[StageCosts]:
         A model from `open_skeleton`.
     tokens
         Length of a text in tokens.
+    adapted
+        Whether the weights are frozen and adapters learn, whose own costs are neglected.
     """
+    if adapted:
+        model = copy.deepcopy(model).requires_grad_(False)
     layout = layout_of(model)
     layers = len(layout.layers(model))
     stages = [
@@ -82,4 +87,5 @@ def layer_costs(model: Any, tokens: int) -> list[StageCosts]:
         *(layout.span(model, range(i, i + 1)) for i in range(layers)),
         _Output(layout.output(model)),
     ]
-    return measure_stages(stages, torch.zeros(2, tokens, dtype=torch.int64, device="meta"))
+    ids = torch.zeros(2, tokens, dtype=torch.int64, device="meta")
+    return measure_stages(stages, ids, adapted=adapted)
