@@ -59,17 +59,24 @@ def brief_generator(seed: int) -> np.random.RandomState:
 
 
 @contextmanager
-def torch_seed(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed torch's default generator inside the block, and restore its state afterwards."""
+def seeded_draws(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed the global generators of torch, NumPy and Python inside the block, and restore them."""
     devices = [device] if device.type == "cuda" else []
+    ours, theirs = random.getstate(), np.random.get_state(legacy=False)
     with torch.random.fork_rng(devices=devices):
         # torch.manual_seed would seed every device of the process, even those not restored.
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
-        with _mps_seed(seed) if device.type == "mps" else nullcontext():
-            yield
+        random.seed(seed)
+        np.random.seed(derive_seed(seed, "numpy") % 2**32)
+        try:
+            with _mps_seed(seed) if device.type == "mps" else nullcontext():
+                yield
+        finally:
+            random.setstate(ours)
+            np.random.set_state(theirs)
 
 
 @contextmanager
@@ -81,23 +88,6 @@ def _mps_seed(seed: int) -> Iterator[None]:
         yield
     finally:
         torch.mps.set_rng_state(before)
-
-
-@contextmanager
-def seeded_as_torch() -> Iterator[None]:
-    """Seed Python's and NumPy's global generators inside the block, and restore them afterwards.
-
-    Their seed is the last one of torch's default generator. Augmentations draw from all three.
-    """
-    ours, theirs = random.getstate(), np.random.get_state(legacy=False)
-    seed = torch.initial_seed()
-    random.seed(seed)
-    np.random.seed(derive_seed(seed, "numpy") % 2**32)
-    try:
-        yield
-    finally:
-        random.setstate(ours)
-        np.random.set_state(theirs)
 
 
 _SEEDED_SECRETS: ContextVar[bool] = ContextVar("seeded_secrets", default=False)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -16,8 +19,8 @@ from flwr_splitmix.seeding import (
     generator,
     secret_normal,
     secrets_are_seeded,
+    seeded_draws,
     seeded_secrets,
-    torch_seed,
 )
 
 
@@ -73,15 +76,30 @@ def test_brief_generators_disturb_no_others() -> None:
     assert others[0].permutation(6).tolist() == frozen_generator(7).permutation(6).tolist()
 
 
-def test_torch_is_seeded_inside_and_left_as_it_was() -> None:
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize(
+    "draw", [lambda: torch.rand(()).item(), random.random, lambda: float(np.random.randn())]
+)
+def test_each_global_generator_is_seeded_inside_and_left_as_it_was(
+    draw: Callable[[], float], raises: bool
+) -> None:
     torch.manual_seed(1)
-    expected = torch.rand(2)
+    random.seed(1)
+    np.random.seed(1)
+    expected = [draw() for _ in range(3)]
     torch.manual_seed(1)
-    with torch_seed(torch.device("cpu"), 9):
-        first = torch.rand(2)
-    assert torch.equal(torch.rand(2), expected)
-    with torch_seed(torch.device("cpu"), 9):
-        assert torch.equal(torch.rand(2), first)
+    random.seed(1)
+    np.random.seed(1)
+    before = draw()  # NumPy keeps every second normal number
+    inside = []
+    for _ in range(2):
+        with suppress(RuntimeError), seeded_draws(torch.device("cpu"), 9):
+            inside.append([draw() for _ in range(3)])
+            if raises:
+                raise RuntimeError("stop")
+    assert [before, draw(), draw()] == expected
+    assert inside[0] == inside[1]
+    assert not set(inside[0]) & set(expected)
 
 
 def test_apples_generator_is_seeded_inside_and_left_as_it_was(
@@ -91,10 +109,10 @@ def test_apples_generator_is_seeded_inside_and_left_as_it_was(
     monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state[0])
     monkeypatch.setattr(torch.mps, "set_rng_state", lambda new: state.__setitem__(0, new))
     monkeypatch.setattr(torch.mps, "manual_seed", lambda seed: state.__setitem__(0, -seed))
-    with torch_seed(torch.device("mps"), 9):
+    with seeded_draws(torch.device("mps"), 9):
         assert state == [-9]
     assert state == [torch.tensor(4)]
-    with torch_seed(torch.device("cpu"), 9):
+    with seeded_draws(torch.device("cpu"), 9):
         assert state == [torch.tensor(4)]
 
 
@@ -128,7 +146,7 @@ def test_secret_numbers_have_the_shape_and_dtype_asked_for(
 def test_secrets_follow_from_no_seed() -> None:
     draws = []
     for _ in range(2):
-        with torch_seed(torch.device("cpu"), 9):
+        with seeded_draws(torch.device("cpu"), 9):
             np.random.seed(9)
             draws.append(secret_normal((4,), torch.float64))
             state = torch.random.get_rng_state()
@@ -140,7 +158,7 @@ def test_secrets_follow_from_no_seed() -> None:
 def test_seeded_secrets_repeat_inside_the_block_only() -> None:
     draws = []
     for _ in range(2):
-        with torch_seed(torch.device("cpu"), 9), seeded_secrets():
+        with seeded_draws(torch.device("cpu"), 9), seeded_secrets():
             assert secrets_are_seeded()
             draws += [secret_normal((4,), torch.float64), secret_normal((4,), torch.float64)]
         assert not secrets_are_seeded()

@@ -22,7 +22,7 @@ from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.labels import target_loss
 from flwr_splitmix.mixers import InputShare, Plan, Share, SmashedShape, Upload
-from flwr_splitmix.seeding import secrets_are_seeded, seeded_secrets, torch_seed
+from flwr_splitmix.seeding import secrets_are_seeded, seeded_draws, seeded_secrets
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle, draw_order, patches_kept
 
 CPU = torch.device("cpu")
@@ -191,7 +191,7 @@ def _uploads(
 ) -> tuple[dict[int, Upload], dict[int, Tensor]]:
     """Do what clients do in a step; noise and shuffles are determined by the seed."""
     uploads, orders = {}, {}
-    with torch.no_grad(), torch_seed(CPU, seed), seeded_secrets():
+    with torch.no_grad(), seeded_draws(CPU, seed), seeded_secrets():
         for client in inputs:
             segment, shares = segments[client], plan.shares(client)
             images, labels = _mixed_inputs(client, shares, inputs)

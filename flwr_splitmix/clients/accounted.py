@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import mixing_layers
 
 
@@ -81,5 +81,5 @@ def check_apart(
 
 def _states_like(head: nn.Module, batch: MaskedBatch) -> Tensor:
     """Draw hidden states (b, T, d); the head's own may be all alike, by weights of the server."""
-    with torch.no_grad(), torch_seed(batch.inputs.device, 0):
+    with torch.no_grad(), seeded_draws(batch.inputs.device, 0):
         return torch.randn_like(head(batch.inputs, batch.mask))

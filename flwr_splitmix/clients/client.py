@@ -15,7 +15,7 @@ from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.mixers.share import UnknownShareError
 from flwr_splitmix.privacy.policy import NodePolicy
-from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_secrets, torch_seed
+from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_draws, seeded_secrets
 from flwr_splitmix.segments.across_batch import FewValuesError
 from flwr_splitmix.words import with_article
 
@@ -133,7 +133,7 @@ class Client(ABC):
         return self._order
 
     def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one exchange, with torch's default generator seeded by run, client, round and step.
+        """Run one exchange, with generators seeded by run, client, round, and step or test batch.
 
         From a batch's second part on, the seed includes the part, so that parts draw differently.
 
@@ -146,11 +146,12 @@ class Client(ABC):
         if function is None or not _marked(function):
             raise ClientError(f"{method[:40]!r} is not an exchange of {type(self).__name__}")
         order = self.order
-        place = [order.client, order.server_round, int(arguments.get("number", 0))]
+        number = arguments.get("number", arguments.get("start", 0))  # a step's, or a test batch's
+        place = [order.client, order.server_round, int(number)]
         if part := int(arguments.get("part", 0)):
             place.append(part)
         with (
-            torch_seed(self.device, derive_seed(order.seed, method, *place)),
+            seeded_draws(self.device, derive_seed(order.seed, method, *place)),
             seeded_secrets(self.repeatable_secrets or secrets_are_seeded()),
         ):
             reply: dict[str, Any] = function(self, **arguments)
@@ -159,7 +160,7 @@ class Client(ABC):
     def _first_examples(self, batches: Batches, number: int) -> Example:
         """Return the first examples, for a look before a round; what they draw is seeded, too."""
         order = self.order
-        with torch_seed(self.device, derive_seed(order.seed, "first-examples", order.client)):
+        with seeded_draws(self.device, derive_seed(order.seed, "first-examples", order.client)):
             return fetch(batches.data, batches.first(number))
 
     @property

@@ -12,6 +12,7 @@ from flwr_splitmix.clients.evaluation_sets import evaluation_set
 from flwr_splitmix.clients.ushape_client import UShapeClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.seeding import derive_seed, seeded_draws
 
 
 @torch.no_grad()
@@ -40,10 +41,11 @@ def score_locally(
     trunk.eval()
     size = client.batches.size
     examples = len(data)  # type: ignore[arg-type]
-    for start in range(0, examples, size):
-        example = fetch(data, np.arange(start, min(start + size, examples)))
-        batch: MaskedBatch | None = scores.begin(MaskedBatch.of(example, client.device))
-        while batch is not None:
-            hidden = trunk(client.head(batch.inputs, batch.mask), batch.mask)
-            batch = scores.add(client.tail(hidden, batch.mask), batch)
+    with seeded_draws(client.device, derive_seed(0, "local inference")):
+        for start in range(0, examples, size):
+            example = fetch(data, np.arange(start, min(start + size, examples)))
+            batch: MaskedBatch | None = scores.begin(MaskedBatch.of(example, client.device))
+            while batch is not None:
+                hidden = trunk(client.head(batch.inputs, batch.mask), batch.mask)
+                batch = scores.add(client.tail(hidden, batch.mask), batch)
     return scores.result()

@@ -130,6 +130,8 @@ class UShapeEvaluation:
         The kind of the examples being sent, and their indices: int64 (b,).
     sent_up_to
         By kind, how many examples this object has sent.
+    messages
+        How many batches it has sent; each token of generated texts is one.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class UShapeEvaluation:
         self.awaiting: Sent | None = None
         self.going: tuple[str, np.ndarray] = ("", np.empty(0, dtype=np.int64))
         self.sent_up_to: dict[str, int] = {}
+        self.messages = 0
         self._kept = kept
         self._scores: dict[str, TextScores] = {}
         self._current: TextScores | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from flwr_splitmix.data.errors import ExamplesError
-from flwr_splitmix.seeding import derive_seed, frozen_generator, seeded_as_torch
+from flwr_splitmix.seeding import derive_seed, frozen_generator
 from flwr_splitmix.values import takes
 from flwr_splitmix.words import with_article
 
@@ -121,13 +121,11 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     """
     pair: Any
     if _is_batched(data):
-        with seeded_as_torch():
-            pair = _pair(_own_batch(data, indices), "batches of ")
+        pair = _pair(_own_batch(data, indices), "batches of ")
     elif type(data) is TensorDataset:  # a subclass may make its examples otherwise
         pair = _pair(data[torch.as_tensor(indices)], "tensors for ")
     else:
-        with seeded_as_torch():
-            rows = [_pair(data[int(i)]) for i in indices]
+        rows = [_pair(data[int(i)]) for i in indices]
         pair = _input_batch([row[0] for row in rows]), _label_batch([row[1] for row in rows])
     inputs, labels = pair
     if not isinstance(inputs, Tensor):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.seeding import seeded_as_torch, seeded_secrets, torch_seed
+from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -205,7 +205,7 @@ def _found(
     changed: set[str] = set()
 
     def call(part: nn.Module, batch: Tensor) -> Tensor:
-        with torch_seed(batch.device, 0), seeded_as_torch(), seeded_secrets():
+        with seeded_draws(batch.device, 0), seeded_secrets():
             outputs = part(batch.clone(), *others)
         if not isinstance(outputs, Tensor) or not outputs.dim() or len(outputs) != len(batch):
             raise _UntoldError("it does not return a tensor with a row for each example")
@@ -282,7 +282,7 @@ def _draw_like(inputs: Tensor) -> tuple[Tensor, Tensor]:
         low, high = low.min().clamp(max=0.0), high.max()
         high = torch.maximum(high, low + 1)
     whole = not inputs.is_floating_point()
-    with torch_seed(inputs.device, 1):
+    with seeded_draws(inputs.device, 1):
         drawn = low + torch.rand((2, *inputs.shape), device=inputs.device) * (high - low + whole)
     first, second = torch.minimum(drawn.floor() if whole else drawn, high).to(inputs.dtype)
     return first, second
@@ -291,7 +291,7 @@ def _draw_like(inputs: Tensor) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def _renew(segment: nn.Module, device: torch.device) -> None:
     """Replace weights by random ones of usual sizes; norms, biases and gates lie around 1."""
-    with torch_seed(device, 0):
+    with seeded_draws(device, 0):
         for value in segment.state_dict().values():
             if not isinstance(value, Tensor) or not value.is_floating_point():
                 continue

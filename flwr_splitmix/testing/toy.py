@@ -15,7 +15,7 @@ from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.schedule import OptimizerFactory, constant
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments import Geometry
 
 FEATURES = 4
@@ -166,7 +166,7 @@ class Toy:
 
     def lower(self) -> ToyLower:
         """Make the initial lower segment, the same for all clients."""
-        with torch_seed(torch.device("cpu"), 1000 * self.seed + 1):
+        with seeded_draws(torch.device("cpu"), 1000 * self.seed + 1):
             lower = ToyLower(self.geometry, self.dropout, self.batch_norm).double()
         if self.edge is not None:
             lower.requires_grad_(False)
@@ -175,7 +175,7 @@ class Toy:
 
     def upper(self) -> ToyUpper:
         """Make the upper segment."""
-        with torch_seed(torch.device("cpu"), 1000 * self.seed):
+        with seeded_draws(torch.device("cpu"), 1000 * self.seed):
             upper = ToyUpper(self.geometry, self.classes, self.dropout, self.batch_norm)
             return upper.double()
 

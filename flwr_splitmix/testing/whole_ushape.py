@@ -11,7 +11,7 @@ from flwr_splitmix.clients import Order, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.seeding import derive_seed, seeded_secrets, torch_seed
+from flwr_splitmix.seeding import derive_seed, seeded_draws, seeded_secrets
 from flwr_splitmix.testing.agreement import check_same_tensors
 from flwr_splitmix.testing.toy import MakeAny, sgd
 from flwr_splitmix.testing.toy_texts import TextToy
@@ -83,11 +83,11 @@ def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: 
         example = client.batches.next_batch(seed, index)
         client.segments.train()
         place = derive_seed(seed, "encode", index, 1, number)
-        with torch_seed(cpu, place), seeded_secrets():
+        with seeded_draws(cpu, place), seeded_secrets():
             sent.append(client.obfuscate(MaskedBatch.of(example, cpu)))
     outputs: dict[int, Sequence[Tensor]] = {}
     trunk.train()
-    with torch_seed(cpu, derive_seed(seed, "trunk", 1, number)):
+    with seeded_draws(cpu, derive_seed(seed, "trunk", 1, number)):
         # Messages of equal length form one batch, in the order of the clients.
         for length in dict.fromkeys(s.mask.shape[1] for s in sent):
             chosen = [i for i, s in enumerate(sent) if s.mask.shape[1] == length]
@@ -98,7 +98,7 @@ def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: 
                 outputs[i], parts = parts[: len(sent[i].messages)], parts[len(sent[i].messages) :]
     losses = []
     for index, client in enumerate(clients):
-        with torch_seed(cpu, derive_seed(seed, "decode", index, 1, number)):
+        with seeded_draws(cpu, derive_seed(seed, "decode", index, 1, number)):
             loss = client.loss(client.recover(outputs[index], sent[index]), sent[index])
             penalty = sent[index].penalty
             losses.append(loss if penalty is None else loss + penalty)

@@ -13,7 +13,7 @@ from flwr_splitmix.clients import Client, ClientError, Order, SplitClient
 from flwr_splitmix.links.ticket import to_arrays, to_tensors
 from flwr_splitmix.mixers import FullShare, PatchShare, Share
 from flwr_splitmix.schedule import WarmupCosine, adamw, constant
-from flwr_splitmix.seeding import derive_seed, torch_seed
+from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.segments import split_vision_model
 from flwr_splitmix.testing.toy import Examples, Toy, sgd
 
@@ -69,7 +69,7 @@ def test_broadcast_pushes_the_whole_gradient_through_the_unmasked_smashed_data()
 
     batches = client_of().batches
     inputs, _ = batches.next_batch(ORDER.seed, 0)
-    with torch_seed(torch.device("cpu"), derive_seed(ORDER.seed, "step", 0, 1, 0)):
+    with seeded_draws(torch.device("cpu"), derive_seed(ORDER.seed, "step", 0, 1, 0)):
         smashed = copy.train()(inputs)
     names = [name for name, _ in copy.named_parameters()]
     exact = torch.autograd.grad((smashed * whole).sum(), list(copy.parameters()))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, Order, UShapeClient
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.privacy.policy import NodePolicy
+from flwr_splitmix.scoring.texts import TextScores
 from flwr_splitmix.testing.laws import TextToy
 
 TOY = TextToy(clients=1, tests=8)
@@ -114,3 +120,55 @@ def test_a_client_that_has_not_trained_since_says_so(tmp_path: Path) -> None:
     )
     with process(tmp_path, server_round=2) as again, pytest.raises(ClientError, match=said):
         ask(again)
+
+
+class Twice(TextScores):
+    """Scores that have every batch sent twice, as generated tokens have it sent again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._again: MaskedBatch | None = None
+
+    def add(self, logits: Tensor, batch: MaskedBatch) -> MaskedBatch | None:
+        self._again = None if self._again is batch else batch
+        return self._again
+
+
+def test_each_batch_that_is_sent_has_secrets_of_its_own() -> None:
+    """Repeatable secrets were those of the first batch, so one draw decided a whole evaluation."""
+    head, tail = nn.Linear(4, 4), nn.Linear(4, 3)
+    inputs, labels = torch.ones(8, 5, 4), torch.zeros(8, dtype=torch.int64)
+    tests: Any = TensorDataset(inputs, labels)
+
+    def sent() -> list[Tensor]:
+        client = UShapeClient(
+            Masked(head), Masked(tail, pooled=True), tests, test_data=tests, batch_size=4,
+            hiding=DPForward(), scores=Twice, repeatable_secrets=True, device="cpu",
+        )  # fmt: skip
+        client.attach(Order(0, 7, 1, 1), None)
+        messages = []
+        for start in (0, 4):
+            reply = client.run(
+                "encode_test", {"kind": "federated", "start": start, "stop": start + 4}
+            )
+            while reply:
+                (message,) = reply["messages"]
+                messages.append(message)
+                reply = client.run("decode_test", {"outputs": [message]})
+        return messages
+
+    first, again = sent(), sent()
+    assert all(torch.equal(*pair) for pair in zip(first, again, strict=True))
+    pairs = list(combinations(first, 2))
+    assert len(pairs) == 6
+    assert not any(torch.equal(*pair) for pair in pairs)
+
+
+class Masked(nn.Module):
+    def __init__(self, layer: nn.Module, *, pooled: bool = False) -> None:
+        super().__init__()
+        self.layer, self.pooled = layer, pooled
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        output: Tensor = self.layer(inputs)
+        return output.mean(1) if self.pooled else output

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from flwr_splitmix.data.batches import Batches, Example, check_map_style, fetch
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.testing.toy import Examples
 
 
@@ -266,7 +266,7 @@ def test_augmentations_repeat_with_the_seed_and_leave_the_callers_generators_alo
     kind: type[Augmented],
 ) -> None:
     def drawn(seed: int) -> Tensor:
-        with torch_seed(torch.device("cpu"), seed):
+        with seeded_draws(torch.device("cpu"), seed):
             return fetch(kind(), np.arange(4))[0]
 
     random.seed(0)

@@ -23,7 +23,7 @@ from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.runs import Run
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments import VisionParts
 from flwr_splitmix.segments.modules import with_statistics
 from flwr_splitmix.segments.vision.cut import open_vision_model
@@ -73,7 +73,7 @@ def first_parts(config: VisionConfig, classes: int, channels: int) -> VisionPart
     ConfigError
         If there is no such model, it cannot be cut so, or pretrained weights are not available.
     """
-    with buildable(config), torch_seed(torch.device("cpu"), config.seed):
+    with buildable(config), seeded_draws(torch.device("cpu"), config.seed):
         model = open_model(config, classes, channels)
         parts = model.cut_in_three(*cuts_of(model, config.head_layers, config.tail_layers))
     if config.learns == "tail":

@@ -13,7 +13,7 @@ from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.example import Query
 from flwr_splitmix.attacks.images.reading import FrozenLowers, guess_of, placed_queries
 from flwr_splitmix.mixers import Shuffled
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 
 ITERATIONS = {"smoke": 300, "cpu": 2_000, "paper": 100_000}
 
@@ -74,7 +74,7 @@ class Match(Attack):
                 ]
             )
 
-        with torch_seed(budget.device, self.seed):  # frozen edges draw their own orders
+        with seeded_draws(budget.device, self.seed):  # frozen edges draw their own orders
             placed = placed_queries(view)
             asked = [query for _, query in placed]
             painted: dict[int, Tensor] = {}

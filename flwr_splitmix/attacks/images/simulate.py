@@ -14,7 +14,7 @@ from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.example import queries
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.labels import loss_on, target_loss, target_rows
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 
 _STEPS = {"smoke": 4, "cpu": 200, "paper": 4000}
 """Training steps of the simulated segment, by scale."""
@@ -80,7 +80,7 @@ class Simulate(Attack):
         weights = [p for p in lower.parameters() if p.requires_grad]
         if not weights:  # a frozen edge: its initial state is all there is
             return lower.eval()
-        with torch_seed(device, self.seed):
+        with seeded_draws(device, self.seed):
             judge = _Judge(received.tokens.shape[1], knowledge.geometry.patches).to(device)
         generator = torch.Generator().manual_seed(self.seed)
         ours = torch.optim.AdamW(weights, lr=1e-3)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.example import Example
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 
 BATCH = 64
 """Rows per step."""
@@ -94,7 +94,7 @@ def train_reader(
     """
     first = next(examples)
     width = first.tokens.shape[2] + (first.mask is not None)
-    with torch_seed(budget.device, seed):
+    with seeded_draws(budget.device, seed):
         reader = Reader(make(width), first).to(budget.device)
     steps = steps if budget.iterations is None else min(steps, budget.iterations)
     optimizer = torch.optim.AdamW(reader.parameters(), lr=lr)

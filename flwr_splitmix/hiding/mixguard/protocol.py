@@ -30,7 +30,7 @@ from flwr_splitmix.hiding.mixguard.secret import Secret
 from flwr_splitmix.hiding.mixguard.supports import divide
 from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
 from flwr_splitmix.scoring.texts import text_loss
-from flwr_splitmix.seeding import derive_seed, secret_uniform, torch_seed
+from flwr_splitmix.seeding import derive_seed, secret_uniform, seeded_draws
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import counted
 
@@ -127,7 +127,7 @@ class MixGuard(Calibrating):
         super().attach(side)
         options = self.options
         if self.calibration is None and options.calibrates:
-            with torch_seed(side.device, derive_seed(side.seed, "calibrator", side.client)):
+            with seeded_draws(side.device, derive_seed(side.seed, "calibrator", side.client)):
                 calibrator = Calibrator(
                     side.width, options.calibration_rank, options.calibration_blocks
                 )

@@ -16,7 +16,7 @@ from flwr_splitmix.hiding.calibrating import Calibrating
 from flwr_splitmix.hiding.hiding import ClientSide, Sent
 from flwr_splitmix.hiding.snd.denoiser import Denoiser, Denoising
 from flwr_splitmix.hiding.snd.noise import clip_to, largest_norm, metric_noise
-from flwr_splitmix.seeding import derive_seed, torch_seed
+from flwr_splitmix.seeding import derive_seed, seeded_draws
 
 WIDEST = 256
 """Largest default width of the denoiser's blocks."""
@@ -137,7 +137,7 @@ class SnD(Calibrating):
         self._bound = None
         if self.denoising is None and self.calibration_epochs:
             inner = self.calibration_rank or min(-(-side.width // 4) * 4, WIDEST)
-            with torch_seed(side.device, derive_seed(side.seed, "denoiser", side.client)):
+            with seeded_draws(side.device, derive_seed(side.seed, "denoiser", side.client)):
                 denoiser = Denoiser(side.width, inner, self.calibration_blocks, causal=self.causal)
             self.denoising = Denoising(denoiser.to(side.device), learning_rate=self.calibration_lr)
 

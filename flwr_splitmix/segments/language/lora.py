@@ -9,7 +9,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from flwr_splitmix.seeding import derive_seed, torch_seed
+from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.segments.language.parts import Part
 
 
@@ -62,7 +62,7 @@ def add_lora(
         target_modules=wanted,
         fan_in_fan_out=part.layout.transposed,
     )
-    with torch_seed(torch.device("cpu"), derive_seed(seed, f"adapters of the {name}")):
+    with seeded_draws(torch.device("cpu"), derive_seed(seed, f"adapters of the {name}")):
         inject_adapter_in_model(config, part)
     part.train(part.training)
 

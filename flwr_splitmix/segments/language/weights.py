@@ -20,7 +20,7 @@ from transformers.core_model_loading import (
 )
 from transformers.modeling_utils import LoadStateDictConfig
 
-from flwr_splitmix.seeding import derive_seed, torch_seed
+from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.segments.language.quiet import no_progress_bar
 from flwr_splitmix.segments.language.sources import WeightFiles
 
@@ -109,7 +109,7 @@ def initialise(model: Any, modules: Sequence[tuple[str, nn.Module]], seed: int) 
             for key, buffer in module.named_buffers(recurse=False):
                 if buffer.is_meta:
                     setattr(module, key, torch.empty_like(buffer, device="cpu"))
-            with torch_seed(torch.device("cpu"), derive_seed(seed, f"weights of {name}")):
+            with seeded_draws(torch.device("cpu"), derive_seed(seed, f"weights of {name}")):
                 model._init_weights(module)
 
 

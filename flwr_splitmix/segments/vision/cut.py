@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.vision.class_attention import class_attention, open_class_attention
 from flwr_splitmix.segments.vision.layouts import layout_of
 from flwr_splitmix.segments.vision.lenet import open_lenet5
@@ -154,7 +154,7 @@ def split_vision_parts(
 
 def _seeded(seed: int | None) -> AbstractContextManager[None]:
     """Return a context in which weights are drawn from a seed, or from torch's generator."""
-    return nullcontext() if seed is None else torch_seed(torch.device("cpu"), seed)
+    return nullcontext() if seed is None else seeded_draws(torch.device("cpu"), seed)
 
 
 def _check_numbers(request: Request) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, get_args
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.vision.feature_maps import CellsToMap, MapToCells
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
@@ -147,7 +147,7 @@ def split_shuffled_edge(
     request = Request(
         name, None, num_classes, channels, image_size, patch_size, depth, "lower", 1, timm_options
     )
-    seeded = contextlib.nullcontext() if seed is None else torch_seed(torch.device("cpu"), seed)
+    seeded = contextlib.nullcontext() if seed is None else seeded_draws(torch.device("cpu"), seed)
     with seeded:
         model = build_vit(request)
         width, patches = int(model.embed_dim), int(model.patch_embed.num_patches)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.vision.class_attention import class_attention
 from flwr_splitmix.segments.vision.layouts import layout_of
 from flwr_splitmix.segments.vision.split_model import SplitModel
@@ -104,7 +104,7 @@ def whole_model(segments: SplitModel, name: str, **arguments: Any) -> WholeModel
         if key not in ("cut_at", "cell", "seed", "positions", "pretrained")
     }
     options = _timm_arguments(name, **plain)
-    with torch_seed(torch.device("cpu"), 0):
+    with seeded_draws(torch.device("cpu"), 0):
         module: Any = timm.create_model(name, **options).eval()
     own = module.state_dict()
     weights = _named_as_in(module, segments)

@@ -15,6 +15,7 @@ from flwr_splitmix.clients.lower import explained
 from flwr_splitmix.data.batches import TEST_BATCH, Example, fetch
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import Tally, wrong_labels
+from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.server.evaluation.arguments import check_central, loaded
 from flwr_splitmix.server.segments.upper import ServerSegment
 
@@ -75,7 +76,8 @@ def central_evaluation(
         return total
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        with loaded(lower, arrays):
+        seed = derive_seed(0, "central evaluation", server_round)
+        with loaded(lower, arrays), seeded_draws(upper.device, seed):
             total = score()
         return MetricRecord(
             {

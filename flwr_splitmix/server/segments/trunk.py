@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import Messages
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.segments.base import TrainedSegment
@@ -76,7 +76,7 @@ class TrunkSegment(TrainedSegment):
         """
         self.module.train()
         self._passed = []
-        with torch_seed(self.device, seed):
+        with seeded_draws(self.device, seed):
             for clients in _by_length(messages):
                 inputs, mask = self._batch([messages[c] for c in clients])
                 inputs.requires_grad_()
@@ -167,7 +167,7 @@ class TrunkSegment(TrainedSegment):
                 if client not in gradients:
                     continue
                 # Dropout differs from that of the step, which hardly affects overflow.
-                with torch_seed(self.device, 0):
+                with seeded_draws(self.device, 0):
                     outputs = self._outputs(inputs.requires_grad_(), mask)
                 torch.autograd.backward(outputs, _joined(gradients[client], outputs))
                 if not self._may_step():

@@ -16,7 +16,7 @@ from flwr_splitmix.events import StepResult
 from flwr_splitmix.labels import Tally, TargetLoss, loss_on, tally, target_loss
 from flwr_splitmix.mixers import Mixed
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.finite import all_finite
@@ -136,7 +136,7 @@ class ServerSegment(TrainedSegment):
         groups = len(mixed.sources)
         batch = len(mixed.smashed) // groups
         self.module.train()
-        with torch_seed(self.device, seed):
+        with seeded_draws(self.device, seed):
             if self.server_update != "sequential" or groups == 1:
                 self.optimizer.zero_grad()
                 loss, gradient = self._backward(mixed.smashed, mixed.targets, groups)
@@ -174,7 +174,7 @@ class ServerSegment(TrainedSegment):
         self.module.train()
         if first:
             self.optimizer.zero_grad()
-        with torch_seed(self.device, seed):
+        with seeded_draws(self.device, seed):
             loss, gradient = self._backward(mixed.smashed, mixed.targets, groups * share)
         return self._result(loss, gradient, groups)
 

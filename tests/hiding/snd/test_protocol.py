@@ -14,7 +14,7 @@ from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import SnD
 from flwr_splitmix.hiding.snd import Denoiser, Denoising
 from flwr_splitmix.hiding.snd.protocol import NoisyStates
-from flwr_splitmix.seeding import seeded_secrets, torch_seed
+from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.laws import check_ushape_equals_whole
 from flwr_splitmix.testing.toy_texts import VOCABULARY, TextToy
@@ -95,7 +95,7 @@ def test_a_denoiser_does_nothing_before_it_has_learned() -> None:
 
 
 def test_it_takes_a_step_only_towards_what_it_is_told_is_right() -> None:
-    with torch_seed(torch.device("cpu"), 0), seeded_secrets():
+    with seeded_draws(torch.device("cpu"), 0), seeded_secrets():
         denoising = Denoising(Denoiser(5, 8, 1, causal=True), learning_rate=1e-2)
         states, noise, plain = torch.randn(3, 4, 6, 5)
     mask = torch.ones(4, 6, dtype=torch.int64)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.seeding import torch_seed
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.language.layers import positions_of
 from flwr_splitmix.segments.language.layouts.layout import Layout
 
@@ -39,7 +39,7 @@ def agrees(model: Any, layout: Layout) -> bool:
     """
     try:
         config = _shrunk(model.config)
-        with torch_seed(torch.device("cpu"), 0), torch.no_grad():
+        with seeded_draws(torch.device("cpu"), 0), torch.no_grad():
             small = type(model)._from_config(
                 config, dtype=torch.float64, experts_implementation="eager"
             )
@@ -53,9 +53,9 @@ def agrees(model: Any, layout: Layout) -> bool:
 
 
 def _agrees(small: Any, layout: Layout, ids: Tensor) -> bool:
-    with torch_seed(torch.device("cpu"), 1):
+    with seeded_draws(torch.device("cpu"), 1):
         whole = small(input_ids=ids, use_cache=False).logits
-    with torch_seed(torch.device("cpu"), 1):
+    with seeded_draws(torch.device("cpu"), 1):
         hidden = layout.embedding(small)(ids, positions_of(ids, None, None, 0))
         layers = layout.span(small, range(small.config.num_hidden_layers))
         parts = layout.output(small)(layers.train(small.training)(hidden))
