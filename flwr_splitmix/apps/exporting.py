@@ -189,6 +189,12 @@ def _listed(clients: Sequence[int]) -> str:
     return f"only of: {named}{f' and {more} more' if more > 0 else ''}"
 
 
+def parts_of(meta: Mapping[str, Any]) -> int:
+    """Return into how many parts the data were divided, as nodes said; else how many trained."""
+    said = set(meta.get("partitions", {}).values()) - {0}
+    return said.pop() if len(said) == 1 else len(meta["trained"])
+
+
 def facts_of(
     run: Run, config: AppConfig, kept: Checkpoint, client: int | None, *, averaged: bool
 ) -> dict[str, Any]:
@@ -206,6 +212,7 @@ def facts_of(
         "dataset": _public_name(values["dataset"]),
         "partition": values["partition"],
         "clients": len(kept.meta["trained"]),
+        "parts": parts_of(kept.meta),
         "seed": values["seed"],
         "averaged": averaged,
         "accuracy": None

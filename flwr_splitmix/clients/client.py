@@ -146,9 +146,9 @@ class Client(ABC):
         if function is None or not _marked(function):
             raise ClientError(f"{method[:40]!r} is not an exchange of {type(self).__name__}")
         order = self.order
-        number = arguments.get("number", arguments.get("start", 0))  # a step's, or a test batch's
-        place = [order.client, order.server_round, int(number)]
-        if part := int(arguments.get("part", 0)):
+        number = arguments.get("number", arguments.get("start"))  # a step's, or a test batch's
+        place = [order.client, order.server_round, _whole(number)]
+        if part := _whole(arguments.get("part")):
             place.append(part)
         with (
             seeded_draws(self.device, derive_seed(order.seed, method, *place)),
@@ -242,3 +242,8 @@ class Client(ABC):
         charged when the client is asked again. Without one it is as `restore`.
         """
         self.restore(tensors, meta)
+
+
+def _whole(value: object) -> int:
+    """Return a whole number as it is, and 0 for whatever else a server has sent."""
+    return value if type(value) is int else 0

@@ -169,6 +169,8 @@ class UShapeEvaluation:
 
     def _begin(self, kind: str, start: int, stop: int) -> MaskedBatch:
         data = evaluation_set(self.tests, kind)
+        if not type(start) is type(stop) is int:  # 0.0 to 0.5 would be example 0, time and again
+            raise ClientError("the server asks for test examples by numbers that are not whole")
         size, following = len(data), self.sent_up_to.get(kind, 0)  # type: ignore[arg-type]
         if self._kept is not None:
             following = max(following, self._kept.sent(kind))

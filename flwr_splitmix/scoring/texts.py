@@ -155,11 +155,14 @@ class ClassScores(TextScores):
         return super().add(logits, batch)
 
     def result(self) -> dict[str, float]:
-        """Return "loss", "accuracy" and "matthews"."""
+        """Return "loss", "accuracy", and "matthews" unless all examples have one class."""
+        labels = torch.cat(self._labels).numpy()
+        if len(set(labels)) < 2:  # it would be 0 / 0
+            return super().result()
         with needed_for("Matthews' correlation", "language"):
             from sklearn.metrics import matthews_corrcoef
 
-        matthews = matthews_corrcoef(torch.cat(self._labels).numpy(), torch.cat(self._said).numpy())
+        matthews = matthews_corrcoef(labels, torch.cat(self._said).numpy())
         return {**super().result(), "matthews": float(matthews)}
 
 

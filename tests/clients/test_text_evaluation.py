@@ -56,6 +56,15 @@ def test_texts_are_sent_once_however_often_a_client_attaches(tmp_path: Path) -> 
         ask(another)
 
 
+@pytest.mark.parametrize("asked", [(0, 0.5), (0.0, 1), (False, True), ("0", "1"), (None, 1)])
+def test_an_example_has_one_number(asked: tuple[Any, Any], tmp_path: Path) -> None:
+    """Fractions of a number had one example sent time and again, each time noised anew."""
+    with process(tmp_path) as client:
+        with pytest.raises(ClientError, match="by numbers that are not whole"):
+            ask(client, *asked)
+        assert ask(client)["messages"], "nothing was noted"
+
+
 def test_a_server_that_only_counts_on_gets_no_text_again(tmp_path: Path) -> None:
     """The record went by the round, which is the server's word, and forgot other rounds."""
     others = {name: tensor + 1 for name, tensor in FIRST.items()}

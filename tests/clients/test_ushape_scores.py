@@ -17,6 +17,7 @@ from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
+from flwr_splitmix.scoring.texts import ClassScores
 from flwr_splitmix.strategies import USplitFL, USplitSL
 from flwr_splitmix.strategies.ushape import UShapeStrategy
 from flwr_splitmix.testing.laws import TextToy, sgd
@@ -222,3 +223,27 @@ def test_only_a_tail_that_learns_alone_under_an_epsilon_has_no_loss(
     client = attached(TextToy(clients=1, hiding=lambda: hiding), learns=learns)
     decode(client, encode(client))
     assert ("train-loss" in client.release()[1]) is told
+
+
+def test_matthews_is_the_mean_over_clients_that_have_one() -> None:
+    """Of test texts of one class it is 0 / 0, and such clients lowered the mean with their 0."""
+    toy = TextToy(clients=3, tests=6, task="classification", dropout=0.0)
+    told: list[dict[str, float]] = []
+
+    class Told(ClassScores):
+        def result(self) -> dict[str, float]:
+            told.append(super().result())
+            return {**told[-1], "alone": 1.0} if len(told) == 1 else told[-1]
+
+    clients = toy.clients_for(scores=Told)
+    texts = [torch.arange(3, 7)] * 6
+    for client, labels in zip(clients, ([1] * 6, [0, 1] * 3, [0, 0, 1] * 2), strict=True):
+        client.tests["federated"] = TextSet(texts, labels)
+    strategy = USplitSL(toy.server(), evaluation="federated", device="cpu")
+    strategy.fit(clients, 1)
+    assert [sorted(scores) for scores in told] == [
+        ["accuracy", "loss"], ["accuracy", "loss", "matthews"], ["accuracy", "loss", "matthews"]
+    ]  # fmt: skip
+    row = strategy.rows[0]
+    assert row["eval_matthews"] == pytest.approx((told[1]["matthews"] + told[2]["matthews"]) / 2)
+    assert "eval_alone" not in row, "one client of three adds no column"

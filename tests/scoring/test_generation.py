@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import TextSet
-from flwr_splitmix.scoring.answers import bleu, exact_match, final_number, meteor, rouge_l
+from flwr_splitmix.scoring.answers import _WORD, bleu, exact_match, final_number, meteor, rouge_l
 from flwr_splitmix.scoring.generation import GenerationScores
 
 END, WORDS = 1, 12
@@ -167,6 +168,22 @@ def test_overlap_has_its_known_values() -> None:
     assert bleu(["the cat is on the mat now"], ["the cat is on the mat now"]) == pytest.approx(100)
     assert bleu(["nothing of that sort"], ["the cat is on the mat now"]) < 5
     assert rouge_l([], []) == 0.0
+
+
+@pytest.mark.parametrize("text", ["Привет, мир!", "你好 世界", "γειά σου", "مرحبا", "blau äöü"])
+def test_words_of_any_alphabet_count(text: str) -> None:
+    """rouge-score keeps a-z and 0-9 only: a text that was read whole had 0."""
+    assert rouge_l([text], [text.lower()]) == 1.0
+    assert rouge_l(["blau ßßß"], [text]) < 0.6
+
+
+def test_english_words_are_rouge_scores_own() -> None:
+    from rouge_score.tokenizers import DefaultTokenizer
+
+    text = Path(__file__).read_text(encoding="ascii", errors="ignore")
+    own = DefaultTokenizer(use_stemmer=False).tokenize(text)
+    assert _WORD.findall(text.lower()) == own
+    assert len(own) > 100
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,11 @@ def _training(facts: Mapping[str, Any]) -> str:
             f"{100 * accuracy['value']:.1f} % ({accuracy['kind']}, after round "
             f"{accuracy['round']}{mean})"
         )
+    parts, trained = facts["parts"], facts["clients"]
+    those = "" if trained == parts else f", of which {trained} trained"
     return (
         f"## Training\n\n- Data: {facts['dataset']}, {facts['partition']} among "
-        f"{counted(facts['clients'], 'client')}, seed {facts['seed']}\n- Accuracy: {measured}\n- "
+        f"{counted(parts, 'client')}{those}, seed {facts['seed']}\n- Accuracy: {measured}\n- "
         f"Versions: {', '.join(f'{name} {v}' for name, v in facts['versions'].items())}\n"
     )
 

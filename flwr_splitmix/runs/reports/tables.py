@@ -152,7 +152,9 @@ def as_csv(table: ComparisonTable) -> str:
     columns = [
         name for measure in table.measures for name in (measure.fact, f"{measure.fact}_deviation")
     ]
-    writer.writerow(["name", *table.keys, "runs", "evaluation", *columns])
+    own = {"name", "runs", "accuracy_kind", *columns}
+    keys = [f"{key} (key)" if key in own else key for key in table.keys]
+    writer.writerow(["name", *keys, "runs", "accuracy_kind", *columns])
     for line in table.lines:
         figures: list[Any] = []
         for figure in line.figures:

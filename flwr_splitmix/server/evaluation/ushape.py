@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,11 +66,18 @@ def evaluate_in_u_shape(
     # A client cannot claim to have scored more examples than it reported.
     weights = {c: min(examples, sizes[c]) for c, (examples, _) in scored.items()}
     examples = sum(weights.values())
-    names = set.intersection(*(set(scores) for _, scores in scored.values()))
-    means = {
-        name: sum(weights[c] * scores[name] for c, (_, scores) in scored.items()) / examples
-        for name in sorted(names)
-    }
+    told = Counter(name for _, scores in scored.values() for name in scores)
+    # One client alone adds no column; "accuracy" and "loss" are told by all.
+    names = sorted(name for name, clients in told.items() if 2 * clients >= len(scored))
+    means = {name: _mean(name, scored, weights) for name in names}
     spread = spread_of([scores["accuracy"] for _, scores in scored.values()], [*weights.values()])
     accuracy, loss = means.pop("accuracy"), means.pop("loss")
     return EvaluationResult(kind, accuracy, loss, examples, spread, means)
+
+
+def _mean(
+    name: str, scored: Mapping[int, tuple[int, dict[str, float]]], weights: Mapping[int, int]
+) -> float:
+    """Return a score's mean over the clients that have it, weighted by their examples."""
+    own = {c: scores[name] for c, (_, scores) in scored.items() if name in scores}
+    return sum(weights[c] * value for c, value in own.items()) / sum(weights[c] for c in own)

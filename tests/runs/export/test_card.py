@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.apps.exporting import parts_of
 from flwr_splitmix.methods import METHODS, Method, plain
 from flwr_splitmix.runs.export.card import model_card
 
 FACTS: dict[str, Any] = {
     "kind": "language", "model": "small", "client": None, "run": "r", "round": 1, "rounds": 1,
     "task": "generation", "prompt": "", "accuracy": None, "dataset": "d", "partition": "iid",
-    "clients": 2, "seed": 0, "versions": {}, "delta": 1e-5,
+    "clients": 2, "parts": 2, "seed": 0, "versions": {}, "delta": 1e-5,
     "averaged": True, "epsilon": None, "epsilon_covers": None,
 }  # fmt: skip
 
@@ -40,3 +41,20 @@ def test_averaging_is_outside_the_epsilon_of_uploads_only() -> None:
     """Heads and tails that are averaged are what DP-SGD's epsilon is about."""
     spent = {**FACTS, "epsilon": 2.0, "epsilon_covers": "this"}
     assert "It covers this.\n" in model_card({**spent, "strategy": "DPSGDSL"})
+
+
+@pytest.mark.parametrize(("trained", "said"), [(6, "6 clients, s"), (3, "6 clients, of which 3 t")])
+def test_data_are_said_to_be_divided_among_those_they_were_divided_among(
+    trained: int, said: str
+) -> None:
+    """With clients that have no data, the card named another division."""
+    card = model_card({**FACTS, "strategy": "USplitSL", "parts": 6, "clients": trained})
+    assert f"iid among {said}" in card
+
+
+@pytest.mark.parametrize(
+    ("partitions", "parts"), [({"0": 6, "2": 6}, 6), ({"0": 6, "2": 0}, 6), ({}, 2), ({"0": 0}, 2)]
+)
+def test_the_division_is_what_nodes_said(partitions: dict[str, int], parts: int) -> None:
+    assert parts_of({"trained": {"0": 1, "2": 1}, "partitions": partitions}) == parts
+    assert parts_of({"trained": {"0": 1, "2": 1}, "partitions": {"0": 5, "2": 6}}) == 2

@@ -126,6 +126,18 @@ def test_every_format_has_the_figures_of_the_runs(toy_home: Path) -> None:
     assert all(line.count(" & ") == len(columns[1]) - 1 for line in latex.splitlines()[2:3])
 
 
+def test_no_two_columns_of_a_csv_have_one_name(tmp_path: Path) -> None:
+    """A key that differs had the name of the column beside it, which readers then lost."""
+    keys = ("evaluation", "runs", "accuracy_kind", "top1")
+    runs = [made(tmp_path, [0.5], **dict.fromkeys(keys, value)) for value in ("one", "two")]
+    table = tabulate(compare(runs))
+    header, *lines = csv.reader(io.StringIO(as_csv(table)))
+    assert len(set(header)) == len(header)
+    assert {dict(zip(header, line, strict=True))["evaluation"] for line in lines} == {"one", "two"}
+    assert {dict(zip(header, line, strict=True))["runs"] for line in lines} == {"1"}
+    assert "runs (key)" in header
+
+
 def test_latex_has_no_character_with_a_meaning_of_its_own(tmp_path: Path) -> None:
     runs = [made(tmp_path, [0.5], dataset=name) for name in ("a_b & 50%", "~{$#^\\}")]
     latex = as_latex(tabulate(compare(runs)))
