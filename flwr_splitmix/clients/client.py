@@ -212,7 +212,10 @@ class Client(ABC):
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights that may be averaged, on the CPU: what a server sends and receives."""
+        """Return the weights that may be averaged, on the CPU: what a server sends and receives.
+
+        Of a client on the CPU they are its own tensors, which the next step changes.
+        """
 
     @abstractmethod
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Clients(ABC):
         self.spent = 0
         self.replies: list[Message] = []
         self._observe = observe
-        self._waiting: deque[tuple[str, Mapping[int, Mapping[str, Any]], Phase]] = deque()
+        self._waiting: deque[tuple[str, Mapping[int, Mapping[str, Any]]]] = deque()
 
     @property
     def alive(self) -> tuple[int, ...]:
@@ -161,10 +161,9 @@ class Clients(ABC):
         method: str,
         payloads: Mapping[int, Mapping[str, Any]],
         *,
-        phase: Phase = "train",
         patience: Patience | None = None,
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Call one exchange on many clients at once, and yield each reply as it arrives.
+        """Call one exchange of training on many clients, and yield each reply as it arrives.
 
         If a link delivers all answers together, they come in the order of the clients.
 
@@ -175,27 +174,23 @@ class Clients(ABC):
             round, is `busy` until its answer arrives, and that answer is dropped. Links whose
             clients share processors wait for all.
         """
-        yield from self.call(method, payloads, phase=phase).items()
+        yield from self.call(method, payloads).items()
 
-    def post(
-        self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
-    ) -> None:
-        """Call one exchange without waiting for the answers, which must be empty.
+    def post(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> None:
+        """Call one exchange of training without waiting for the answers, which must be empty.
 
         A client answers before its next call begins.
         """
-        self.call(method, payloads, phase=phase)
+        self.call(method, payloads)
 
-    def queue(
-        self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
-    ) -> None:
-        """Queue one exchange after those already queued; `answered` returns the replies.
+    def queue(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> None:
+        """Queue one exchange of training after those already queued; `answered` has the replies.
 
         A client takes its calls in order. Over a link that `overlaps`, calls and replies travel
         while the client works on other calls; over other links, calls are made one after another,
         each when its replies are requested.
         """
-        self._waiting.append((method, payloads, phase))
+        self._waiting.append((method, payloads))
 
     def answered(self) -> dict[int, dict[str, Any]]:
         """Wait for the replies to the oldest queued calls, and return them as `call` does.
@@ -205,11 +200,10 @@ class Clients(ABC):
         IndexError
             If nothing is queued.
         """
-        method, payloads, phase = self._waiting.popleft()
-        return self.call(method, payloads, phase=phase)
+        return self.call(*self._waiting.popleft())
 
     def _told(
-        self, method: str, payloads: Mapping[int, Mapping[str, Any]], phase: Phase
+        self, method: str, payloads: Mapping[int, Mapping[str, Any]], phase: Phase = "train"
     ) -> dict[int, Mapping[str, Any]]:
         """Report the payloads of clients that are alive to the observer; return them, sorted."""
         alive = set(self.alive)
@@ -219,7 +213,7 @@ class Clients(ABC):
         return payloads
 
     def _taken(
-        self, client: int, method: str, outcome: Outcome, phase: Phase
+        self, client: int, method: str, outcome: Outcome, phase: Phase = "train"
     ) -> dict[str, Any] | None:
         """Report the outcome of a call and return its reply; a client without one is left out."""
         self.seconds[client] += outcome.seconds

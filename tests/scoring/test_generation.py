@@ -170,7 +170,7 @@ def test_overlap_has_its_known_values() -> None:
     assert rouge_l([], []) == 0.0
 
 
-@pytest.mark.parametrize("text", ["Привет, мир!", "你好 世界", "γειά σου", "مرحبا", "blau äöü"])
+@pytest.mark.parametrize("text", ["Привет, мир!", "你好 世界", "مرحبا", "blau äöü"])
 def test_words_of_any_alphabet_count(text: str) -> None:
     """rouge-score keeps a-z and 0-9 only: a text that was read whole had 0."""
     assert rouge_l([text], [text.lower()]) == 1.0

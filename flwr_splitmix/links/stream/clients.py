@@ -25,7 +25,6 @@ class _Unawaited:
     """A call whose answer is not awaited; `late` if it was awaited before, in vain."""
 
     call: Call
-    phase: Phase
     deadline: float
     late: bool
 
@@ -35,7 +34,6 @@ class _Queued:
     """Calls of one exchange by client index, submitted after others."""
 
     method: str
-    phase: Phase
     calls: dict[int, Call]
 
 
@@ -80,7 +78,10 @@ class StreamClients(Clients):
 
     @property
     def busy(self) -> frozenset[int]:
-        """Clients still working on a call whose answer was late."""
+        """Clients still working on a call whose answer was late.
+
+        A look records the late answers that have come meanwhile, and leaves out who is lost.
+        """
         late = [client for client, call in self._unawaited.items() if call.late]
         for client in late:
             self._settle(client)
@@ -106,31 +107,25 @@ class StreamClients(Clients):
         method: str,
         payloads: Mapping[int, Mapping[str, Any]],
         *,
-        phase: Phase = "train",
         patience: Patience | None = None,
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Call one exchange on many clients at once, and yield each reply as it arrives."""
+        """Call one exchange of training on many clients, and yield each reply as it arrives."""
         self._await_late(payloads)
-        calls = self._submitted(method, self._told(method, payloads, phase))
-        for client, outcome in self._outcomes(calls, patience, phase):
-            if (reply := self._taken(client, method, outcome, phase)) is not None:
+        calls = self._submitted(method, self._told(method, payloads))
+        for client, outcome in self._outcomes(calls, patience):
+            if (reply := self._taken(client, method, outcome)) is not None:
                 yield client, reply
 
-    def post(
-        self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
-    ) -> None:
+    def post(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> None:
         """Start calls on clients whose last call is over; their next call waits for these."""
-        told = self._told(method, payloads, phase)
+        told = self._told(method, payloads)
         for client, call in self._submitted(method, told).items():
             deadline = time.monotonic() + self.step_timeout
-            self._unawaited[client] = _Unawaited(call, phase, deadline, late=False)
+            self._unawaited[client] = _Unawaited(call, deadline, late=False)
 
-    def queue(
-        self, method: str, payloads: Mapping[int, Mapping[str, Any]], *, phase: Phase = "train"
-    ) -> None:
+    def queue(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> None:
         """Submit one exchange after the calls in flight; `answered` returns the replies."""
-        calls = self._submitted(method, self._told(method, payloads, phase))
-        self._queued.append(_Queued(method, phase, calls))
+        self._queued.append(_Queued(method, self._submitted(method, self._told(method, payloads))))
 
     def answered(self) -> dict[int, dict[str, Any]]:
         """Wait for the replies to the oldest queued calls, and return them."""
@@ -138,7 +133,7 @@ class StreamClients(Clients):
         calls = {c: call for c, call in queued.calls.items() if c not in self.failures}
         outcomes = dict(self._outcomes(calls))
         replies = {
-            client: self._taken(client, queued.method, outcome, queued.phase)
+            client: self._taken(client, queued.method, outcome)
             for client, outcome in sorted(outcomes.items())
         }
         return {client: reply for client, reply in replies.items() if reply is not None}
@@ -152,12 +147,9 @@ class StreamClients(Clients):
         return {client: self.lines[client].submit(method, p) for client, p in payloads.items()}
 
     def _outcomes(
-        self, calls: Mapping[int, Call], patience: Patience | None = None, phase: Phase = "train"
+        self, calls: Mapping[int, Call], patience: Patience | None = None
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield each call's outcome as soon as it is known.
-
-        Without patience no call is late, and `phase`, which is recorded of late ones, is not used.
-        """
+        """Yield each call's outcome as soon as it is known; without patience no call is late."""
         began = time.monotonic()
         deadline = began + self.step_timeout
         waiting = dict(calls)
@@ -198,7 +190,7 @@ class StreamClients(Clients):
                     for client in begun - here:
                         late = waiting.pop(client)
                         self.late[client] += 1
-                        self._unawaited[client] = _Unawaited(late, phase, deadline, late=True)
+                        self._unawaited[client] = _Unawaited(late, deadline, late=True)
                     continue
                 limit = min(limit, patient_until)
             if not waiting:
@@ -226,7 +218,7 @@ class StreamClients(Clients):
         outcome, until = self._look(client, unawaited.call, unawaited.deadline)
         if outcome is not None:
             del self._unawaited[client]
-            self._taken(client, unawaited.call.method, outcome, unawaited.phase)
+            self._taken(client, unawaited.call.method, outcome)
         return until
 
     def _await_late(self, clients: Iterable[int]) -> None:

@@ -36,8 +36,8 @@ def central_evaluation(
     upper
         The strategy's server segment.
     lower
-        A lower segment like the clients'. It has their weights while it is evaluated, and its own
-        again afterwards.
+        A lower segment like the clients', which is moved to the device of `upper`. While it is
+        evaluated it has their weights, and afterwards its own again, in evaluation mode.
     data
         Test examples (input, label).
 

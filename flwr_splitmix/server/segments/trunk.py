@@ -67,6 +67,8 @@ class TrunkSegment(TrainedSegment):
 
         Parameters
         ----------
+        messages
+            By client, tensors (b, T, d) with one mask (b, T).
         seed
             For dropout and the like.
 

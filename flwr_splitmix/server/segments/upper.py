@@ -126,12 +126,18 @@ class ServerSegment(TrainedSegment):
 
         Parameters
         ----------
+        mixed
+            The mixtures of all groups, one below the other, with their targets.
         progress, num_rounds
             Global progress in rounds, for the schedule.
         seed
             For dropout and the like.
         rng
             Draws the order of sequential updates.
+
+        Returns
+        -------
+        The losses, and the gradient at the mixtures, of their shape.
         """
         groups = len(mixed.sources)
         batch = len(mixed.smashed) // groups
