@@ -32,10 +32,13 @@ class AccuracyResults(Results[Measured]):
         return table_of(self.experiment, self.scale, self.dataset, epochs, self.measured_at)
 
     @property
-    def versions(self) -> tuple[str, ...]:
-        """Versions of this package that the runs were made with."""
-        every = {one.version for measured in self.measured_at.values() for one in measured}
-        return tuple(sorted(every - {""}))
+    def versions(self) -> dict[str, list[Place]]:
+        """Versions of this package that the runs were made with, and the places of these runs."""
+        made: dict[str, list[Place]] = {}
+        for at, measured in self.measured_at.items():
+            for version in sorted({one.version for one in measured} - {""}):
+                made.setdefault(version, []).append(at)
+        return dict(sorted(made.items()))
 
     @property
     def verdicts(self) -> list[Verdict]:

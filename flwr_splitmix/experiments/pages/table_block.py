@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from flwr_splitmix.experiments.experiment import Ordering
+from flwr_splitmix.experiments.experiment import Ordering, Place
 from flwr_splitmix.experiments.pages.commands import command
 from flwr_splitmix.experiments.report import Claim, Table, TableLine
 from flwr_splitmix.experiments.tables import (
@@ -21,13 +21,13 @@ from flwr_splitmix.experiments.verdicts import common_seeds
 from flwr_splitmix.runs.reports.words import number
 
 
-def table_block(table: Table, versions: Sequence[str], link: str) -> str:
+def table_block(table: Table, versions: Mapping[str, Sequence[Place]], link: str) -> str:
     """Return a table with the command that makes it, and the verdicts on orderings.
 
     Parameters
     ----------
     versions
-        Versions of this package with which it was run.
+        Versions of this package with which it was run, and places that were run with each.
     link
         Link from the page to the result file.
     """
@@ -42,6 +42,8 @@ def table_block(table: Table, versions: Sequence[str], link: str) -> str:
         *grid(_headings(table), [_row(table, line) for line in table.lines if line.values]),
     ]
     parts += [line for said in _missing(table) for line in (said, "")]
+    if len(versions) > 1:
+        parts += [line for said in _made_with(versions) for line in (said, "")]
     if table.experiment.note:
         parts += [table.experiment.note, ""]
     if table.claims:
@@ -107,6 +109,16 @@ def _missing(table: Table) -> Iterator[str]:
     rows = dict.fromkeys(line.entry.row for line in table.lines if line.entry.variant is None)
     if rows:
         yield f"Not offered here: {', '.join(rows)}."
+
+
+def _made_with(versions: Mapping[str, Sequence[Place]]) -> Iterator[str]:
+    """Yield a sentence for each version but the first, on the places that were run with it."""
+    for version in list(versions)[1:]:
+        by_row: dict[str, list[str]] = {}
+        for row, column in versions[version]:
+            by_row.setdefault(row, []).append(column)
+        named = "; ".join(f"*{row}* at {', '.join(columns)}" for row, columns in by_row.items())
+        yield f"Made with flwr-splitmix {version}, at least one seed: {named}."
 
 
 def _claim_rows(table: Table) -> Iterator[list[str]]:

@@ -119,7 +119,7 @@ def test_seeds_come_together_and_the_newer_is_believed(tmp_path: Path) -> None:
         ("PSL", "n = 2"): pytest.approx((40.0, 42.0)),
         ("SFL", "n = 2"): pytest.approx((55.0,)),
     }
-    assert (both.count, both.versions) == (3, ("0.1.0",))
+    assert (both.count, list(both.versions)) == (3, ["0.1.0"])
 
 
 def test_a_seed_of_another_cell_than_the_place_has_is_left_out(

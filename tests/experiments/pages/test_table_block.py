@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,16 @@ def test_of_a_table_without_results_stands_how_to_make_it() -> None:
 def test_a_set_that_comes_with_its_scale_needs_no_folder() -> None:
     text = not_run_block(experiment_named("patch-shuffling-table7"), SCALES["cpu"])
     assert "splitmix experiment run patch-shuffling-table7 --scale cpu --seeds 0,1,2" in text
+
+
+def test_places_that_were_run_with_another_version_are_named(tmp_path: Path) -> None:
+    for row in ("PSL", "SFL"):
+        finish(tmp_path, row, "n = 2", 0, 0.4)
+    (made,) = export(tmp_path)
+    assert "Made with" not in made.block("file.json")
+    at = ("SFL", "n = 2")
+    (one,) = made.measured_at[at]
+    others = {**made.measured_at, at: (replace(one, version="0.1.0 (before)"),)}
+    block = replace(made, measured_at=others).block("file.json")
+    assert "flwr-splitmix 0.1.0, 0.1.0 (before) ([result" in block
+    assert "Made with flwr-splitmix 0.1.0 (before), at least one seed: *SFL* at n = 2." in block
