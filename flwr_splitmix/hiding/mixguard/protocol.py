@@ -204,10 +204,11 @@ class MixGuard(Calibrating):
         return as_mixtures(sent).secret.target_of(decoded) if self._reads_supports else decoded
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the loss of the calibrated target; with "all-sources", plus a public loss.
+        """Return the loss of the calibrated target.
 
-        The public loss pulls each decoded support towards its calibrated form, so it needs no
-        label.
+        With "all-sources" its gradient is that of its sum with a public loss, which pulls each
+        decoded support towards its calibrated form, so it needs no label. The number itself is
+        without that, as an evaluation's is.
         """
         target = self._target(hidden, sent)
         private = text_loss(self._tail(self._calibrate(target), sent), sent.batch.labels)
@@ -215,7 +216,8 @@ class MixGuard(Calibrating):
             return private
         others = F.mse_loss(hidden, self._calibrate(hidden).detach(), reduction="sum")
         own = F.mse_loss(target, self._calibrate(target).detach(), reduction="sum")
-        return private + others - own
+        public = others - own
+        return private + (public - public.detach())
 
     def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the tail's logits for the target, calibrated if the options say so."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from flwr_splitmix.hiding import MixGuard
 from flwr_splitmix.hiding.mixguard import balance_gradients, draw_secret
+from flwr_splitmix.hiding.mixguard.mixtures import as_mixtures
+from flwr_splitmix.scoring.texts import text_loss
+from tests.hiding.mixguard.clients import batch_of, client_of
 
 
 @pytest.mark.parametrize("samples", [None, 2])
@@ -39,6 +43,25 @@ def test_a_support_without_a_gradient_stays_without() -> None:
     secret = draw_secret(3, 3)
     gradients = secret.arrange(torch.ones(2, 4, 6), torch.zeros(2, 2, 4, 6))
     assert torch.equal(balance_gradients(secret, gradients), gradients)
+
+
+def test_the_loss_that_is_reported_is_the_texts_own() -> None:
+    """It had the public loss in it: 11.18 where an evaluation of the same weights gave 3.18."""
+    client = client_of(gradients="all-sources", calibration_epochs=1)
+    hiding, batch = client.hiding, batch_of()
+    assert isinstance(hiding, MixGuard)
+    assert hiding.calibration is not None
+    for weights in hiding.calibration.calibrator.parameters():
+        torch.nn.init.normal_(weights)  # at first it corrects nothing
+    sent = hiding.obfuscate(batch)
+    hidden = hiding.recover([m.detach() for m in sent.messages], sent).requires_grad_()
+    loss = hiding.loss(hidden, sent)
+    assert torch.equal(loss, text_loss(hiding.logits(hidden, sent), batch.labels))
+    (gradient,) = torch.autograd.grad(loss, hidden)
+    pulled = 2 * (hidden - hiding.calibration(hidden).detach())
+    target = as_mixtures(sent).secret.arrange(torch.ones(4, 9, 5), torch.zeros(2, 4, 9, 5)) > 0
+    torch.testing.assert_close(gradient[~target], pulled[~target])
+    assert pulled[~target].any()
 
 
 def test_bad_inputs_are_said() -> None:
