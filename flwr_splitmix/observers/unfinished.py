@@ -119,6 +119,10 @@ class UnfinishedRounds(Observer):
             if client not in failures:
                 del self._evaluations[client]
 
+    def forget(self) -> None:
+        """Forget all counts."""
+        self.restore(UnfinishedRounds().state())
+
     def state(self) -> dict[str, Any]:
         """Return the counts."""
         return {

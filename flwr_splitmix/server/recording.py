@@ -134,7 +134,6 @@ class RunRecorder:
                 if self.run.begun:
                     log.info("run %s has no checkpoint yet and begins anew", self.run.id)
                 self._keep_config(self.run, num_rounds, 0)
-            self.unfinished.restore(UnfinishedRounds().state())
             self.unfinished.resume(self.run.begun)
         return None
 

@@ -184,6 +184,7 @@ class RoundLoop(RoundMessages):
         check_draws_no_nodes(self.aggregator.strategy)
         warn_of_minima(self.aggregator.strategy, self.min_nodes)
         self.prepare(None)
+        self.forget_clients()
         check_initial_arrays(initial_arrays, averages=self.aggregator.averages)
         self.draws = self.seed
         run = self.recorder.run
@@ -242,7 +243,10 @@ class RoundLoop(RoundMessages):
         if initial_arrays is not None:
             check_initial_arrays(initial_arrays, averages=self.aggregator.averages)
         last, self._last_fit = self._last_fit, None
-        if last is not None and initial_arrays is None and last.has(clients):
+        if last is None or not last.has(clients):
+            self.forget_clients()
+            last = None
+        if last is not None and initial_arrays is None:
             link, arrays, self.draws = last.link, last.arrays, last.next_draws
         else:
             run = None if self.states_in_checkpoint else self.recorder.run
@@ -258,6 +262,10 @@ class RoundLoop(RoundMessages):
                 self._last_fit = LastFit(link, job.result.arrays or arrays, self.draws)
         link.restore_unasked(self._finished)
         return result
+
+    def forget_clients(self) -> None:
+        """Forget the rounds that clients began and did not finish: others get their indices."""
+        self.recorder.unfinished.forget()
 
     def _run(self, job: Job, num_rounds: int) -> flower.Result:
         with self.recorder.held():

@@ -273,6 +273,12 @@ class SplitStrategy(RoundLoop):
         for client in peers:
             client.peers = peers
 
+    def forget_clients(self) -> None:
+        """Forget also how fast clients are, and the number of parts chosen for their batches."""
+        super().forget_clients()
+        self._seconds = {}
+        self._parts = PartCount(self._parts.asked)
+
     @property
     def keeps_ledger(self) -> bool:
         """Whether noise is used, so that a ledger is kept, here or at a mixer."""

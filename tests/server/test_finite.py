@@ -14,7 +14,7 @@ from flwr_splitmix.clients import PrivacyBudget, SplitClient, split_client
 from flwr_splitmix.clients import graphs as client_module
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.finite import FiniteCheck
-from flwr_splitmix.strategies import CutMixSL, DPCutMixSL
+from flwr_splitmix.strategies import PSL, CutMixSL, DPCutMixSL
 from flwr_splitmix.testing.toy import Toy, sgd
 
 BAD = torch.tensor([1.0, float("inf"), float("nan")])
@@ -57,6 +57,15 @@ def test_elsewhere_bad_tensors_become_zeros_and_their_senders_are_named_late() -
     assert torch.equal(check.cleaned(2, torch.ones(3)), torch.ones(3))
     assert check.late() == [2]
     assert check.late() == []
+
+
+def test_what_an_interrupted_round_has_left_costs_no_client_of_the_next_its_round() -> None:
+    """A step with NaN, then Ctrl-C: the next `fit` left out the client of the same index."""
+    toy = Toy(clients=2)
+    strategy = PSL(toy.upper(), optimizer=sgd(0.1), device="cpu")
+    strategy._uploads.finite.cleaned(1, BAD)
+    strategy.fit(toy.make_clients(), 1)
+    assert strategy.rows[-1]["clients_failed"] == 0
 
 
 def test_a_client_that_sends_nan_is_reported_at_the_end_of_the_round(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients import PrivacyBudget, SplitClient, UShapeClient, exchange
 from flwr_splitmix.events import StepDone
+from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run
-from flwr_splitmix.strategies import PSL, SFL, CutMixSL, SplitStrategy
+from flwr_splitmix.strategies import DPSL, PSL, SFL, CutMixSL, DPForwardSL, Pace, SplitStrategy
+from flwr_splitmix.testing.laws import TextToy
 from flwr_splitmix.testing.toy import Toy, sgd
 
 
@@ -128,6 +132,90 @@ def test_clients_may_start_from_their_own_lower_segments(
     assert "client 0's" not in caplog.text
     assert began() == [True] + [False] * 4
     assert "all clients start from client 0's weights, which replace theirs" in caplog.text
+
+
+class Interrupts(Observer):
+    """Interrupts the first step that it sees."""
+
+    def __init__(self) -> None:
+        self.waits = True
+
+    def on_step(self, event: StepDone) -> None:
+        waits, self.waits = self.waits, False
+        if waits:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_other_clients_do_not_pay_for_rounds_that_earlier_ones_began(same: bool) -> None:
+    """They charged themselves a second time for batches that they had not sent before."""
+
+    def make() -> Sequence[SplitClient]:
+        return toy.make_clients(privacy=PrivacyBudget(), repeatable_secrets=False)
+
+    def spent(*, interrupted: bool) -> list[float | None]:
+        watch = Interrupts()
+        watch.waits = interrupted
+        noise = GaussianNoise(sigma_s=20.0, sigma_y=20.0)
+        strategy = DPSL(toy.upper(), device="cpu", noise=noise, observers=[watch])
+        clients = make()
+        if interrupted:
+            with pytest.raises(KeyboardInterrupt):
+                strategy.fit(clients, 1)
+        clients = clients if same else make()
+        strategy.fit(clients, 1)
+        return [client.epsilon for client in clients]
+
+    toy = Toy(clients=2, batch_norm=False)
+    once, twice = spent(interrupted=False), spent(interrupted=True)
+    assert None not in once
+    assert (twice == once) is not same
+
+
+def test_a_client_that_failed_leaves_no_infinite_epsilon_to_others() -> None:
+    class Fails(UShapeClient):
+        @exchange
+        def encode(self, **arguments: Any) -> dict[str, Any]:
+            raise ValueError("no")
+
+    toy = TextToy(clients=2, hiding=DPForward)
+    strategy = DPForwardSL(toy.server(), device="cpu")
+    failing = TextToy(clients=1, hiding=DPForward, kind=Fails).clients_for()
+    strategy.fit([*toy.clients_for(), *failing], 1)
+    assert strategy.rows[-1]["train_epsilon"] == math.inf
+    clients = toy.clients_for()
+    strategy.fit(clients, 1)
+    assert strategy.rows[-1]["train_epsilon"] == max(c.epsilon or math.inf for c in clients)
+
+
+def test_how_fast_clients_are_is_forgotten_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others were grouped by the speeds of those that had their indices before."""
+    toy, seen = Toy(clients=4), list[int]()
+    strategy = CutMixSL(toy.upper(), device="cpu", pace=Pace(grouping="speed"))
+    group_within = strategy.mixer.group_within
+
+    def group(classes: Mapping[int, int]) -> None:
+        seen.append(len(classes))
+        group_within(classes)
+
+    monkeypatch.setattr(strategy.mixer, "group_within", group)
+    clients = toy.make_clients()
+    for given in (clients, clients, toy.make_clients()):
+        strategy.fit(given, 1)
+    assert seen == [0, 4, 0]
+
+
+def test_the_number_of_parts_is_chosen_anew_for_other_clients(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    toy = Toy(clients=2, batch_norm=False)
+    strategy = PSL(toy.upper(), device="cpu", server_update="mean", micro_batches=3)
+    clients, told = toy.make_clients(), list[bool]()
+    for given in (clients, clients, toy.make_clients()):
+        caplog.clear()
+        strategy.fit(given, 1)
+        told.append("micro-batches is 3, which does not divide a batch of 4" in caplog.text)
+    assert told == [True, False, True]
 
 
 def resumed(

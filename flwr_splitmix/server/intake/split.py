@@ -106,7 +106,11 @@ class UploadIntake:
             return None
 
     def begin_round(self, clients: Clients) -> None:
-        """Reset `spent` to the clients whose budget is already spent."""
+        """Reset `spent` to the clients whose budget is already spent.
+
+        What an earlier round that did not end has left in `finite` is forgotten.
+        """
+        self.finite.late()
         said = clients.descriptions
         self.spent = {c for c in clients.alive if said[c].get("budget-spent")}
 
