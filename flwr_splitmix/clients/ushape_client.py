@@ -447,6 +447,7 @@ class UShapeClient(GraphlessExchanges):
                 self.order.server_round,
             )
         self._forget_round()
+        self.hiding.release()
         return self.weights(), metrics | self.hiding.metrics()
 
     def weights(self) -> dict[str, Tensor]:

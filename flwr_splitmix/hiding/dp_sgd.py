@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import IGNORED
@@ -118,11 +119,12 @@ class DPSGD(Hiding):
 
         self.accountant = RDPAccountant()
         self._watched: ExampleGradients | None = None
+        self._hooks: list[RemovableHandle] = []
         self._size = 0
         self._records = np.empty(0, dtype=np.int64)
 
     def attach(self, side: ClientSide) -> None:
-        """Begin a round; in the first one, register Opacus' hooks on head and tail.
+        """Begin a round.
 
         Raises
         ------
@@ -130,23 +132,43 @@ class DPSGD(Hiding):
             If the object belongs to another client, or examples' gradients of a trained layer are
             not known.
         """
+        from flwr_splitmix.hiding.example_gradients import unsupported
+
         super().attach(side)
         self.ledger.open(side.examples)
-        if self._watched is None:
-            from flwr_splitmix.hiding.example_gradients import ExampleGradients, unsupported
+        if layer := unsupported(self._both):
+            raise ValueError(
+                f"DP-SGD needs a gradient for each example, which Opacus does not compute for "
+                f"{layer}; {_REMEDY}"
+            )
 
-            both = nn.ModuleDict({"head": side.head, "tail": side.tail})
-            if layer := unsupported(both):
-                raise ValueError(
-                    f"DP-SGD needs a gradient for each example, which Opacus does not compute for "
-                    f"{layer}; {_REMEDY}"
-                )
-            for name, part in both.named_modules():
-                if isinstance(part, nn.Embedding):
-                    part.register_forward_pre_hook(self._for_each_text)
-                elif next(part.parameters(recurse=False), None) is not None:
-                    part.register_forward_pre_hook(partial(self._check_rows, name))
-            self._watched = ExampleGradients(both, strict=False)
+    def release(self) -> None:
+        """End a round; remove the hooks from head and tail, which may be used elsewhere."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        if self._watched is not None:
+            self._watched.forget()
+            self._watched.to_standard_module()
+            self._watched = None
+
+    @property
+    def _both(self) -> nn.ModuleDict:
+        return nn.ModuleDict({"head": self.side.head, "tail": self.side.tail})
+
+    def _watch(self) -> ExampleGradients:
+        """Register hooks on head and tail, Opacus' and those that check what it takes for rows."""
+        from flwr_splitmix.hiding.example_gradients import ExampleGradients
+
+        both = self._both
+        # Of some layers Opacus runs copies, example by example, which must not have these checks.
+        watched = ExampleGradients(both, strict=False)
+        for name, part in both.named_modules():
+            if isinstance(part, nn.Embedding):
+                self._hooks.append(part.register_forward_pre_hook(self._for_each_text))
+            elif next(part.parameters(recurse=False), None) is not None:
+                check = partial(self._check_rows, name)
+                self._hooks.append(part.register_forward_pre_hook(check))
+        return watched
 
     def _for_each_text(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
         """Look up positions for each text, if the model does it once per batch."""
@@ -182,7 +204,9 @@ class DPSGD(Hiding):
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Send hidden states unchanged; in training, track each example's part in them."""
         if torch.is_grad_enabled():
-            self._gradients.forget()
+            if self._watched is None:
+                self._watched = self._watch()
+            self._watched.forget()
             self._size = len(batch.inputs)
         return super().obfuscate(batch)
 

@@ -32,9 +32,9 @@ class ExampleGradients(GradSampleModule):  # type: ignore[misc]
         for module in self.modules():
             _remove(module, "activations", "max_batch_len")
         for parameter in self.trained():
-            parameter.grad_sample = parameter.summed_grad = None
+            parameter.grad_sample = None
             parameter._forward_counter = 0
-            _remove(parameter, "_current_grad_sample", "rows")
+            _remove(parameter, "_current_grad_sample", "rows", "summed_grad")
 
     def trained(self) -> list[Any]:
         """Return the parameters that are trained."""

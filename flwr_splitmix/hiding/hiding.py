@@ -119,7 +119,8 @@ class Hiding:
     0 once they are taken, and `refines`, and implements the public-text methods; the client does
     the exchanges. `Calibrating` is a base class of methods with a network to calibrate.
 
-    An object belongs to one client, which attaches it at the start of every round.
+    An object belongs to one client, which attaches it at the start of every round, and releases it
+    at the end of one of training.
 
     Parameters
     ----------
@@ -189,6 +190,12 @@ class Hiding:
                 f"{with_article(type(self).__name__)} belongs to one client; make one for each"
             )
         self._side = side
+
+    def release(self) -> None:
+        """End a round of training; leave head and tail as they were found, but for their weights.
+
+        A round that fails, and one of evaluation alone, ends without this call.
+        """
 
     @property
     def longest(self) -> int | None:

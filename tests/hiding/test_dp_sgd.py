@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -177,6 +178,25 @@ def test_a_text_whose_gradient_overflows_does_not_show_through_the_noise() -> No
     learned = step(client, batch, lambda hidden, mask: Overflows.apply(hidden))
     assert learned.keys() == client.weights().keys()
     assert all(gradient.isfinite().all() for gradient in learned.values())
+
+
+def test_head_and_tail_can_be_used_elsewhere_after_a_round() -> None:
+    """Its hooks stayed on the user's modules: another batch of the same head was refused."""
+    toy = replace(TOY, hiding=DPSGD, task="classification", tests=6)
+    strategy = USHAPE_STRATEGIES["DPSGDSL"](toy.server(), device="cpu", evaluation="federated")
+    (client,) = toy.clients_for(strategy)
+    found = [vars(layer).keys() for layer in client.segments.modules()]
+    strategy.fit([client], 2)
+    for layer in client.segments.modules():
+        for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks"):
+            assert not getattr(layer, kind), kind
+    assert [vars(layer).keys() for layer in client.segments.modules()] == found
+    assert not any(vars(weights) for weights in client.segments.parameters())
+    for head in (client.head, deepcopy(client.head)):
+        head(torch.tensor([[2, 3]] * 7), torch.ones(7, 2)).sum().backward()
+    before = client.hiding.metrics()["epsilon"]
+    strategy.fit([client], 1)
+    assert client.hiding.metrics()["epsilon"] > before
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, Hiding
 from flwr_splitmix.hiding.example_gradients import ExampleGradients
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model
+from tests.clients.ushape import encode
 from tests.hiding.dp_sgd import ORDER, QUIET, TOY, step
 from tests.segments.language.tiny_models import ENCODERS, GROUPED, config_of, whole_model
 
@@ -23,10 +24,12 @@ from tests.segments.language.tiny_models import ENCODERS, GROUPED, config_of, wh
 def one_by_one(
     client: Any, batch: MaskedBatch, trunk: Any, bound: float
 ) -> dict[str, torch.Tensor]:
-    """Return the mean of the texts' gradients, each taken by itself, and clipped."""
+    """Return the mean of the texts' gradients, each taken by itself, and clipped.
+
+    The client must have taken no step yet: then there are no hooks.
+    """
     names = dict(client.segments.named_parameters())
     total = {name: torch.zeros_like(p) for name, p in names.items()}
-    client.hiding._watched.disable_hooks()
     for i in range(len(batch.inputs)):
         text = MaskedBatch(batch.inputs[i : i + 1], batch.mask[i : i + 1], batch.labels[i : i + 1])
         sent = Hiding.obfuscate(client.hiding, text)
@@ -36,7 +39,6 @@ def one_by_one(
         length = torch.stack([g.norm() for g in gradients.values()]).norm()
         for name, g in gradients.items():
             total[name] += g * (bound / (length + 1e-6)).clamp(max=1) / len(batch.inputs)
-    client.hiding._watched.enable_hooks()
     return total
 
 
@@ -162,8 +164,8 @@ def test_a_layer_that_does_not_keep_texts_apart_is_named() -> None:
     toy = replace(TOY, hiding=DPSGD)
     (client,) = toy.clients_for()
     client.attach(ORDER, None)
+    encode(client)
     hiding: Any = client.hiding
-    hiding._texts = 3
     hiding._gradients.trained()[0].grad_sample = torch.zeros(12, 23, 5)
     with pytest.raises(ValueError, match=r"of shape \(23, 5\) does not keep examples apart"):
         hiding.before_update()
@@ -173,6 +175,7 @@ def test_weights_without_a_gradient_for_each_text_are_not_trained_without_noise(
     toy = replace(TOY, hiding=DPSGD)
     (client,) = toy.clients_for()
     client.attach(ORDER, None)
+    encode(client)
     hiding: Any = client.hiding
     weights = hiding._gradients.trained()[0]
     weights.grad_sample, weights.grad = None, torch.ones_like(weights)
