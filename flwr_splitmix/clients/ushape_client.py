@@ -407,7 +407,8 @@ class UShapeClient(GraphlessExchanges):
         recovered = checked_hidden(self.recover(leaves, sent), self.hiding.side.width)
         hidden = recovered.detach().requires_grad_()
         with enough_values("tail"):
-            loss = checked_loss(self.loss(hidden, sent))
+            # A copy, because the tail may overwrite its input, as an activation in place does.
+            loss = checked_loss(self.loss(hidden.clone(), sent))
         loss.backward()  # type: ignore[no-untyped-call]
         gradient = checked_gradient(hidden.grad)
         gradients: Sequence[Tensor] = []

@@ -103,6 +103,11 @@ class TrainedSegment:
         """Return the gradients of the parameters that have one."""
         return [p.grad for p in self.module.parameters() if p.grad is not None]
 
+    def average_gradients(self, number: float) -> None:
+        """Divide the gradients, if there are any, that are sums over `number` clients or groups."""
+        if gradients := self.own_gradients():  # a frozen module has none
+            torch._foreach_div_(gradients, number)
+
     def gradients_finite(self) -> Tensor | None:
         """Return whether the gradients, and their squares, which Adam keeps, are finite: bool ().
 

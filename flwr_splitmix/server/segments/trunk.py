@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,15 @@ log = logging.getLogger("flwr.splitmix")
 class _Passed:
     """A forward pass of several clients' messages as one batch, with its graph."""
 
-    clients: list[int]
-    counts: list[int]
-    inputs: Tensor
+    leaves: dict[int, list[Tensor]]
+    """By client, its messages."""
     mask: Tensor
     outputs: Tensor
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of rows of each client."""
+        return [sum(map(len, own)) for own in self.leaves.values()]
 
 
 class TrunkSegment(TrainedSegment):
@@ -80,16 +84,15 @@ class TrunkSegment(TrainedSegment):
         self._passed = []
         with seeded_draws(self.device, seed):
             for clients in _by_length(messages):
-                inputs, mask = self._batch([messages[c] for c in clients])
-                inputs.requires_grad_()
-                outputs = self._outputs(inputs, mask)
-                counts = [sum(len(h) for h in messages[c].hidden) for c in clients]
-                self._passed.append(_Passed(clients, counts, inputs, mask, outputs))
+                leaves = {c: _leaves(messages[c].hidden, self.device) for c in clients}
+                mask = self._mask([messages[c] for c in clients])
+                outputs = self._outputs([h for own in leaves.values() for h in own], mask)
+                self._passed.append(_Passed(leaves, mask, outputs))
         return {
-            client: list(part.detach().chunk(len(messages[client].hidden)))
+            client: list(part.detach().chunk(len(passed.leaves[client])))
             for passed in self._passed
             for client, part in zip(
-                passed.clients, torch.split(passed.outputs, passed.counts), strict=True
+                passed.leaves, torch.split(passed.outputs, passed.counts), strict=True
             )
         }
 
@@ -100,8 +103,8 @@ class TrunkSegment(TrainedSegment):
         # Not inference mode: a client of this process could not train with its tensors.
         with torch.no_grad():
             for clients in _by_length(messages):
-                inputs, mask = self._batch([messages[c] for c in clients])
-                outputs = self._outputs(inputs, mask)
+                hidden = [h.to(self.device) for c in clients for h in messages[c].hidden]
+                outputs = self._outputs(hidden, self._mask([messages[c] for c in clients]))
                 counts = [sum(len(h) for h in messages[c].hidden) for c in clients]
                 for client, part in zip(clients, torch.split(outputs, counts), strict=True):
                     outputs_of[client] = list(part.chunk(len(messages[client].hidden)))
@@ -148,7 +151,7 @@ class TrunkSegment(TrainedSegment):
             guilty = guilty or self._overflowing_alone(passes, gradients)
             return {client: own for client, own in at_messages.items() if client not in guilty}
         if len(at_messages) > 1:
-            torch._foreach_div_(self.own_gradients(), len(at_messages))
+            self.average_gradients(len(at_messages))
         self.optimizer.step(progress, num_rounds)
         return at_messages
 
@@ -163,21 +166,22 @@ class TrunkSegment(TrainedSegment):
         """Return the clients whose messages and gradients alone overflow in the trunk."""
         guilty = []
         for passed in passes:
-            rows = torch.split(passed.inputs.detach(), passed.counts)
             masks = torch.split(passed.mask, passed.counts)
-            for client, inputs, mask in zip(passed.clients, rows, masks, strict=True):
+            for (client, own), mask in zip(passed.leaves.items(), masks, strict=True):
                 if client not in gradients:
                     continue
                 # Dropout differs from that of the step, which hardly affects overflow.
                 with seeded_draws(self.device, 0):
-                    outputs = self._outputs(inputs.requires_grad_(), mask)
+                    outputs = self._outputs(_leaves(own, self.device), mask)
                 torch.autograd.backward(outputs, _joined(gradients[client], outputs))
                 if not self._may_step():
                     guilty.append(client)
                 self.optimizer.zero_grad()
         return guilty
 
-    def _outputs(self, inputs: Tensor, mask: Tensor) -> Tensor:
+    def _outputs(self, hidden: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """Pass hidden states (b, T, d) of messages as one batch; the trunk may overwrite that."""
+        inputs = torch.cat(list(hidden))
         remedy = (
             "cut head, trunk and tail from one model, and texts to its length; with max_length "
             "the strategy leaves only the clients out whose texts are longer"
@@ -197,10 +201,13 @@ class TrunkSegment(TrainedSegment):
             )
         return outputs.to(inputs.dtype)
 
-    def _batch(self, messages: Sequence[Messages]) -> tuple[Tensor, Tensor]:
-        inputs = torch.cat([h.to(self.device) for m in messages for h in m.hidden])
-        mask = torch.cat([m.mask.to(self.device) for m in messages for _ in m.hidden])
-        return inputs.detach(), mask.long()
+    def _mask(self, messages: Sequence[Messages]) -> Tensor:
+        return torch.cat([m.mask.to(self.device) for m in messages for _ in m.hidden]).long()
+
+
+def _leaves(hidden: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Return tensors of the same values, each at the beginning of a graph of its own."""
+    return [h.to(device).detach().requires_grad_() for h in hidden]
 
 
 def _joined(gradients: Sequence[Tensor], outputs: Tensor) -> Tensor:
@@ -218,21 +225,24 @@ def _backpropagate(
     passed: _Passed, gradients: Mapping[int, Sequence[Tensor]]
 ) -> dict[int, list[Tensor]]:
     """Backpropagate through one forward pass; return the gradients at the answerers' messages."""
-    if gradients.keys().isdisjoint(passed.clients):
+    if gradients.keys().isdisjoint(passed.leaves):
         return {}
     upstream = torch.cat(
         [
             _joined(gradients[client], passed.outputs)
             if client in gradients
             else passed.outputs.new_zeros((count, *passed.outputs.shape[1:]))
-            for client, count in zip(passed.clients, passed.counts, strict=True)
+            for client, count in zip(passed.leaves, passed.counts, strict=True)
         ]
     )
     torch.autograd.backward(passed.outputs, upstream)
-    assert passed.inputs.grad is not None
-    parts = torch.split(passed.inputs.grad, passed.counts)
+    if any(leaf.grad is None for own in passed.leaves.values() for leaf in own):
+        raise ValueError(
+            "the trunk's outputs have no gradient with respect to its hidden states; it must not "
+            "detach them, or heads learn nothing"
+        )
     return {
-        client: list(part.chunk(len(gradients[client])))
-        for client, part in zip(passed.clients, parts, strict=True)
+        client: [cast(Tensor, leaf.grad) for leaf in own]
+        for client, own in passed.leaves.items()
         if client in gradients
     }

@@ -198,7 +198,7 @@ class ServerSegment(TrainedSegment):
 
     def _take_joint_step(self, groups: float, progress: float, num_rounds: int) -> None:
         if self.server_update == "mean" and groups > 1:
-            torch._foreach_div_(self.own_gradients(), groups)
+            self.average_gradients(groups)
         self._keep_finite()
         self.optimizer.step(progress, num_rounds)
 

@@ -1,0 +1,50 @@
+"""Frozen segments at the server: they do not change, and clients learn by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from flwr_splitmix.server.segments.upper import ServerUpdate
+from flwr_splitmix.strategies import PSL, USplitSL
+from flwr_splitmix.testing.laws import TextToy
+from flwr_splitmix.testing.toy import Toy
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("update", get_args(ServerUpdate))
+def test_a_frozen_upper_segment_serves_two_clients(update: ServerUpdate, parts: int) -> None:
+    """With server_update "mean" the run ended: torch divides no empty list."""
+    if update == "sequential" and parts > 1:
+        pytest.skip("it takes whole batches")
+    toy = Toy(clients=2, batch_norm=False)
+    upper = toy.upper().requires_grad_(False)
+    strategy = PSL(upper, device="cpu", server_update=update, micro_batches=parts)
+    clients = toy.make_clients()
+    upper_before, before = deepcopy(upper.state_dict()), deepcopy(clients[1].weights())
+    strategy.fit(clients, 1)
+    assert strategy.rows[-1]["clients_failed"] == 0
+    assert same(upper.state_dict(), upper_before)
+    assert not same(clients[1].weights(), before)
+
+
+def test_a_frozen_trunk_serves_two_clients() -> None:
+    """The run ended: torch divides no empty list."""
+    toy = TextToy(clients=2)
+    trunk = toy.server().requires_grad_(False)
+    strategy = USplitSL(trunk, device="cpu")
+    clients = toy.clients_for(strategy)
+    trunk_before, before = deepcopy(trunk.state_dict()), deepcopy(clients[1].weights())
+    strategy.fit(clients, 1)
+    assert strategy.rows[-1]["clients_failed"] == 0
+    assert same(trunk.state_dict(), trunk_before)
+    assert not same(clients[1].weights(), before)
