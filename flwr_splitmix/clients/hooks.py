@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
@@ -88,6 +89,31 @@ def checked_perturbed(perturbed: object, gradient: Tensor) -> Tensor:
             f"{tuple(gradient.shape)}"
         )
     return perturbed
+
+
+def gradients_through(hidden: Tensor, outputs: Sequence[Tensor], gradient: Tensor) -> list[Tensor]:
+    """Return the gradient at each of the trunk's outputs, given that at what `recover` returned.
+
+    It is zero at an output that `recover` ignores, such as that of a decoy.
+
+    Raises
+    ------
+    ClientError
+        If `recover` ignores all of them: the trunk would learn nothing.
+    """
+    found: Sequence[Tensor | None] = ()
+    if hidden.requires_grad:
+        found = torch.autograd.grad(hidden, outputs, gradient, allow_unused=True)
+    if all(each is None for each in found):
+        raise ClientError(
+            "recover returns a tensor that has no gradient with respect to outputs; it must "
+            "compute it from them, and not detach them or run under torch.no_grad, or the trunk "
+            "learns nothing"
+        )
+    return [
+        torch.zeros_like(output) if each is None else each
+        for output, each in zip(outputs, found, strict=True)
+    ]
 
 
 def checked_returned(returned: object, gradients: Sequence[Tensor]) -> list[Tensor]:

@@ -23,6 +23,7 @@ from flwr_splitmix.clients.hooks import (
     checked_loss,
     checked_perturbed,
     checked_returned,
+    gradients_through,
 )
 from flwr_splitmix.clients.requests import check_numbers, check_received
 from flwr_splitmix.clients.text_labels import check_labelled
@@ -414,7 +415,7 @@ class UShapeClient(GraphlessExchanges):
         gradients: Sequence[Tensor] = []
         if self.learns == "all":
             perturbed = checked_perturbed(self.perturb(gradient, hidden.detach(), sent), gradient)
-            gradients = torch.autograd.grad(recovered, leaves, perturbed)
+            gradients = gradients_through(recovered, leaves, perturbed)
             gradients = checked_returned(self.hiding.returned(gradients, sent), gradients)
             if sent.local is not None:
                 self._local = [(sent.local, gradient)]

@@ -238,7 +238,8 @@ class Hiding:
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Turn the trunk's outputs, (b, T, d) of each message, into its hidden states of the batch.
 
-        In training, gradients flow back through this method to the outputs.
+        In training, gradients flow back through this method to the outputs; one that it ignores,
+        such as a decoy's, gets a gradient of 0.
         """
         return outputs[0]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, UShapeClient
@@ -35,6 +37,8 @@ def unmasked(client: UShapeClient, batch: MaskedBatch) -> Sent:
         ("recover", lambda *_: None, "None; needed is one tensor"),
         ("recover", lambda c, outputs, sent: outputs, r"a list of a tensor .* outputs\[0\]"),
         ("recover", lambda c, outputs, sent: outputs[0][..., :3], r"\(4, \d, 3\); .* tokens, 5\)"),
+        ("recover", lambda c, outputs, sent: outputs[0].detach(), "no gradient .* not detach them"),
+        ("recover", lambda c, outputs, sent: sent.messages[0], "no gradient .* from them, and not"),
         ("loss", lambda *_: None, "None; needed is a tensor of one number"),
         ("loss", lambda *_: 0.5, "a float; needed is a tensor of one number"),
         ("loss", lambda c, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); needed is a"),
@@ -75,6 +79,22 @@ def test_logits_that_do_not_fit_the_texts_are_refused(wrong: Any, said: str) -> 
     sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
     with pytest.raises(ClientError, match=rf"^logits returns {said}; .* \(4, classes\) or"):
         client.run("decode_test", {"outputs": sent["messages"]})
+
+
+class Decoy(Hiding):
+    """Sends noise beside the hidden states, and ignores the answer to it."""
+
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
+        sent = super().obfuscate(batch)
+        return replace(sent, messages=[*sent.messages, torch.randn_like(sent.messages[0])])
+
+
+def test_a_message_whose_answer_is_ignored_gets_a_gradient_of_zero() -> None:
+    """The round ended with torch's sentence of a tensor that is not used in the graph."""
+    client = attached(hiding=Decoy())
+    used, ignored = decode(client, encode(client))["gradients"]
+    assert used.any()
+    assert torch.equal(ignored, torch.zeros_like(used))
 
 
 class Returning(Hiding):
