@@ -101,10 +101,10 @@ def gradients_through(hidden: Tensor, outputs: Sequence[Tensor], gradient: Tenso
     ClientError
         If `recover` ignores all of them: the trunk would learn nothing.
     """
-    found: Sequence[Tensor | None] = ()
+    at_outputs: Sequence[Tensor | None] = ()
     if hidden.requires_grad:
-        found = torch.autograd.grad(hidden, outputs, gradient, allow_unused=True)
-    if all(each is None for each in found):
+        at_outputs = torch.autograd.grad(hidden, outputs, gradient, allow_unused=True)
+    if all(each is None for each in at_outputs):
         raise ClientError(
             "recover returns a tensor that has no gradient with respect to outputs; it must "
             "compute it from them, and not detach them or run under torch.no_grad, or the trunk "
@@ -112,7 +112,7 @@ def gradients_through(hidden: Tensor, outputs: Sequence[Tensor], gradient: Tenso
         )
     return [
         torch.zeros_like(output) if each is None else each
-        for output, each in zip(outputs, found, strict=True)
+        for output, each in zip(outputs, at_outputs, strict=True)
     ]
 
 
