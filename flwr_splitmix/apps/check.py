@@ -72,6 +72,7 @@ def check_app(
             values = _of_resumed(values, read_overrides(run_config, here), report.remarks)
         except RunError as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
+            values = {**values, "resume": ""}
     elif project.kind != "own" and not any_nodes:  # `splitmix run` has looked itself
         run_dir = values.get("run-dir") or None
         if run_dir is None or isinstance(run_dir, str):  # the app's own check tells of others

@@ -10,10 +10,11 @@ from flwr_splitmix.apps.run_config import AppConfig, ConfigError
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.runs import RunError
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.words import counted, gib
 
-REJECTED = (ConfigError, ValueError, ClientError, LinkError)
+REJECTED = (ConfigError, ValueError, ClientError, LinkError, RunError)
 """Errors that a run's parts raise for a user's mistake."""
 
 FAULTS = (Exception, SystemExit)

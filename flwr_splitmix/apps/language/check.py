@@ -16,6 +16,7 @@ from flwr_splitmix.apps.findings import (
 )
 from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.inputs import check_inputs
 from flwr_splitmix.apps.language.model import check_adapted, check_vocabulary, check_width, unusable
 from flwr_splitmix.apps.language.noise_cost import remark_noise
 from flwr_splitmix.apps.language.placing import BALANCED
@@ -31,6 +32,7 @@ from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.data.texts.tokens import LongTextsCount
+from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.words import counted
 
@@ -95,6 +97,8 @@ def _check_model(config: LanguageConfig, report: Report, checked: _Checked) -> N
 
 def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> None:
     sets = text_sets(config)
+    if config.resume:
+        check_inputs(Run.open(config.resume, home=config.home), config)
     kinds = f" of {len(sets.classes)} classes" if sets.classes else ""
     report.facts["data"] = (
         f"{sets.name}: {len(sets.train)} training and {counted(len(sets.test), 'test row')}{kinds}"

@@ -8,6 +8,7 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.apps.beginning import begin
 from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.inputs import check_inputs, record_inputs
 from flwr_splitmix.apps.language.model import build_parts, initial_segments
 from flwr_splitmix.apps.language.placing import trunk_devices
 from flwr_splitmix.runs import Run
@@ -27,11 +28,13 @@ def train(grid: Grid, context: Context) -> None:
     ConfigError, ValueError
         If configuration or model are unsuitable, before the run gets a directory.
     RunError
-        If there is no run to continue, or it is still running.
+        If there is no run to continue, it is still running, or its classes have changed.
     LinkError
         If too few clients are left.
     """
     config, resumed = LanguageConfig.of_run(context.run_config, given_to(grid))
+    if resumed is not None:
+        check_inputs(resumed, config)
     if config.server_threads:
         torch.set_num_threads(config.server_threads)
     # Errors are raised before the run gets a directory.
@@ -39,6 +42,8 @@ def train(grid: Grid, context: Context) -> None:
     make_strategy(config, trunk, None)
     initial = initial_arrays(config)
     run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
+    if resumed is None:
+        record_inputs(run, config)
     begin(run)
     make_strategy(config, trunk, run).start(
         grid, initial_arrays=initial, num_rounds=config.num_server_rounds

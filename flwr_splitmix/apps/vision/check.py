@@ -27,9 +27,11 @@ from flwr_splitmix.apps.vision.advice import advise
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
 from flwr_splitmix.apps.vision.first_round import check_number, check_plan, in_a_round
+from flwr_splitmix.apps.vision.inputs import check_inputs
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.noise_cost import remark_noise
 from flwr_splitmix.apps.vision.server import make_strategy
+from flwr_splitmix.runs import Run
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
 from flwr_splitmix.server.intake.split import MAX_SMASHED
@@ -69,6 +71,8 @@ def check(
 
 def _check_data(config: VisionConfig, report: Report) -> None:
     images = images_of(config)
+    if config.resume:
+        check_inputs(Run.open(config.resume, home=config.home), config)
     channels, side, _ = images.train.shape
     kinds = "labels, several of which an image may have" if images.multi_label else "classes"
     report.facts["data"] = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.apps.inputs import INPUTS, check_unchanged
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.data import DataError, ImageSets
@@ -12,9 +14,6 @@ from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.files import write_json
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.damage import read_object, unreadable
-
-INPUTS = "inputs.json"
-"""The file's name in a run's directory."""
 
 
 def record_inputs(run: Run, images: ImageSets) -> None:
@@ -46,6 +45,29 @@ def recorded_inputs(run: Run, config: VisionConfig) -> dict[str, Any]:
     recorded = read_object(file)
     _check(file, recorded)
     return recorded
+
+
+def check_inputs(run: Run, config: VisionConfig) -> None:
+    """Check that the images are those that a resumed run began with, as far as was recorded.
+
+    Raises
+    ------
+    RunError
+        If classes or preprocessing differ, or the record cannot be read.
+    DataError
+        If the images cannot be read.
+    """
+    recorded, now = recorded_inputs(run, config), _described(images_of(config))
+    check_unchanged(run, config.dataset, _plain(recorded), _plain(now))
+
+
+def _plain(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with all of its fields, each of the same types."""
+    return {
+        "classes": described["classes"],
+        "multi_label": described.get("multi_label", False),
+        "preprocessing": Preprocessing.from_facts(described["preprocessing"]).facts(),
+    }
 
 
 def _check(file: Path, recorded: dict[str, Any]) -> None:

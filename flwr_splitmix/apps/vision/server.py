@@ -17,7 +17,7 @@ from flwr_splitmix.apps.vision import ushape
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.first_round import check_first_round
-from flwr_splitmix.apps.vision.inputs import record_inputs
+from flwr_splitmix.apps.vision.inputs import check_inputs, record_inputs
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.partitions import PATIENCE, ask_partitions, labels_of_clients
 from flwr_splitmix.runs import Run
@@ -35,11 +35,13 @@ def train(grid: Grid, context: Context) -> None:
     ConfigError, DataError, ValueError
         If configuration, data or nodes are unsuitable, before the run gets a directory.
     RunError
-        If there is no run to continue, or it is still running.
+        If there is no run to continue, it is still running, or its data have changed.
     LinkError
         If too few clients are left, or no node answers.
     """
     config, resumed = VisionConfig.of_run(context.run_config, given_to(grid))
+    if resumed is not None:
+        check_inputs(resumed, config)
     if config.server_threads:
         torch.set_num_threads(config.server_threads)
     if config.ushape:
