@@ -23,7 +23,7 @@ from flwr_splitmix.mixers import SmashedShape
 from tests.apps import language_app, vision_fit
 from tests.apps.app_config import APPS
 from tests.apps.language_app import read as read_language
-from tests.segments.language.tiny_models import GROUPED, whole_model
+from tests.segments.language.tiny_models import GROUPED, config_of, whole_model
 
 NETWORK = (
     "--uplink", "20mbit", "--downlink", "100mbit", "--rtt", "40ms",
@@ -133,6 +133,16 @@ def test_layers_of_other_names_get_no_adapters(
     keys = f"model='{tmp_path}' lora-rank=4 max-length=64"
     done = check(APPS / "language", "--no-cuts", "--run-config", keys)
     said = "lora-parts names 'head', which has no layer named q_proj, v_proj to adapt; leave it out"
+    assert (done.exit_code, said in done.stderr) == (1, True), done.output
+
+
+def test_a_classifier_of_another_number_of_labels_is_named_by_its_key(tmp_path: Path) -> None:
+    """The check passed, and the run ended with two shapes."""
+    config = config_of("distilbert", "classification")
+    whole_model(config, "classification").save_pretrained(tmp_path)
+    keys = f"model='{tmp_path}' task='classification' strategy='USplitFL' head-layers=1"
+    done = check(APPS / "language", "--no-cuts", "--run-config", f"{keys} tail-layers=1")
+    said = "its classifier has 3 classes, but num-labels is 2; take num-labels=3, or for a new"
     assert (done.exit_code, said in done.stderr) == (1, True), done.output
 
 

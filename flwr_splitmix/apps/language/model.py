@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
-from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.run_config import ConfigError, in_keys
 from flwr_splitmix.segments.language import LanguageParts, add_lora, build_language_parts
 from flwr_splitmix.segments.language.lora import has_targets
 
@@ -98,7 +98,7 @@ def check_vocabulary(config: LanguageConfig, tokenizer: Sized, built: LanguagePa
 
 def unusable(config: LanguageConfig, error: Exception) -> ConfigError:
     """Return a ConfigError with the reason why the run's model cannot be used."""
-    said = " ".join(str(error).split())[:500]
+    said = in_keys(" ".join(str(error).split())[:500], ["num-labels"])
     return ConfigError(f"run-config: the model {config.model!r} cannot be used: {said}")
 
 

@@ -17,6 +17,7 @@ from flwr_splitmix.segments.language.layouts.families import layout_of, model_cl
 from flwr_splitmix.segments.language.layouts.layout import Task
 from flwr_splitmix.segments.language.parts import LanguageParts
 from flwr_splitmix.segments.language.sources import open_source
+from flwr_splitmix.segments.language.weights import check_output
 
 
 class _Embedding(nn.Module):
@@ -57,12 +58,15 @@ def open_skeleton(
     Raises
     ------
     ValueError
-        If the model cannot be cut, or not with this `cut`.
+        If the model cannot be cut, or not with this `cut`, or its checkpoint has a classifier of
+        another number of labels.
     """
-    config, _ = open_source(source)
+    config, checkpoint = open_source(source)
     if task == "classification":
         config.num_labels = num_labels
     model = skeleton(model_class(config, task), config, dtype, "sdpa")
+    if checkpoint is not None and task == "classification":
+        check_output(model, checkpoint, layout_of(model).new)
     return model, cut_language_model(model, cut)
 
 

@@ -49,7 +49,8 @@ def load(
         the model lacks.
     """
     conversions: list[Any] = list(get_model_conversion_mapping(model))
-    keys, unexpected = _matching(model, checkpoint, conversions, wanted)
+    names, unexpected = _matching(model, checkpoint, conversions, wanted)
+    keys = list(names)
     if unexpected:
         raise ValueError(
             f"{checkpoint.name!r} has weights that its configuration does not: {_some(unexpected)}"
@@ -72,10 +73,7 @@ def load(
         )
     if info.mismatched_keys:
         name, stored, needed = min(info.mismatched_keys)
-        raise ValueError(
-            f"{name} has shape {tuple(stored)} in {checkpoint.name!r} and {tuple(needed)} in the "
-            "model that was asked for"
-        )
+        raise _other_shape(name, stored, needed, checkpoint.name, new)
     missing = {name for name in info.missing_keys & set(wanted) if not name.startswith(tuple(new))}
     if missing or info.conversion_errors:
         raise ValueError(
@@ -87,6 +85,54 @@ def load(
         if weight.device.type == "cpu":
             # A copy, because the memory-mapped file may be overwritten while the model is in use.
             weight.data = weight.data.clone()
+
+
+def check_output(model: Any, checkpoint: WeightFiles, new: Sequence[str]) -> None:
+    """Check that the shapes of a checkpoint's output layer, if it has one, are the model's.
+
+    Only headers of files that are on this machine are read.
+
+    Parameters
+    ----------
+    new
+        As for `load`.
+
+    Raises
+    ------
+    ValueError
+        If they are others.
+    """
+    wanted = dict.fromkeys(name for name in model.state_dict() if name.startswith(tuple(new)))
+    names, _ = _matching(model, checkpoint, get_model_conversion_mapping(model), wanted)
+    if not names:
+        return
+    folder = checkpoint.fetch(["config.json"])
+    for key, name in names.items():
+        file = folder / checkpoint.files[key]
+        if not file.is_file():
+            continue
+        with safe_open(file, framework="pt") as tensors:
+            stored = tensors.get_slice(key).get_shape()
+        needed = model.get_parameter_or_buffer(name).shape
+        if tuple(stored) != tuple(needed):
+            raise _other_shape(name, stored, needed, checkpoint.name, new)
+
+
+def _other_shape(
+    name: str, stored: Sequence[int], needed: Sequence[int], source: str, new: Sequence[str]
+) -> ValueError:
+    """Return the error of a weight of another shape, with the remedy if it is the classifier's."""
+    remedy = ""
+    if name.startswith(tuple(new)) and tuple(stored[1:]) == tuple(needed[1:]):
+        remedy = (
+            f": its classifier has {stored[0]} classes, but num_labels is {needed[0]}; take "
+            f"num_labels={stored[0]}, or for a new classifier a folder without one, as written by "
+            "AutoModel.from_pretrained(...).save_pretrained(...)"
+        )
+    return ValueError(
+        f"{name} has shape {tuple(stored)} in {source!r} and {tuple(needed)} in the model that was "
+        f"asked for{remedy}"
+    )
 
 
 def initialise(model: Any, modules: Sequence[tuple[str, nn.Module]], seed: int) -> None:
@@ -115,25 +161,25 @@ def initialise(model: Any, modules: Sequence[tuple[str, nn.Module]], seed: int) 
 
 def _matching(
     model: Any, checkpoint: WeightFiles, conversions: Sequence[Any], wanted: Mapping[str, Any]
-) -> tuple[list[str], set[str]]:
-    """Return the checkpoint's keys of wanted weights, and its names that the model's body lacks."""
+) -> tuple[dict[str, str], set[str]]:
+    """Return the names of wanted weights by the checkpoint's keys, and what the body lacks."""
     own = model.state_dict()
     renamings = [rule for rule in conversions if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in conversions if isinstance(rule, WeightConverter)]
     body = {name for name, _ in model.base_model.named_children()}
     ignored = (*NOT_WEIGHTS, *(model._keys_to_ignore_on_load_unexpected or ()))
-    keys, unexpected = [], set()
+    names, unexpected = {}, set()
     for key in checkpoint.files:
         name, _ = rename_source_key(key, renamings, converters, model.base_model_prefix, own)
         if name not in own and key in own:
             name = key
         if name in wanted:
-            keys.append(key)
+            names[key] = name
         # The output layer of another task is allowed; weights of another body are not.
         top = name.removeprefix(f"{model.base_model_prefix}.").split(".")[0]
         if name not in own and top in body and not any(re.search(p, name) for p in ignored):
             unexpected.add(name)
-    return keys, unexpected
+    return names, unexpected
 
 
 def _some(names: set[str]) -> str:

@@ -20,6 +20,7 @@ from flwr_splitmix.segments.language import (
     build_language_parts,
     sources,
 )
+from flwr_splitmix.segments.language.costs import open_skeleton
 from tests.segments.language.tiny_models import (
     AUTO,
     CASES,
@@ -263,10 +264,25 @@ def test_checkpoints_that_are_not_the_configurations_are_refused(tmp_path: Path)
     refused(r"mlp\..* has shape \((24, 16|16, 24)\)", intermediate_size=28)
 
 
-def test_another_number_of_labels_than_the_checkpoints_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path, "bert", "classification")
-    with pytest.raises(ValueError, match=r"classifier\.\w+ has shape \(3.*\(5"):
-        build(tmp_path, "classification", num_labels=5)
+@pytest.mark.parametrize("name", ["bert", "distilbert", "roberta", "deberta-v2", "llama"])
+def test_another_number_of_labels_than_the_checkpoints_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    """The check without weights says the same as the build, which read them first."""
+    model = saved(tmp_path, name, "classification")
+    said = (
+        r"(classifier|score)\S* has shape \(3.* and \(5.* its classifier has 3 classes, but "
+        r"num_labels is 5; take num_labels=3, or for a new classifier a folder without one"
+    )
+    options: dict[str, Any] = {"task": "classification", "num_labels": 5}
+    with pytest.raises(ValueError, match=said):
+        build_language_parts(tmp_path, LanguageCut(1, 1), **options)
+    with pytest.raises(ValueError, match=said):
+        open_skeleton(tmp_path, LanguageCut(1, 1), dtype="float32", **options)
+    open_skeleton(tmp_path, LanguageCut(1, 1), task="classification", num_labels=3, dtype="float32")
+    model.base_model.save_pretrained(tmp_path / "body")  # the remedy
+    open_skeleton(tmp_path / "body", LanguageCut(1, 1), dtype="float32", **options)
+    build_language_parts(tmp_path / "body", LanguageCut(1, 1), **options)
 
 
 def test_folders_without_weights_are_refused(tmp_path: Path) -> None:
