@@ -27,6 +27,7 @@ def partition_indices(
     alpha: float = 0.1,
     seed: int = 0,
     min_size: int = 0,
+    allow_empty: bool = False,
 ) -> list[np.ndarray]:
     """Divide samples into disjoint parts that together contain all of them.
 
@@ -38,7 +39,7 @@ def partition_indices(
     labels
         Integers of shape (n,), one label per sample.
     num_partitions
-        Number of parts, 1..n.
+        Number of parts, 1..n; with `allow_empty` any from 1.
     scheme
         "iid": samples are shuffled and dealt into parts whose sizes differ by at most one.
         "dirichlet": for each class, the shares of the parts are drawn from Dirichlet(alpha);
@@ -49,6 +50,8 @@ def partition_indices(
         Seed of the shuffle and the draws, >= 0.
     min_size
         Minimum number of samples of a part; "dirichlet" draws up to eleven times to reach it.
+    allow_empty
+        Whether there may be more parts than samples, so that some are empty.
 
     Returns
     -------
@@ -70,7 +73,8 @@ def partition_indices(
         )
     if scheme not in _SCHEMES:
         raise DataError(f"the partition scheme is {scheme!r}; allowed are {', '.join(_SCHEMES)}")
-    if not 1 <= num_partitions <= len(labels):
+    enough = len(labels) > 0 if allow_empty else len(labels) >= num_partitions
+    if num_partitions < 1 or not enough:
         raise DataError(
             f"{counted(len(labels), 'sample')} cannot be divided among "
             f"{counted(num_partitions, 'client')}; {allowed_range(1, len(labels))} "
@@ -109,9 +113,10 @@ def client_split(
     """Return the training and the test images of one client.
 
     The test images are partitioned with the same scheme, alpha and seed as the training images.
-    With "dirichlet" a client then gets the same share of a class's test images as of its training
-    images, up to rounding, provided that both splits have images of the same classes; a client
-    with few images of a class may have none of it to test on.
+    If there are fewer of them than clients, some clients have none. With "dirichlet" a client gets
+    the same share of a class's test images as of its training images, up to rounding, provided that
+    both splits have images of the same classes; a client with few images of a class may have none
+    of it to test on.
 
     Parameters
     ----------
@@ -120,7 +125,7 @@ def client_split(
     index
         Index of the client, 0..num_clients-1.
     num_clients
-        Number of clients, at most the number of training images and of test images.
+        Number of clients, at most the number of training images.
     scheme, alpha, seed
         As for `partition_indices`.
     samples
@@ -132,7 +137,7 @@ def client_split(
     Returns
     -------
     tuple of ImageDataset
-        Training part, test part. With "dirichlet" either may be empty.
+        Training part, test part. The latter may be empty; with "dirichlet" both may.
 
     Raises
     ------
@@ -153,6 +158,7 @@ def client_split(
                 scheme=scheme,
                 alpha=alpha,
                 seed=seed,
+                allow_empty=kind == "test",
             )
         except DataError as error:
             raise DataError(f"{kind} images of {sets.name!r}: {error}") from error
@@ -200,7 +206,7 @@ def client_sizes(
     DataError
         If `client_split` raises it for any of the clients.
     """
-    if scheme == "iid" and 1 <= num_clients <= min(len(sets.train), len(sets.test)):
+    if scheme == "iid" and 1 <= num_clients <= len(sets.train):
         least, more = divmod(len(sets.train), num_clients)
         sizes = [least + (client < more) for client in range(num_clients)]
         _check_number(samples)
@@ -261,12 +267,17 @@ def _partition(
     partitioners = import_extra("flwr_datasets.partitioner", "dividing samples among clients")
     column = np.frombuffer(labels, np.int64)
     order = np.arange(len(column))
+    # Flower Datasets make no more parts than there are rows: if there are to be more, each sample
+    # gets several rows, of which one counts.
+    copies = math.ceil(num_partitions / len(column))
+    chosen = np.zeros(len(column), np.int64)
     partitioner: Any
     if scheme == "iid":
         # IidPartitioner divides the data set in its order, so the randomness must be in the order.
         order = np.random.default_rng(seed).permutation(len(column))
         partitioner = partitioners.IidPartitioner(num_partitions)
     else:
+        chosen = np.random.default_rng(seed).integers(copies, size=len(column))
         partitioner = partitioners.DirichletPartitioner(
             num_partitions,
             partition_by="label",
@@ -275,12 +286,17 @@ def _partition(
             self_balancing=False,
             seed=seed,
         )
-    partitioner.dataset = datasets.Dataset.from_dict({"index": order, "label": column[order]})
+    samples = np.repeat(order, copies)
+    counting = np.zeros(len(samples), bool)
+    counting[np.arange(0, len(samples), copies) + chosen] = True
+    partitioner.dataset = datasets.Dataset.from_dict(
+        {"row": np.arange(len(samples)), "label": column[samples]}
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning for each draw below min_size
             parts = [
-                np.array(partitioner.load_partition(part)[:]["index"], np.int64)
+                np.array(partitioner.load_partition(part)[:]["row"], np.int64)
                 for part in range(num_partitions)
             ]
     except ValueError as error:
@@ -289,6 +305,7 @@ def _partition(
             f"{counted(num_partitions, 'client')} with alpha {alpha} and at least {min_size} each; "
             "allow smaller parts or a larger alpha"
         ) from error
+    parts = [samples[rows[counting[rows]]] for rows in parts]
     for part in parts:
         part.flags.writeable = False
     return tuple(parts)

@@ -18,6 +18,7 @@ from flwr_splitmix.data import (
     load_images,
     partition_indices,
 )
+from flwr_splitmix.data.partition import client_sizes
 
 LABELS = np.random.default_rng(5).integers(0, 10, 2000)
 
@@ -194,7 +195,6 @@ def test_a_thousand_clients_divide_the_images_once(sets: ImageSets) -> None:
         ({"samples": 601}, "client 0 of 10 has 600 training images .* up to 600 samples"),
         ({"test_fraction": 0.0}, r"test_fraction is 0.0; it must lie in \(0, 1\]"),
         ({"num_clients": 6001}, "^training images of 'fashion-mnist-small': 6000 samples cannot"),
-        ({"num_clients": 2001}, "^test images of 'fashion-mnist-small': 2000 samples cannot"),
     ],
 )
 def test_what_a_client_cannot_have_is_said(
@@ -211,6 +211,26 @@ def test_unequal_splits_are_divided_each_by_itself() -> None:
     tiny = ImageSets(images(LABELS), images(LABELS[:9]), tuple("0123456789"), "tiny")
     lengths = [tuple(map(len, client_split(tiny, client, 4))) for client in range(4)]
     assert lengths == [(500, 3), (500, 2), (500, 2), (500, 2)]
+
+
+@pytest.mark.parametrize(("scheme", "clients"), [("iid", 11), ("iid", 31), ("dirichlet", 100)])
+def test_clients_without_test_images_are_allowed(scheme: Any, clients: int) -> None:
+    """They were refused, even where nothing was tested on the clients' own test images."""
+    tests = ImageDataset(np.zeros((10, 1, 2, 2), np.uint8), np.arange(10), num_classes=10)
+    train = ImageDataset(np.zeros((2000, 1, 2, 2), np.uint8), LABELS, num_classes=10)
+    few = ImageSets(train, tests, tuple("0123456789"), "few")
+    options = {"scheme": scheme, "alpha": 0.3}
+    splits = [client_split(few, client, clients, **options) for client in range(clients)]
+    assert client_sizes(few, clients, **options) == [len(own) for own, _ in splits]
+    labels = np.concatenate([test.labels for _, test in splits])
+    assert sorted(labels.tolist()) == list(range(10))
+    if scheme == "iid":
+        assert max(len(test) for _, test in splits) == 1
+        return
+    for own, test in splits:  # it is tested on the classes that it trains on
+        assert set(test.labels) <= set(own.labels)
+    testers = [client for client, (_, test) in enumerate(splits) if len(test)]
+    assert min(testers) < clients / 3 < 2 * clients / 3 < max(testers)
 
 
 def test_images_of_several_labels_are_divided_evenly_or_not_at_all() -> None:

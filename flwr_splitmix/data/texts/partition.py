@@ -47,14 +47,14 @@ def text_split(
     Returns
     -------
     tuple of TextRows
-        Training part, test part; with "dirichlet" either may be empty, with "column" the latter.
+        Training part, test part. The latter may be empty; with "dirichlet" both may.
 
     Raises
     ------
     DataError
         If an argument is outside its range, rows have no labels for "dirichlet" or no groups for
-        "column", there are fewer groups or rows than clients, or with "iid" a client has fewer
-        than `samples` training rows.
+        "column", there are fewer groups or training rows than clients, or with "iid" a client has
+        fewer than `samples` training rows.
     """
     check_index(index, num_clients)
     if scheme not in SCHEMES:
@@ -94,7 +94,14 @@ def _dealt(
         )
     labels = rows.labels if sets.task == "classification" else np.zeros(len(rows), np.int64)
     try:
-        parts = partition_indices(labels, num_clients, scheme=scheme, alpha=alpha, seed=seed)
+        parts = partition_indices(
+            labels,
+            num_clients,
+            scheme=scheme,
+            alpha=alpha,
+            seed=seed,
+            allow_empty=kind == "test",
+        )
     except DataError as error:
         raise DataError(f"{kind} rows of {sets.name!r}: {error}") from error
     return parts[index]

@@ -44,6 +44,13 @@ def test_groups_that_no_test_row_has_leave_a_client_without_tests() -> None:
     assert len(text_split(sets, 1, 2, scheme="column")[1]) == 0
 
 
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
+def test_clients_without_test_rows_are_allowed(scheme: Any) -> None:
+    few = TextSets(SENTENCES.train, SENTENCES.test.first(2), SENTENCES.classes, "few")
+    tests = [text_split(few, i, 3, scheme=scheme)[1] for i in range(3)]
+    assert sorted(text for test in tests for text in test.texts) == sorted(few.test.texts)
+
+
 def test_dirichlet_leaves_clients_different_labels() -> None:
     shares = [
         text_split(SENTENCES, i, 4, scheme="dirichlet", alpha=0.1)[0].labels for i in range(4)
