@@ -71,7 +71,13 @@ def check_enough(min_nodes: int, nodes: int) -> None:
         )
 
 
-def describe_clients(report: Report, sizes: Sequence[int], batch_size: int, rows: str) -> list[int]:
+def describe_clients(
+    report: Report,
+    sizes: Sequence[int],
+    batch_size: int,
+    rows: str,
+    larger: str = "partition-alpha",
+) -> list[int]:
     """Report how much data the clients have, and return the indices of those that have none.
 
     Parameters
@@ -82,6 +88,8 @@ def describe_clients(report: Report, sizes: Sequence[int], batch_size: int, rows
         Rows per batch; clients with fewer rows get a remark.
     rows
         What the rows are called, such as "training rows".
+    larger
+        Keys whose larger values give clients without data some.
     """
     fewest, most = min(sizes), max(sizes)
     each = f"{fewest} {rows} each" if fewest == most else f"{fewest} to {most} {rows}"
@@ -91,7 +99,7 @@ def describe_clients(report: Report, sizes: Sequence[int], batch_size: int, rows
         remark_empty(
             report,
             empty,
-            "; a larger partition-alpha, or fewer SuperNodes, gives every client some",
+            f"; a larger {larger}, or fewer SuperNodes, gives every client some",
         )
     few = [client for client, size in enumerate(sizes) if 0 < size < batch_size]
     if few:

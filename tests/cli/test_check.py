@@ -16,6 +16,7 @@ from click.testing import Result
 from transformers import Phi3Config
 from typer.testing import CliRunner
 
+from flwr_splitmix.apps.check import check_app
 from flwr_splitmix.apps.language.advice import traffic_of as text_traffic
 from flwr_splitmix.apps.vision.advice import traffic_of
 from flwr_splitmix.cli import app
@@ -134,6 +135,21 @@ def test_layers_of_other_names_get_no_adapters(
     done = check(APPS / "language", "--no-cuts", "--run-config", keys)
     said = "lora-parts names 'head', which has no layer named q_proj, v_proj to adapt; leave it out"
     assert (done.exit_code, said in done.stderr) == (1, True), done.output
+
+
+def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:
+    """They were counted: with a quarter of the rows left, no client seemed to lack a batch."""
+    rows = [f"{'some words ' * (1 if row % 4 else 40)},{row % 2}" for row in range(80)]
+    (tmp_path / "rows.csv").write_text("\n".join(["sentence,label", *rows]), encoding="utf-8")
+    keys = (
+        f"dataset='{tmp_path}/rows.csv' test-dataset='{tmp_path}/rows.csv' strategy='USplitSL' "
+        "task='classification' max-length=30 batch-size=32 long-texts='drop'"
+    )
+    report = check_app(APPS / "language", [keys], here=Path.cwd(), nodes=2)
+    assert report.problems == []
+    sizes = [int(number) for number in re.findall(r"\d+", report.facts["clients"])[1:]]
+    assert 20 < min(sizes) <= max(sizes) < 40
+    assert "has less than one batch of batch-size 32" in " ".join(report.remarks)
 
 
 def test_a_classifier_of_another_number_of_labels_is_named_by_its_key(tmp_path: Path) -> None:

@@ -21,12 +21,12 @@ from flwr_splitmix.apps.language.model import check_adapted, check_vocabulary, c
 from flwr_splitmix.apps.language.noise_cost import remark_noise
 from flwr_splitmix.apps.language.placing import BALANCED
 from flwr_splitmix.apps.language.texts import (
-    client_rows,
     long_texts_sentence,
     public_texts,
     run_token_set,
     text_sets,
     tokenizer_of,
+    training_size,
 )
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
@@ -140,11 +140,13 @@ def _check_clients(config: LanguageConfig, report: Report, checked: _Checked) ->
     if not report.nodes_known:
         return
     check_enough(config.min_nodes, report.nodes)
-    sizes = []
-    for client in range(report.nodes):
-        node = {"partition-id": client, "num-partitions": report.nodes}
-        sizes.append(len(client_rows(config, node)[0]))
-    describe_clients(report, sizes, config.batch_size, "training rows")
+    keys = "partition-alpha"
+    if config.long_texts == "drop":
+        if checked.model is None:  # nor is its tokenizer there, by which rows are left out
+            return
+        keys = "max-length or partition-alpha"
+    sizes = [training_size(config, client, report.nodes) for client in range(report.nodes)]
+    describe_clients(report, sizes, config.batch_size, "training rows", larger=keys)
 
 
 def _check_tokens(config: LanguageConfig, report: Report, checked: _Checked) -> None:

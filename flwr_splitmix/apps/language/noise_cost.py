@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from flwr_splitmix.apps.language.config import LanguageConfig
-from flwr_splitmix.apps.language.texts import client_rows, training_set
+from flwr_splitmix.apps.language.texts import training_size
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.ushape_noise import Charges, remark_spending
-from flwr_splitmix.clients import ClientError
 from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
@@ -29,7 +28,7 @@ def remark_noise(config: LanguageConfig, report: Report) -> None:
         return
     sizes = [config.samples_per_client]
     if report.nodes_known:
-        sizes = [_texts(config, client, report.nodes) for client in range(report.nodes)]
+        sizes = [training_size(config, client, report.nodes) for client in range(report.nodes)]
     learns = config.learns == "all"
     # With answers, all texts of a batch are sent again for each token of the longest.
     each = config.max_new_tokens if config.generation_scores else 1
@@ -42,14 +41,3 @@ def remark_noise(config: LanguageConfig, report: Report) -> None:
         tested=each if config.evaluation_kind == "federated" else 0,
     )
     remark_spending(config, charges, sizes, report, record="text")
-
-
-def _texts(config: LanguageConfig, client: int, clients: int) -> int:
-    """Return how many training texts a client has, without those that are left out as too long."""
-    rows, _ = client_rows(config, {"partition-id": client, "num-partitions": clients})
-    if config.long_texts != "drop":
-        return len(rows)
-    try:
-        return len(training_set(config, rows, lambda _: None))
-    except ClientError:  # all are too long: it has no data
-        return 0

@@ -218,6 +218,23 @@ def training_set(config: LanguageConfig, rows: TextRows, on_long: OnLong | None 
     return texts
 
 
+def training_size(config: LanguageConfig, client: int, clients: int) -> int:
+    """Return how many training texts a client of a divided set has, without those left out.
+
+    Raises
+    ------
+    DataError
+        Raised by `client_rows` and `training_set`.
+    """
+    rows, _ = client_rows(config, {"partition-id": client, "num-partitions": clients})
+    if config.long_texts != "drop":
+        return len(rows)
+    try:
+        return len(training_set(config, rows, lambda _: None))
+    except ClientError:  # all are too long: it has no data
+        return 0
+
+
 def run_token_set(
     config: LanguageConfig,
     rows: TextRows,
