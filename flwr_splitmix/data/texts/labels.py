@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr_splitmix.data.errors import DataError
@@ -68,11 +68,20 @@ def classes_of(
     return {label: number for number, label in enumerate(words)}
 
 
-def names_of(classes: Mapping[str, int], num_labels: int) -> tuple[str, ...]:
-    """Return the names of all classes, by label; () if there are none."""
+def names_of(
+    classes: Mapping[str, int], num_labels: int, given: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the names of all classes, by label; () if there are none.
+
+    Parameters
+    ----------
+    given
+        Names by label, if the data set has them beside its whole numbers.
+    """
     if not classes:
         return ()
-    return (*classes, *(f"class {i}" for i in range(len(classes), num_labels)))
+    known = given[:num_labels] or tuple(classes)
+    return (*known, *(f"class {i}" for i in range(len(known), num_labels)))
 
 
 def class_of(

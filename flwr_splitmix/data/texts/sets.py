@@ -72,8 +72,8 @@ def load_text_sets(
         of the rows. For a data set: the name of its test split; "" takes the first of test,
         validation, val and valid that exists.
     num_labels
-        Number of classes. Labels that are whole numbers are the classes 0..num_labels-1; words are
-        numbered in sorted order.
+        Number of classes. Labels that are whole numbers are the classes 0..num_labels-1, with the
+        names of a ClassLabel; words are numbered in sorted order.
     seed
         Seed of the held-out rows and of generated texts.
     empty_texts
@@ -117,10 +117,10 @@ def _load(
     if source == GENERATED:
         return generated_sets(task, seed=seed)
     roles = columns.roles(task)
-    train, other = _read(source, list(roles.values()), test)
+    train, other, given = _read(source, list(roles.values()), test, roles.get("label", ""))
     labels = train[columns.label] if "label" in roles else []
     classes = classes_of(labels, num_labels, source, own=own) if "label" in roles else {}
-    named = names_of(classes, num_labels)
+    named = names_of(classes, num_labels, given)
     rows = rows_of(train, roles, classes, repr(source), num_labels, empty_texts)
     if other is None:
         return _hold_out(rows, named, source, 0 if own else seed)
@@ -137,19 +137,24 @@ def _load(
     return TextSets(rows, tested, named, source)
 
 
-def _read(source: str, names: Sequence[str], test: str) -> tuple[Columns, Columns | None]:
-    """Return the columns of the training and the test part; None if there is no test part."""
+def _read(
+    source: str, names: Sequence[str], test: str, label: str
+) -> tuple[Columns, Columns | None, tuple[str, ...]]:
+    """Return the columns of the training and the test part, and the classes' names by label.
+
+    There may be no test part (None), and no names (()).
+    """
     path = Path(source).expanduser()
     if source and os.path.exists(path):  # Path.exists raises for names that are too long
         if path.is_file():
             train = read_columns(path, names)
             with _named_by(test):
-                return train, read_columns(_existing(test), names) if test else None
-        return _arrow(load_saved(path, _splits(test)), names, source)
+                return train, read_columns(_existing(test), names) if test else None, ()
+        return _arrow(load_saved(path, _splits(test)), names, source, label)
     if match := _HUB_NAME.fullmatch(source):
         name, subset = match.groups()
         splits = load_hub(name, _splits(test), subset=subset, kind="a text dataset")
-        return _arrow(splits, names, source)
+        return _arrow(splits, names, source, label)
     raise DataError(f"there is no text dataset {source!r}{not_there(source)}: {_ALLOWED}")
 
 
@@ -177,14 +182,24 @@ def _splits(test: str) -> Sequence[str]:
     return (test,) if test else TEST_SPLITS
 
 
-def _arrow(splits: tuple[Any, Any], names: Sequence[str], source: str) -> tuple[Columns, Columns]:
-    """Return the columns of both splits; labels with names are given by number."""
+def _arrow(
+    splits: tuple[Any, Any], names: Sequence[str], source: str, label: str
+) -> tuple[Columns, Columns, tuple[str, ...]]:
+    """Return the columns of both splits, and the names of labels that are given by number."""
     for split in splits:
         missing = [name for name in names if name not in split.column_names]
         if missing:
             raise MissingColumnError(repr(source), missing[0], split.column_names)
+    first, second = (
+        tuple(getattr(split.features[label], "names", ())) if label else () for split in splits
+    )
+    if second and first != second:
+        raise DataError(
+            f"the training labels of {source!r} are {', '.join(first) or 'numbers'} and the test "
+            f"labels {', '.join(second)}; both must name the same classes in the same order"
+        )
     train, test = ({name: list(split[name]) for name in names} for split in splits)
-    return train, test
+    return train, test, first
 
 
 def _hold_out(rows: TextRows, classes: tuple[str, ...], source: str, seed: int) -> TextSets:

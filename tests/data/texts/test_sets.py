@@ -169,14 +169,44 @@ def test_labels_in_words_count_in_sorted_order(write: Writer) -> None:
     assert [sets.classes[i] for i in sets.train.labels] == list(named.values())
 
 
-def test_a_saved_dataset_has_its_own_test_split(tmp_path: Path) -> None:
-    def split(n: int) -> datasets.Dataset:
-        label = datasets.ClassLabel(names=["bad", "good"])
-        features = datasets.Features({"text": datasets.Value("string"), "label": label})
-        rows = {"text": [f"t{i}" for i in range(n)], "label": [i % 2 for i in range(n)]}
-        return datasets.Dataset.from_dict(rows, features=features)
+def split(n: int, *names: str) -> datasets.Dataset:
+    """Return rows of two classes, which may have names."""
+    label = datasets.ClassLabel(names=list(names)) if names else datasets.Value("int64")
+    features = datasets.Features({"text": datasets.Value("string"), "label": label})
+    rows = {"text": [f"t{i}" for i in range(n)], "label": [i % 2 for i in range(n)]}
+    return datasets.Dataset.from_dict(rows, features=features)
 
-    saved = datasets.DatasetDict({"train": split(8), "test": split(4), "hard": split(3)})
+
+@pytest.mark.parametrize(
+    ("num_labels", "classes"),
+    [(2, ("good", "bad")), (3, ("good", "bad", "odd")), (4, ("good", "bad", "odd", "class 3"))],
+)
+def test_a_saved_datasets_classes_keep_their_names_and_numbers(
+    num_labels: int, classes: tuple[str, ...], tmp_path: Path
+) -> None:
+    """They were called 0 and 1, in the exported model, too."""
+    names, columns = ("good", "bad", "odd"), TextColumns(text="text")
+    for kind, test in {"set": split(4, *names), "plain": split(4)}.items():
+        saved = datasets.DatasetDict({"train": split(8, *names), "test": test})
+        saved.save_to_disk(str(tmp_path / kind))
+        sets = load_text_sets(
+            str(tmp_path / kind), "classification", columns=columns, num_labels=num_labels
+        )
+        assert sets.classes == classes
+        assert list(sets.train.labels) == [0, 1] * 4
+
+
+def test_splits_that_number_their_classes_otherwise_are_refused(tmp_path: Path) -> None:
+    swapped = {"train": split(8, "good", "bad"), "test": split(4, "bad", "good")}
+    saved = datasets.DatasetDict(swapped)
+    saved.save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(DataError, match="are good, bad and the test labels bad, good; both must"):
+        load_text_sets(str(tmp_path / "set"), "classification", columns=TextColumns(text="text"))
+
+
+def test_a_saved_dataset_has_its_own_test_split(tmp_path: Path) -> None:
+    named = {"train": split(8, "bad", "good"), "test": split(4, "bad", "good"), "hard": split(3)}
+    saved = datasets.DatasetDict(named)
     saved.save_to_disk(str(tmp_path / "set"))
     columns = TextColumns(text="text")
     for test, size in (("", 4), ("hard", 3)):
