@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
+
+log = logging.getLogger("flwr.splitmix")
 
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 
@@ -16,9 +19,10 @@ def read_labels(train: Any, test: Any, name: str) -> tuple[list[np.ndarray], tup
     """Return the labels of both splits, and the names of classes or labels.
 
     The column is found by its feature type, ClassLabel or a list of ClassLabel, else by its name
-    (`LABEL_COLUMNS`). Labels that are no ClassLabel are numbered by the sorted values of the
-    training split. A list names the labels that an image has. Without such a column, two or more
-    columns of truth values are labels of their own, as in CelebA.
+    (`LABEL_COLUMNS`), which also decides between several. Labels that are no ClassLabel are
+    numbered by the sorted values of the training split. A list names the labels that an image has.
+    Without such a column, two or more columns of truth values are labels of their own, as in
+    CelebA.
 
     Parameters
     ----------
@@ -35,7 +39,8 @@ def read_labels(train: Any, test: Any, name: str) -> tuple[list[np.ndarray], tup
     Raises
     ------
     DataError
-        If a column is missing or of another kind, or a label is unknown.
+        If a column is missing or of another kind, there are several of unknown names, or a label is
+        unknown.
     """
     columns = _columns(train, name)
     for column in columns:
@@ -51,16 +56,16 @@ def read_labels(train: Any, test: Any, name: str) -> tuple[list[np.ndarray], tup
 def _columns(train: Any, name: str) -> list[str]:
     """Return the column of labels, or all columns of truth values."""
     datasets = import_extra("datasets", "reading a dataset's labels")
-    lists = [column for column, feature in train.features.items() if _listed(feature) is not None]
-    try:
-        return [find_column(train.features, datasets.ClassLabel, LABEL_COLUMNS, "label", name)]
-    except DataError:
-        truths = [c for c, f in train.features.items() if getattr(f, "dtype", None) == "bool"]
+    features = train.features
+    known = [c for c, f in features.items() if isinstance(f, datasets.ClassLabel)]
+    if not known and not any(column in features for column in LABEL_COLUMNS):
+        lists = [column for column, feature in features.items() if _listed(feature) is not None]
         if lists:
-            return lists[:1]
+            return [_choose(lists, LABEL_COLUMNS, "label", name)]
+        truths = [c for c, f in features.items() if getattr(f, "dtype", None) == "bool"]
         if len(truths) > 1:
             return truths
-        raise
+    return [find_column(features, datasets.ClassLabel, LABEL_COLUMNS, "label", name)]
 
 
 def _listed(feature: Any) -> Any:
@@ -145,13 +150,37 @@ def _classes(
 
 
 def find_column(features: Any, kind: type, names: tuple[str, ...], what: str, source: str) -> str:
-    """Return the column of a feature type, else of a name; raise DataError if there is none."""
+    """Return the column of a feature type, else of a name.
+
+    Of several of the type a known name decides, and the others are named in the log.
+
+    Raises
+    ------
+    DataError
+        If there is none, or nothing decides between several.
+    """
     typed: list[str] = [column for column, feature in features.items() if isinstance(feature, kind)]
     named = [column for column in names if column in features]
-    # A known name decides between several columns of the right type (CIFAR-100's two labels).
-    for column in [*(c for c in named if c in typed), *typed, *named]:
-        return column
-    raise DataError(
-        f"{source!r} has no {what} column among {', '.join(features)}; "
-        f"one of type {kind.__name__} or named {' or '.join(names)} is needed"
-    )
+    if not typed and not named:
+        raise DataError(
+            f"{source!r} has no {what} column among {', '.join(features)}; "
+            f"one of type {kind.__name__} or named {' or '.join(names)} is needed"
+        )
+    chosen = _choose(typed or named, names, what, source)
+    if others := [column for column in dict.fromkeys([*typed, *named]) if column != chosen]:
+        log.warning(
+            "%r has several %s columns: %r is used, and not %s",
+            source, what, chosen, ", ".join(map(repr, others)),
+        )  # fmt: skip
+    return chosen
+
+
+def _choose(columns: list[str], names: tuple[str, ...], what: str, source: str) -> str:
+    """Return the only one of columns, or the one of a known name."""
+    known = [column for column in names if column in columns]
+    if len(columns) > 1 and not known:
+        raise DataError(
+            f"{source!r} has several {what} columns: {', '.join(columns)}; rename the one to use "
+            f"to {names[0]!r} (rename_column), and save the set with save_to_disk"
+        )
+    return (known or columns)[0]

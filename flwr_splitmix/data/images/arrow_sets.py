@@ -14,7 +14,7 @@ from flwr_splitmix.data.images.arrow_labels import find_column, read_labels
 from flwr_splitmix.data.images.pictures import decode_pictures, pack_pictures
 from flwr_splitmix.data.images.sets import TEST_SPLITS, RawSets, Split, no_test_split
 
-IMAGE_COLUMNS = ("image", "img")
+IMAGE_COLUMNS = ("image", "img", "picture")
 _ROWS_AT_ONCE = 256
 
 
@@ -116,8 +116,8 @@ def read_arrow_sets(
 ) -> RawSets:
     """Convert two splits with an image column and labels to packed arrays.
 
-    The image column is found by its feature type, Image, else by its name (`IMAGE_COLUMNS`), the
-    labels as by `read_labels`.
+    The image column is found by its feature type, Image, else by its name (`IMAGE_COLUMNS`), which
+    also decides between several; the labels as by `read_labels`.
 
     Parameters
     ----------
@@ -131,7 +131,8 @@ def read_arrow_sets(
     Raises
     ------
     DataError
-        If a column is missing, a picture cannot be decoded, or a label is unknown.
+        If a column is missing or nothing decides between several, a picture cannot be decoded, or a
+        label is unknown.
     """
     datasets = import_extra("datasets", "reading a dataset's pictures")
     image_column = find_column(train.features, datasets.Image, IMAGE_COLUMNS, "image", name)

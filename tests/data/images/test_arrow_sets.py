@@ -73,6 +73,41 @@ def test_the_well_known_one_of_two_label_columns_is_taken(tmp_path: Path) -> Non
     assert sets.train.labels.tolist() == [0, 1]
 
 
+def two_pictures(first: str, second: str) -> Any:
+    """Return a split whose first column of pictures is black, the second white."""
+    black, white = split([0, 0], [0, 1], image=first), split([255, 255], [0, 1], image=second)
+    return datasets.concatenate_datasets([black, white.select_columns(second)], axis=1)
+
+
+@pytest.mark.parametrize(("first", "second"), [("mask", "picture"), ("img", "image")])
+def test_the_well_known_one_of_two_picture_columns_is_taken(
+    first: str, second: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first was, such as the masks of pictures."""
+    both = two_pictures(first, second)
+    sets = load_images(save(tmp_path, train=both, test=both), image_size=8)
+    assert grey_levels(sets.train) == [255, 255]
+    assert f"has several image columns: {second!r} is used, and not {first!r}" in caplog.text
+
+
+def test_columns_between_which_nothing_decides_are_refused(tmp_path: Path) -> None:
+    pictures = two_pictures("before", "after")
+    with pytest.raises(
+        DataError, match=r"several image columns: before, after; rename the one .* to 'image'"
+    ):
+        load_images(save(tmp_path / "pictures", train=pictures, test=pictures))
+    labels = split([1, 2], [0, 1], label="coarse").add_column("fine", [0, 1], feature=CLASS_LABEL)
+    with pytest.raises(
+        DataError, match=r"several label columns: coarse, fine; rename the one .* to 'label'"
+    ):
+        load_images(save(tmp_path / "labels", train=labels, test=labels))
+    kind = datasets.List(CLASS_LABEL)
+    lists = split([1, 2], [[0], [1]], label="seen", label_type=kind)
+    lists = lists.add_column("heard", [[0], [1]], feature=kind)
+    with pytest.raises(DataError, match="several label columns: seen, heard; rename"):
+        load_images(save(tmp_path / "lists", train=lists, test=lists))
+
+
 def test_plain_labels_count_the_sorted_training_values(tmp_path: Path) -> None:
     kind = datasets.Value("string")
     source = save(
