@@ -32,6 +32,8 @@ def decode_picture(
 ) -> np.ndarray:
     """Decode one image, and resize it if it is larger than `image_size`.
 
+    What is transparent shows white behind it.
+
     Parameters
     ----------
     source
@@ -68,7 +70,7 @@ def decode_picture(
                     "8 bits a channel are allowed, so convert it first"
                 )
             # Cameras store images in the sensor's orientation and note the rotation.
-            upright = ops.exif_transpose(picture)
+            upright = _on_white(ops.exif_transpose(picture))
             grey = picture.mode in _GREY_MODES if channels is None else channels == 1
             converted = upright.convert("L" if grey else "RGB")
             if max(converted.size) > image_size:
@@ -170,6 +172,16 @@ def pack_pictures(splits: Sequence[Sequence[np.ndarray]], image_size: int) -> li
             array[row] = picture if picture.ndim == 2 else picture.transpose(2, 0, 1)
         packed.append(array)
     return packed
+
+
+def _on_white(picture: Image) -> Image:
+    """Return a picture as it looks on white paper: colours under transparency mean nothing."""
+    if not picture.has_transparency_data:
+        return picture
+    pil = import_extra("PIL.Image", "reading pictures")
+    white = pil.new("RGBA", picture.size, "white")
+    composed: Image = pil.alpha_composite(white, picture.convert("RGBA"))
+    return composed
 
 
 def _resize(picture: Image, image_size: int) -> Image:

@@ -47,6 +47,45 @@ def test_pixels_of_a_small_picture_are_unchanged() -> None:
     assert np.array_equal(decoded, pixels)
 
 
+def transparent(mode: str) -> Image.Image:
+    """Return a black picture of three columns: opaque, half and wholly transparent."""
+    picture = Image.new("RGBA", (3, 2), (0, 0, 0, 255))
+    picture.putpixel((1, 0), (0, 0, 0, 128))
+    picture.putpixel((1, 1), (0, 0, 0, 128))
+    picture.putpixel((2, 0), (0, 0, 0, 0))
+    picture.putpixel((2, 1), (0, 0, 0, 0))
+    return picture.convert(mode)
+
+
+@pytest.mark.parametrize("channels", [None, 1, 3])
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_what_is_transparent_is_white(mode: str, channels: int | None) -> None:
+    """Its colour was taken, so that black icons without a background were all black."""
+    decoded = decode_picture(png(transparent(mode)), "x", image_size=9, channels=channels)
+    assert decoded.shape == ((2, 3) if channels == 1 else (2, 3, 3))
+    assert decoded.reshape(2, 3, -1)[..., 0].tolist() == [[0, 127, 255]] * 2
+
+
+def test_colours_that_a_file_calls_transparent_are_white() -> None:
+    palette = Image.fromarray(np.array([[0, 1]], np.uint8)).convert("P")
+    palette.putpalette([0, 0, 0, 9, 9, 9])
+    for picture, colour in (
+        (palette, 0),
+        (Image.fromarray(np.array([[0, 9]], np.uint8)), 0),
+        (Image.fromarray(np.array([[[0] * 3, [9] * 3]], np.uint8)), (0, 0, 0)),
+    ):
+        file = png(picture, transparency=colour)
+        decoded = decode_picture(file, "x", image_size=9, channels=3)
+        assert decoded.tolist() == [[[255] * 3, [9] * 3]]
+
+
+def test_opaque_pictures_with_alpha_keep_their_colours() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 9, 4)).astype(np.uint8)
+    pixels[..., 3] = 255
+    decoded = decode_picture(png(Image.fromarray(pixels)), "x", image_size=9, channels=None)
+    assert np.array_equal(decoded, pixels[..., :3])
+
+
 def test_a_picture_taken_sideways_is_turned_upright() -> None:
     pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
     exif = Image.Exif()
