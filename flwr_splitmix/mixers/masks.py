@@ -94,7 +94,11 @@ def sample_ratios(k: int, alpha: float | None, rng: np.random.Generator) -> np.n
 
 def check_alpha(alpha: float | None) -> None:
     """Raise ValueError if `alpha` is no concentration of a Dirichlet distribution, nor None."""
-    if alpha is not None and not 0 < real_number("alpha", alpha) < np.inf:
+    if alpha is None:
+        return
+    if real_number("alpha", alpha) == np.inf:
+        raise ValueError("alpha is inf; for even counts it must be None, which apps write as inf")
+    if not alpha > 0:
         raise ValueError(f"alpha is {alpha}; it must be greater than 0, or None for even counts")
 
 

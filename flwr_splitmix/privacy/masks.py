@@ -56,7 +56,7 @@ class RandomMasks:
 
     def __post_init__(self) -> None:
         if self.alpha is not None and not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise ValueError(f"alpha is {self.alpha}; random masks need a number above 0")
+            raise ValueError(f"alpha is {self.alpha}; random masks need a finite one above 0")
         if not 0 < self.failure < 1:
             raise ValueError(f"failure is {self.failure}; a probability lies between 0 and 1")
         if (least := min(numbers_of(self.clients), default=1)) < 1:

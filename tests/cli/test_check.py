@@ -24,6 +24,7 @@ from flwr_splitmix.mixers import SmashedShape
 from tests.apps import language_app, vision_fit
 from tests.apps.app_config import APPS
 from tests.apps.language_app import read as read_language
+from tests.apps.test_language_texts import gpt2
 from tests.segments.language.tiny_models import GROUPED, config_of, whole_model
 
 NETWORK = (
@@ -135,6 +136,28 @@ def test_layers_of_other_names_get_no_adapters(
     done = check(APPS / "language", "--no-cuts", "--run-config", keys)
     said = "lora-parts names 'head', which has no layer named q_proj, v_proj to adapt; leave it out"
     assert (done.exit_code, said in done.stderr) == (1, True), done.output
+
+
+def test_public_texts_that_nothing_uses_are_not_remarked(tmp_path: Path) -> None:
+    gpt2(tmp_path, 300).save_pretrained(tmp_path)
+    rows = [f"some words,{row % 2}" for row in range(40)]
+    (tmp_path / "rows.csv").write_text("\n".join(["sentence,label", *rows]), encoding="utf-8")
+    keys = (
+        f"dataset='{tmp_path}/rows.csv' task='classification' max-length=64 head-layers=1 "
+        "tail-layers=1 padding-token='<pad>'"
+    )
+    model = f"model='{tmp_path}'"
+    for more, user in {
+        f"strategy='USplitFL' {model}": None,
+        "strategy='USplitFL'": "the small model's tokenizer",
+        f"strategy='MixGuard' secret-tokens=2 {model}": "MixGuard",
+        "strategy='MixGuard' secret-tokens=2": "MixGuard and the small model's tokenizer",
+    }.items():
+        report = check_app(APPS / "language", [f"{keys} {more}"], here=Path.cwd())
+        assert report.problems == []
+        remarks = [remark for remark in report.remarks if "public is ''" in remark]
+        said = f"public is '', so the public texts for {user} are made up ones"
+        assert [said in remark for remark in remarks] == ([True] if user else [])
 
 
 def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:

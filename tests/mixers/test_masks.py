@@ -104,7 +104,7 @@ def test_nobody_keeps_fewer_than_min_patches(alpha: float | None, rounding: Roun
         ({"n_patches": 0}, "n_patches is 0"),
         ({"alpha": 0.0}, "alpha is 0.0; it must be greater than 0, or None"),
         ({"alpha": -1.0}, "alpha is -1.0"),
-        ({"alpha": math.inf}, "alpha is inf"),
+        ({"alpha": math.inf}, "alpha is inf; for even counts it must be None"),
         ({"alpha": math.nan}, "alpha is nan"),
         ({"rounding": "ceil"}, "rounding is 'ceil'; allowed are multinomial, largest-remainder"),
         ({"min_patches": -1}, "min_patches is -1"),

@@ -14,8 +14,8 @@ from flwr_splitmix.apps.findings import (
     remark_warmup,
     remark_wire,
 )
-from flwr_splitmix.apps.language.advice import advise, open_run_model
-from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.advice import CALIBRATED, advise, open_run_model
+from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.inputs import check_inputs
 from flwr_splitmix.apps.language.model import check_adapted, check_vocabulary, check_width, unusable
 from flwr_splitmix.apps.language.noise_cost import remark_noise
@@ -111,10 +111,12 @@ def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> No
             f"the training rows have none of the class {named}: the model cannot learn it; "
             f"num-labels is {config.num_labels}"
         )
-    if not config.public and config.dataset != "generated":
+    users = [config.strategy] if config.strategy in CALIBRATED else []
+    users += ["the small model's tokenizer"] if config.model == SMALL else []
+    if users and not config.public and config.dataset != "generated":
         report.remarks.append(
-            "public is '', so the public texts are made up ones, unlike the dataset's; name "
-            "public text of its kind"
+            f"public is '', so the public texts for {' and '.join(users)} are made up ones, unlike "
+            "the dataset's; name public text of its kind"
         )
     public = len(public_texts(config))
     if config.strategy == "MixGuard" and public:

@@ -177,7 +177,9 @@ def _encoded(split: Any, column: str) -> Iterator[Path | io.BytesIO | np.ndarray
 
 def _pixels(value: Any) -> np.ndarray:
     array = np.asarray(value)
-    if array.dtype.kind not in "iu" or array.ndim not in (2, 3):
+    if array.dtype.kind not in "iu" or not (
+        array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
+    ):
         raise DataError(
             f"an image is stored as {array.dtype} of shape {array.shape}; allowed are encoded "
             "pictures and integers in 0..255 of shape (H, W) or (H, W, 3)"

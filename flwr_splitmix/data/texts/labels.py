@@ -10,6 +10,7 @@ from typing import Any
 from flwr_splitmix.data.errors import DataError
 
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?")
+_FRACTION = re.compile(r"[+-]?(\d*\.\d+([eE][+-]?\d+)?|\d+[eE]-\d+)")
 
 
 def label_of(value: Any) -> str | None:
@@ -43,12 +44,17 @@ def classes_of(
     ------
     DataError
         If there are more words than classes, or words beside whole numbers, or words in a node's
-        own data.
+        own data, or fractions instead of words.
     """
     distinct = {label for label in map(label_of, labels) if label is not None}
     words = sorted(label for label in distinct if not _WHOLE.fullmatch(label))
     if not words:
         return {str(label): label for label in range(num_labels)}
+    if all(map(_FRACTION.fullmatch, words)):
+        raise DataError(
+            f"{source!r} has as labels numbers such as {words[0]}, and no classes; needed are "
+            "words or whole numbers (regression is not offered)"
+        )
     if own:
         raise DataError(
             f"{source!r} has the label {words[0]!r}; labels of a node's own dataset must be whole "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,18 @@ def test_images_stored_as_numbers_are_read(tmp_path: Path) -> None:
     too_bright = datasets.Dataset.from_dict({"image": [[[5, 256]]], "label": [0]})
     with pytest.raises(DataError, match=r"pixels must lie in 0\.\.255"):
         load_images(save(tmp_path / "bright", train=too_bright, test=plain))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (4, 5, 1), (4, 5, 4)])
+def test_images_stored_as_numbers_of_another_shape_are_refused(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Pillow's reason was given: it cannot handle this data type."""
+    pixels = np.zeros((1, *shape), int).tolist()
+    plain = datasets.Dataset.from_dict({"image": pixels, "label": [0]})
+    said = rf"int64 of shape {re.escape(str(shape))}; allowed are .* \(H, W\) or \(H, W, 3\)"
+    with pytest.raises(DataError, match=said):
+        load_images(save(tmp_path, train=plain, test=plain))
 
 
 GOOD = split([1, 2], [0, 1])
