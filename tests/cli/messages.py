@@ -81,6 +81,26 @@ def tokenizer_without_padding(folder: Path) -> None:
     tokenizer.save_pretrained(folder / "model")
 
 
+def three_labels(folder: Path) -> None:
+    from tests.segments.language.tiny_models import config_of, whole_model
+
+    config = config_of("distilbert", "classification")
+    whole_model(config, "classification").save_pretrained(folder / "model")
+
+
+def several_pictures(folder: Path) -> None:
+    import datasets
+
+    picture, kind = Image.new("L", (8, 8)), datasets.Image()
+    rows = datasets.Dataset.from_dict(
+        {"before": [picture], "after": [picture], "label": [0]},
+        features=datasets.Features(
+            {"before": kind, "after": kind, "label": datasets.Value("int64")}
+        ),
+    )
+    datasets.DatasetDict(train=rows, test=rows).save_to_disk(str(folder / "saved"))
+
+
 def plain_client_app(folder: Path) -> None:
     client_app(folder, "from flwr.clientapp import ClientApp\napp = ClientApp()\n")
 
@@ -166,6 +186,10 @@ MISTAKES = (
         "a class without pictures", "vision", keys(f"dataset='{PLACE}/pictures'"),
         lambda folder: pictures(folder, empty=True),
     ),
+    Mistake(
+        "several columns of pictures", "vision", keys(f"dataset='{PLACE}/saved'"),
+        several_pictures,
+    ),
     Mistake("more images than a client has", "vision", keys("samples-per-client=4000")),
     Mistake(
         "clients without data", "vision",
@@ -192,6 +216,10 @@ MISTAKES = (
     Mistake(
         "a tokenizer without padding token", "language",
         keys(f"model='{PLACE}/model' strategy='USplitSL'"), tokenizer_without_padding,
+    ),
+    Mistake(
+        "a classifier of another number of labels", "language",
+        keys(f"{LANGUAGE} model='{PLACE}/model' head-layers=1 tail-layers=1"), three_labels,
     ),
     Mistake("no room beside secret tokens", "language", keys("max-length=30")),
     Mistake("texts that are too long", "language", keys("max-length=82"), ok=True),
