@@ -102,6 +102,18 @@ def target_rows(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
     return rows.to(dtype)
 
 
+def known_rows(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
+    """Return targets as `target_rows`, where a class outside 0..L-1 is a row of zeros.
+
+    So is what is neither 0 nor 1 of multi-label examples. Of a mixture's targets the server then
+    learns no more than it would with more classes; an error would tell it of one client's labels.
+    """
+    most = 1 if labels.dim() == 2 else num_classes - 1
+    known = (labels >= 0) & (labels <= most)
+    rows = target_rows(labels.where(known, 0), num_classes, dtype)
+    return rows if labels.dim() == 2 else rows * known[:, None]
+
+
 def target_loss(
     logits: Tensor,
     targets: Tensor,
@@ -201,6 +213,7 @@ def wrong_labels(
     batch: int | None = None,
     ids: bool = False,
     ushape: bool = False,
+    shown: bool = True,
 ) -> str | None:
     """Return what is wrong with labels, as a clause with the remedy; None if nothing is.
 
@@ -214,22 +227,49 @@ def wrong_labels(
         Whether they are ids, of examples or of tokens, 0..L-1: for them there is no remedy.
     ushape
         Whether they stay with a client, whose tail returns L logits.
+    shown
+        Whether the clause may show values of labels; otherwise a server may read it.
     """
-    if batch is None:
-        batch = len(labels) if labels.dim() else 1
-    shape = (batch, num_classes) if multi_label else (batch,)
+    wrong = misshapen(
+        labels, num_classes, multi_label=multi_label, batch=batch, ids=ids, ushape=ushape
+    )
+    if wrong is not None:
+        return wrong
     most = 1 if multi_label else num_classes - 1
-    if labels.dtype != torch.int64 or tuple(labels.shape) != shape:
-        return (
-            f"have shape {tuple(labels.shape)} of {labels.dtype}, expected {shape} of torch.int64"
-            + ("" if ids else _reshaped(labels, multi_label=multi_label, ushape=ushape))
-        )
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) <= most:
+        if not shown:
+            more = "give the tail more logits" if ushape else "pass a larger num_classes"
+            remedy = "" if ids or multi_label else f" (classes start at 0; for more of them {more})"
+            return f"are not all in 0..{most}{remedy}"
         least, largest = int(labels.min()), int(labels.max())
         return f"lie in {least}..{largest}, allowed are 0..{most}" + (
             "" if ids or multi_label else _renumbered(least, largest, most, ushape=ushape)
         )
     return None
+
+
+def misshapen(
+    labels: Tensor,
+    num_classes: int,
+    *,
+    multi_label: bool,
+    batch: int | None = None,
+    ids: bool = False,
+    ushape: bool = False,
+) -> str | None:
+    """Return what is wrong with the shape or dtype of labels, as `wrong_labels` does.
+
+    Nothing in the clause depends on values in the U shape.
+    """
+    if batch is None:
+        batch = len(labels) if labels.dim() else 1
+    shape = (batch, num_classes) if multi_label else (batch,)
+    if labels.dtype == torch.int64 and tuple(labels.shape) == shape:
+        return None
+    return (
+        f"have shape {tuple(labels.shape)} of {labels.dtype}, expected {shape} of torch.int64"
+        + ("" if ids else _reshaped(labels, multi_label=multi_label, ushape=ushape))
+    )
 
 
 def _renumbered(least: int, largest: int, most: int, *, ushape: bool) -> str:
@@ -249,11 +289,11 @@ def _reshaped(labels: Tensor, *, multi_label: bool, ushape: bool) -> str:
         return " (of one class each: leave out multi_label)" if labels.dim() == 1 else ""
     if labels.dim() == 2 and labels.shape[1] == 1:
         return " (take .squeeze(1))"
-    one_hot = labels.dim() == 2 and bool(((labels == 0) | (labels == 1)).all())
     if ushape:
-        first = "one-hot: take .argmax(1); " if one_hot else ""
+        first = "one-hot: take .argmax(1); " if labels.dim() == 2 else ""
         return (
             f" ({first}several labels each, and labels of patches or pixels, are not offered in "
             "the U shape)"
         )
+    one_hot = labels.dim() == 2 and bool(((labels == 0) | (labels == 1)).all())
     return " (one-hot: take .argmax(1); several labels each: multi_label=True)" if one_hot else ""

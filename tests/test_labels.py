@@ -9,7 +9,14 @@ import torch
 from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
 from torch import Tensor
 
-from flwr_splitmix.labels import Tally, tally, target_loss, target_rows, wrong_labels
+from flwr_splitmix.labels import (
+    Tally,
+    known_rows,
+    tally,
+    target_loss,
+    target_rows,
+    wrong_labels,
+)
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [-3.0, 0.1, -0.2], [1.0, 1.0, -4.0], [0.3, -2.0, 0.9]])
 SEVERAL = torch.tensor([[1, 0, 0], [0, 1, 1], [1, 0, 0], [0, 0, 1]])
@@ -134,3 +141,30 @@ def test_ids_have_no_remedy() -> None:
     assert said == "lie in 1..3, allowed are 0..2"
     said = wrong_labels(ONE[:, None], 3, multi_label=False, ids=True)
     assert said == "have shape (4, 1) of torch.int64, expected (4,) of torch.int64"
+
+
+def test_what_is_no_class_is_a_row_of_zeros() -> None:
+    labels = torch.tensor([0, 3, 2, -1, 2**62])
+    rows = known_rows(labels, 3, torch.float32)
+    assert rows.tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]]
+    several = torch.tensor([[0, 1, 2], [-1, 1, 0]])
+    assert known_rows(several, 3, torch.float64).tolist() == [[0, 1, 0], [0, 1, 0]]
+    assert torch.equal(known_rows(ONE, 3, torch.float32), target_rows(ONE, 3, torch.float32))
+
+
+@pytest.mark.parametrize("ushape", [True, False])
+def test_what_a_server_may_read_shows_no_label(ushape: bool) -> None:
+    texts = {
+        wrong_labels(wrong, 3, multi_label=False, ushape=ushape, shown=False)
+        for wrong in (ONE + 1, ONE + 7, ONE - 1)
+    }
+    (said,) = texts
+    more = "give the tail more logits" if ushape else "pass a larger num_classes"
+    assert said == f"are not all in 0..2 (classes start at 0; for more of them {more})"
+
+
+def test_the_remedy_for_labels_of_the_u_shape_does_not_depend_on_them() -> None:
+    said = {
+        wrong_labels(rows, 3, multi_label=False, ushape=True) for rows in (SEVERAL, 2 * SEVERAL)
+    }
+    assert len(said) == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from flwr_splitmix.labels import target_rows
+from flwr_splitmix.labels import known_rows
 from flwr_splitmix.mixers.plan import Member
 
 
@@ -30,13 +30,15 @@ class Upload:
     def targets(self, index: int, lam: float, num_classes: int, like: Tensor) -> Tensor:
         """Return this client's part of a group's targets in one pass: (b, L), weighted.
 
+        A label that is no class counts for nothing; who must not send one is told before.
+
         Parameters
         ----------
         like
             A tensor with the dtype and device of the result.
         """
         if isinstance(self.labels, Tensor):
-            return lam * target_rows(self.labels.to(like.device), num_classes, like.dtype)
+            return lam * known_rows(self.labels.to(like.device), num_classes, like.dtype)
         soft = self.labels[index]
         assert soft is not None, "an upload that passed the check has every pass"
         return soft.to(like)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.labels import target_rows
+from flwr_splitmix.labels import known_rows
 from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.hooks import checked_plan
 from flwr_splitmix.mixers.mask_share import MaskShare
@@ -135,13 +135,9 @@ class NoisyShare(Share):
         if labels.dim() == 2 and self.noise.sigma_y:
             raise ValueError(NO_LABEL_NOISE)
         exact = torch.promote_types(dtype, torch.float32)
-        if labels.dim() == 2:
-            hard = target_rows(labels, self.classes, exact)
-        else:
-            known = (labels >= 0) & (labels < self.classes)
-            if not known.all():
-                log.warning("labels outside 0..%d are sent as noise alone", self.classes - 1)
-            hard = target_rows(labels.where(known, 0), self.classes, exact) * known[:, None]
+        if labels.dim() == 1 and not ((labels >= 0) & (labels < self.classes)).all():
+            log.warning("labels outside 0..%d are sent as noise alone", self.classes - 1)
+        hard = known_rows(labels, self.classes, exact)
         return noisy_labels(hard, self.lam, self.noise).to(dtype)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,8 +13,13 @@ from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
 from flwr_splitmix.links.mixer.channel import MixerChannel, dictionary
 from flwr_splitmix.privacy import RunAccount
 
+log = logging.getLogger("flwr.splitmix")
+
 SIZES = ("batch-size", "patches", "width", "prefix", "num-examples")
 """Sizes of the mixtures that the mixer reports."""
+
+_LEAST_SUM = 0.99
+"""Rounding leaves more of the soft labels of an example, which sum to 1."""
 
 
 class MixedGroups(Clients):
@@ -36,6 +42,9 @@ class MixedGroups(Clients):
     hear
         Called with the mixer's account of the run, which its reply to "finish" contains; None
         without noise.
+    one_class
+        Whether every example has one class and labels have no noise, so that the soft labels of
+        each mixed example sum to 1.
 
     Raises
     ------
@@ -52,6 +61,8 @@ class MixedGroups(Clients):
         observe: Observe | None,
         channel: MixerChannel,
         hear: Callable[[RunAccount], None] | None = None,
+        *,
+        one_class: bool = False,
     ) -> None:
         groups = began.get("groups")
         sizes = {name: began.get(name) for name in SIZES}
@@ -65,6 +76,7 @@ class MixedGroups(Clients):
         self._asked = sorted(asked)
         self._channel = channel
         self._hear = hear
+        self._looks = one_class
         self._note(began)
 
     @property
@@ -103,11 +115,24 @@ class MixedGroups(Clients):
         self._note(reply)
         mixtures = dictionary(reply, "mixtures")
         seconds = time.monotonic() - began
-        return {
-            group: Outcome(_as_upload(mixtures[str(group + self._groups)]), None, seconds)
+        uploads = {
+            group: _as_upload(mixtures[str(group + self._groups)])
             for group in payloads
             if str(group + self._groups) in mixtures
         }
+        self._look(uploads)
+        return {group: Outcome(upload, None, seconds) for group, upload in uploads.items()}
+
+    def _look(self, uploads: Mapping[int, Mapping[str, Any]]) -> None:
+        """Warn, once in a round, if nodes have labels that are no classes: a mixer omits them."""
+        sums = [upload["labels"][0].float().sum(-1) for upload in uploads.values()]
+        if self._looks and any(bool((each < _LEAST_SUM).any()) for each in sums):
+            self._looks = False
+            log.warning(
+                "round %d: the labels of mixtures sum to less than 1, as nodes have labels that "
+                "are no classes: pass a larger num_classes; the mixer's log says what they are",
+                self.server_round,
+            )
 
     def _finished(self, reply: Mapping[str, Any]) -> None:
         self._note(reply)

@@ -229,7 +229,11 @@ class MixerLink(DialledLink):
             # The strategy knows whether others can be drawn instead of those that are missing.
             reasons = {client: failures.get(client, str(refusal)) for client in nodes}
             return NoGroups(server_round, {}, reasons, observe)
-        return MixedGroups(server_round, began, nodes, failures, observe, channel, self.hear)
+        mixing = self.mixing or {}
+        one_class = not mixing.get("multi-label") and mixing.get("ledger") is None
+        return MixedGroups(
+            server_round, began, nodes, failures, observe, channel, self.hear, one_class=one_class
+        )
 
     def _attach(
         self, grid: Grid, mail: Mail, nodes: Mapping[int, int], channel: MixerChannel

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.labels import wrong_labels
+from flwr_splitmix.labels import misshapen, wrong_labels
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
 from flwr_splitmix.segments.geometry import Geometry
@@ -56,6 +56,8 @@ class UploadIntake:
         plans that ask for ids.
     multi_label
         Whether an example may have any number of the labels.
+    any_class
+        Whether a label that is no class is accepted; it then counts for nothing in a mixture.
 
     Attributes
     ----------
@@ -72,12 +74,14 @@ class UploadIntake:
         labels: Sequence[Tensor] | None = None,
         *,
         multi_label: bool = False,
+        any_class: bool = False,
     ) -> None:
         self.spent: set[int] = set()
         self._num_classes = num_classes
         self._dtype = dtype
         self._labels = labels
         self._multi_label = multi_label
+        self._any_class = any_class
         self.finite = FiniteCheck()
 
     def take(
@@ -100,6 +104,7 @@ class UploadIntake:
                 table,
                 self.finite,
                 multi_label=self._multi_label,
+                any_class=self._any_class,
             )
         except UploadError as error:
             clients.fail(client, str(error))
@@ -130,6 +135,7 @@ def read_upload(
     finite: FiniteCheck | None = None,
     *,
     multi_label: bool = False,
+    any_class: bool = False,
 ) -> Upload:
     """Check one client's reply to a step and return it as an upload.
 
@@ -142,13 +148,15 @@ def read_upload(
         Checks for NaN and infinite numbers; None checks at once, on any device.
     multi_label
         Whether labels are multi-label, int64 (b, L) of 0 and 1; soft ones are floats either way.
+    any_class
+        Whether a label that is no class is accepted.
 
     Raises
     ------
     UploadError
         If a tensor is missing, has the wrong shape or dtype, is not finite, or has numbers beyond
         what its share allows (with noise: clipping and the farthest draw), or if a label is not a
-        class; the message names what was expected.
+        class, unless `any_class`; the message names what was expected.
     """
     shares = plan.shares(client)
     smashed, labels = reply.get("smashed"), reply.get("labels")
@@ -170,10 +178,17 @@ def read_upload(
             check_size(tensor)
             check_range(tensor, -share.smashed_limit, share.smashed_limit, "smashed data")
         checked.append(finite.cleaned(client, tensor) if passes is None else tensor)
-    return Upload(
-        checked,
-        _read_labels(labels, plan, shares, num_classes, dtype, table, multi_label=multi_label),
+    read = _read_labels(
+        labels,
+        plan,
+        shares,
+        num_classes,
+        dtype,
+        table,
+        multi_label=multi_label,
+        any_class=any_class,
     )
+    return Upload(checked, read)
 
 
 def _read_labels(
@@ -185,6 +200,7 @@ def _read_labels(
     table: Tensor | None,
     *,
     multi_label: bool,
+    any_class: bool,
 ) -> Tensor | Sequence[Tensor | None]:
     """Check labels of the kind that the plan asks for, and replace ids by labels."""
     kinds = {share.label_kind for share in shares if share is not None}
@@ -204,7 +220,9 @@ def _read_labels(
         if table is None:
             raise UploadError("sends ids instead of labels, and the server has no labels for it")
         return table[_check_integers(labels, batch, len(table), "ids")]
-    return _check_integers(labels, batch, num_classes, "labels", multi_label=multi_label)
+    return _check_integers(
+        labels, batch, num_classes, "labels", multi_label=multi_label, any_class=any_class
+    )
 
 
 def read_test_upload(
@@ -233,12 +251,19 @@ def read_test_upload(
 
 
 def _check_integers(
-    values: Any, batch: int, limit: int, what: str, *, multi_label: bool = False
+    values: Any,
+    batch: int,
+    limit: int,
+    what: str,
+    *,
+    multi_label: bool = False,
+    any_class: bool = False,
 ) -> Tensor:
     if not isinstance(values, Tensor):
         raise UploadError(f"uploaded no {what}")
     ids = what == "ids"
-    if wrong := wrong_labels(values, limit, batch=batch, multi_label=multi_label, ids=ids):
+    check = misshapen if any_class else wrong_labels
+    if wrong := check(values, limit, batch=batch, multi_label=multi_label, ids=ids):
         raise UploadError(f"{what} {wrong}")
     return values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.requests import LARGEST
+from flwr_splitmix.labels import wrong_labels
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, Upload
@@ -24,6 +26,8 @@ from flwr_splitmix.server.mixing.policy import Policy
 from flwr_splitmix.server.steps.planning import Planner, RoundLength
 from flwr_splitmix.server.steps.whole_batches import WholeBatches
 from flwr_splitmix.words import are, counted
+
+log = logging.getLogger("flwr.splitmix")
 
 
 class MixedSteps:
@@ -79,8 +83,9 @@ class MixedSteps:
         self._clients = clients
         self._ledger = ledger
         self._uploads = UploadIntake(
-            order.classes, DTYPES[order.dtype], multi_label=order.multi_label
+            order.classes, DTYPES[order.dtype], multi_label=order.multi_label, any_class=True
         )
+        self._told: set[int] = set()
         self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, geometry, order.classes)
         length = RoundLength.of(batches, order.steps_per_round, order.epochs_per_round)
@@ -138,6 +143,7 @@ class MixedSteps:
         members = [c for c in self._clients.alive if c not in self._uploads.spent]
         plan = self._hiding(self._plan(members))
         came = dict(sorted(self._batches.take(self._number, float(progress), plan)))
+        self._note_labels(came)
         self._number += 1
         group_of: dict[int, int] = {}
         for number, group in enumerate(plan.passes[0]):
@@ -185,6 +191,26 @@ class MixedSteps:
         """Return whether no member's part of the mixture of these is larger than allowed."""
         ratios = [member.share.lam for member in members]
         return max(ratios) <= self._policy.most_ratio * sum(ratios)
+
+    def _note_labels(self, uploads: Mapping[int, Upload]) -> None:
+        """Log, once for each client, that it has labels that are no classes.
+
+        The server chooses the number of classes. If a client failed because of them, the server
+        would be told which labels are whose.
+        """
+        for client in sorted(uploads.keys() - self._told):
+            labels = uploads[client].labels
+            if isinstance(labels, Tensor) and (wrong := self._wrong(labels)):
+                self._told.add(client)
+                log.warning(
+                    "client %d: labels %s; those that are none count for nothing in the mixtures, "
+                    "and the server is not told whose they are",
+                    client,
+                    wrong,
+                )
+
+    def _wrong(self, labels: Tensor) -> str | None:
+        return wrong_labels(labels, self._order.classes, multi_label=self._order.multi_label)
 
     def _merged(self, uploads: Mapping[int, Upload], plan: Plan) -> Mixed | None:
         try:

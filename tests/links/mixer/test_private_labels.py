@@ -1,0 +1,52 @@
+"""A server that chooses the number of classes, in order to learn which labels are whose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from flwr_splitmix import adamw
+from flwr_splitmix.links import MixerLink
+from flwr_splitmix.server.mixing.process import MixerServer
+from flwr_splitmix.strategies import CutMixSL
+from tests.links.mixer.test_view import Everything
+from tests.links.mixer.third_party import SEED, TOY, grid_of, start
+
+Start = Callable[..., MixerServer]
+LinkTo = Callable[..., MixerLink]
+
+
+def test_labels_that_are_no_classes_are_told_of_no_client(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The failures of a round used to be "client 0: labels lie in 0..2, allowed are 0..1"."""
+    seen = Everything()
+    strategy = CutMixSL(
+        replace(TOY, classes=2).upper(),
+        min_patches=1,
+        link=link_to(start_mixer()),
+        optimizer=adamw(0.01),
+        device="cpu",
+        seed=SEED,
+        observers=[seen],
+    )
+    grid = grid_of(tmp_path / "nodes")
+    start(strategy, grid, 1)
+    grid.wait()
+    (done,) = seen.rounds
+    assert done.failures == {}
+    mixed = [step.mixed for step in seen.steps if step.mixed is not None]
+    sums = torch.cat([each.targets.sum(1) for each in mixed])
+    assert 0 < int((sums < 0.99).sum()) < len(sums)
+    of_mixer = [said for said in caplog.messages if said.startswith("client ")]
+    assert len(of_mixer) == len({said[:9] for said in of_mixer}) > 0
+    assert all("labels lie in " in said and "allowed are 0..1" in said for said in of_mixer)
+    of_server = [said for said in caplog.messages if "sum to less than 1" in said]
+    assert of_server == [
+        "round 1: the labels of mixtures sum to less than 1, as nodes have labels that are no "
+        "classes: pass a larger num_classes; the mixer's log says what they are"
+    ]
