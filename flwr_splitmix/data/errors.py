@@ -20,8 +20,18 @@ class DataError(ValueError):
 class ExamplesError(TypeError):
     """Examples of the wrong types, or without what is needed of them.
 
-    The message names types and numbers only, so a server may read it.
+    Parameters
+    ----------
+    message
+        For the client's own log.
+    public
+        What a server may read: fault and remedy, without values of the examples. By default the
+        message, which then must have none.
     """
+
+    def __init__(self, message: str, public: str = "") -> None:
+        super().__init__(message)
+        self.public = public or message
 
 
 class MissingColumnError(DataError):

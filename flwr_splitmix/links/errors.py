@@ -22,9 +22,10 @@ def sentence(error: BaseException) -> str:
 def public_sentence(error: Exception) -> str:
     """Describe an error in one line, without text that may contain data.
 
-    Messages of `FORESEEN` errors and of `LinkError` are kept, without names of folders; other
-    errors are named by type only.
+    Messages of `FORESEEN` errors and of `LinkError` are kept, without names of folders, or what
+    such an error has as `public` instead, if its message has values; other errors are named by
+    type only.
     """
     if isinstance(error, (*FORESEEN, LinkError)):
-        return without_folders(sentence(error))
+        return without_folders(one_line(getattr(error, "public", "")) or sentence(error))
     return f"{type(error).__name__}; the log of its node says more"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -76,9 +77,11 @@ def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor
     if tokens:
         logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
     classes = logits.shape[-1]
-    if wrong := wrong_labels(own, classes, multi_label=False, ids=tokens, ushape=True):
+    rules: dict[str, Any] = {"multi_label": False, "ids": tokens, "ushape": True}
+    if wrong := wrong_labels(own, classes, **rules):
         more = "; the tail needs a logit for each token of the vocabulary" if tokens else ""
-        raise ExamplesError(f"labels {wrong}{more}")
+        public = wrong_labels(own, classes, **rules, shown=False)
+        raise ExamplesError(f"labels {wrong}{more}", f"labels {public}{more}")
     if reduction == "mean" and not len(own):  # the mean over no tokens would be NaN
         return logits.float().sum() * 0.0
     return F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction=reduction)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
-from flwr_splitmix.clients import Client, ClientError
+from flwr_splitmix.clients import Client, ClientError, UShapeClient
 from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.errors import ExamplesError
+from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links.errors import public_sentence, sentence
 from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.testing.toy import Toy
 
 TOY = Toy(clients=1)
@@ -151,6 +156,50 @@ def test_what_a_server_reads_of_an_error() -> None:
     with pytest.raises(TypeError) as named:
         fetch(columns, np.arange(1))
     assert public_sentence(named.value) == hidden
+
+
+def test_the_server_reads_no_label_that_stays_with_a_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where the tail had too few logits, the text sent said "labels lie in 7..7"."""
+    data: Any = TensorDataset(torch.ones(4, 1, 8), torch.full((4,), 7))
+    head, tail = _Unmasked(nn.Linear(8, 3)), _Unmasked(nn.Flatten(), nn.Linear(3, 2))
+    host = ClientHost(say=public_sentence)
+    host.attach(
+        ticket(), lambda: UShapeClient(head, tail, data, batch_size=2, hiding=Hiding()), None
+    )
+    asked = {"number": 0, "progress": 0.0, "gradient": None}
+    sent = host.call("encode", {0: asked})[0]
+    assert sent.reply is not None
+    outputs = {"number": 0, "outputs": sent.reply["messages"]}
+    assert host.call("decode", {0: outputs})[0].error == (
+        "labels are not all in 0..1 (classes start at 0; for more of them give the tail more "
+        "logits)"
+    )
+    assert "labels lie in 7..7, allowed are 0..1" in caplog.text
+
+
+@pytest.mark.parametrize("least", [3, 4])
+def test_the_server_reads_no_token_that_stays_with_a_client(least: int) -> None:
+    tokens = torch.tensor([[0, 0, least]])
+    with pytest.raises(ExamplesError, match=f"labels lie in 0..{least}") as wrong:
+        text_loss(torch.zeros(1, 3, 3), tokens)
+    assert public_sentence(wrong.value) == (
+        "labels are not all in 0..2; the tail needs a logit for each token of the vocabulary"
+    )
+    assert public_sentence(pickle.loads(pickle.dumps(wrong.value))).startswith("labels are not all")
+
+
+class _Unmasked(nn.Module):
+    """Layers of a head or a tail that take no mask."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.layers(inputs)
+        return hidden
 
 
 def test_a_share_that_was_not_handed_over_is_a_line_without_a_traceback(
