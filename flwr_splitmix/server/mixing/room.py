@@ -204,7 +204,7 @@ class MixingRoom:
         for client in () if ledger is None else ledger.begin(descriptions):
             clients.fail(client, "described itself in numbers that no ledger can count with")
         steps = make_steps(clients, ledger)
-        if SMALL_CALL + steps.gradient_bytes > MAX_BODY:
+        if SMALL_CALL + steps.mixture_bytes > MAX_BODY:
             raise RefusedError("a step's mixtures would be larger than a frame may be")
         self.longest_call = SMALL_CALL + steps.gradient_bytes
         for line in self._lines.values():

@@ -25,6 +25,7 @@ from flwr_splitmix.server.mixing.opening import DTYPES, Opening
 from flwr_splitmix.server.mixing.policy import Policy
 from flwr_splitmix.server.steps.planning import Planner, RoundLength
 from flwr_splitmix.server.steps.whole_batches import WholeBatches
+from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -56,6 +57,8 @@ class MixedSteps:
         The mixtures' description for the ServerApp; "num-examples" is the mean over clients.
     gradient_bytes
         Total size of the gradients of a step's mixtures, in bytes.
+    mixture_bytes
+        Total size of a step's mixtures with their soft labels, in bytes.
     sums
         Whether mixtures hold sums of several members' numbers, so that no upload may be rounded.
 
@@ -102,7 +105,9 @@ class MixedSteps:
                 f"{counted(n, 'node')} {are(n)} too few for a group of at least "
                 f"{policy.least_members}"
             )
-        self.gradient_bytes = groups * math.prod(shape.size) * DTYPES[order.dtype].itemsize
+        number_bytes = groups * DTYPES[order.dtype].itemsize
+        self.gradient_bytes = number_bytes * math.prod(shape.size)
+        self.mixture_bytes = self.gradient_bytes + number_bytes * shape.batch * order.classes
         self.sizes: dict[str, Any] = {
             "groups": groups,
             "batch-size": shape.batch,
@@ -137,8 +142,8 @@ class MixedSteps:
             not finite.
         """
         progress = arguments.get("progress")
-        if not isinstance(progress, (int, float)) or not math.isfinite(progress):
-            raise RefusedError("a step's progress is no number")
+        if not isinstance(progress, (int, float)) or not 0 <= progress <= MAX_COUNT:
+            raise RefusedError("a step's progress is no number of rounds")
         self._owe(arguments)
         members = [c for c in self._clients.alive if c not in self._uploads.spent]
         plan = self._hiding(self._plan(members))

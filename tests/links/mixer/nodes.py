@@ -62,6 +62,8 @@ class Nodes:
         All shares that nodes were asked for.
     answers
         Event; nodes answer while it is set.
+    description
+        What each node says of itself.
     """
 
     def __init__(self, mixer: MixerServer, channel: MixerChannel, **opening: Any) -> None:
@@ -69,6 +71,7 @@ class Nodes:
         self.plans: list[Any] = []
         self.answers = threading.Event()
         self.answers.set()
+        self.description = DESCRIPTION
         changes = {name.replace("_", "-"): value for name, value in opening.items()}
         tokens = channel.open({**OPENING, **changes})["tokens"]
         self.tickets = [
@@ -90,7 +93,7 @@ class Nodes:
             self.sent.append(sent)
             return Outcome({"smashed": [sent], "labels": torch.tensor([index, index])})
 
-        session = Session(self.tickets[index], 100 + index, DESCRIPTION, answer)
+        session = Session(self.tickets[index], 100 + index, self.description, answer)
 
         def take_part() -> None:
             with contextlib.suppress(LinkError):  # how the round ends is seen at the mixer

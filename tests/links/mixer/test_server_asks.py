@@ -19,7 +19,7 @@ from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.mixing.opening import MAX_MIXED_NODES
 from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.server.mixing.steps import MixedSteps
-from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
+from tests.links.mixer.nodes import DESCRIPTION, FIRST, OPENING, Nodes, wait_until_attached
 from tests.links.mixer.third_party import TOKEN, grid_of, make, start
 
 Start = Callable[..., MixerServer]
@@ -159,6 +159,22 @@ def test_groups_are_smaller_where_nodes_are_missing(
         thread.join(30)
 
 
+def test_soft_labels_that_are_too_large_are_refused_before_a_step(
+    plain: MixerServer, channel: MixerChannel
+) -> None:
+    """Only smashed data counted: with so many classes, a step took all memory of the mixer."""
+    nodes = Nodes(plain, channel, classes=10**6)
+    nodes.description = {**DESCRIPTION, "batch-size": 200, "num-examples": 200}
+    threads = [nodes.start(index) for index in (0, 1)]
+    wait_until_attached(channel)
+    with pytest.raises(LinkError, match="mixtures would be larger than a frame may be"):
+        channel.ask("begin")
+    assert nodes.sent == []
+    channel.close()
+    for thread in threads:
+        thread.join(30)
+
+
 def test_as_many_nodes_as_a_mixer_takes_get_their_tokens(channel: MixerChannel) -> None:
     """Of 4,000 the tokens did not fit into the reply."""
     many = {str(10**8 + client): 2**64 - 1 - client for client in range(MAX_MIXED_NODES + 1)}
@@ -188,6 +204,8 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
         ({"number": 1}, "the next step is number 0"),
         ({"progress": "now"}, "progress is no number"),
         ({"progress": float("nan")}, "progress is no number"),
+        ({"progress": 10**400}, "progress is no number of rounds"),  # used to be a traceback
+        ({"progress": -1.0}, "progress is no number"),
         ({"gradients": None}, "must say its gradients"),
         ({"gradients": {"0": gradient}}, "no mixture that these gradients are of"),
     ]
