@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from flwr_splitmix.clients import ClientError
+from flwr_splitmix.clients.first_weights import FirstWeights, digest_of
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import FullShare, WeightedShare
+from flwr_splitmix.privacy.journal import Journal
 from tests.links.node.worst_server import TICKET, TOY, Node, noisy, refused
 
 
@@ -56,6 +60,32 @@ def test_a_run_without_a_name_is_that_of_flowers_number(node: Node) -> None:
     node.run_id = 2
     node.begin(run="", arrays=others)
     node.end(finish=False)
+
+
+def test_another_configuration_is_no_other_run(node: Node) -> None:
+    """One more key used to admit other weights, which were trained on the state of the same run."""
+    weights = TOY.lower().state_dict()
+    others = {name: tensor + 1 for name, tensor in weights.items()}
+    node.begin(arrays=weights)
+    node.end()
+    node.run_config = {"more": 1}
+    with pytest.raises(ClientError, match="the server sends other weights within the run"):
+        node.begin(arrays=others, server_round=2, state_round=1)
+    node.begin(arrays=weights, server_round=2, state_round=1)
+    node.end()
+    node.begin(arrays=others, run="another")
+    node.end()
+
+
+def test_first_weights_on_record_from_before_count(tmp_path: Path) -> None:
+    """Records used to name the run with its configuration."""
+    weights, others = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
+    with closing(Journal(tmp_path / "first-weights-0.jsonl")) as journal:
+        journal.append({"run": "r:0a1b", "weights": digest_of(weights)})
+    first = FirstWeights.on_node(tmp_path, 0, "r:2c3d")
+    with pytest.raises(ClientError, match="other weights within the run"):
+        first.admit(others, "a limit")
+    first.admit(weights, "a limit")
 
 
 def test_an_epsilon_never_falls_whatever_round_or_run_the_server_names(node: Node) -> None:

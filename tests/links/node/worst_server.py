@@ -64,6 +64,7 @@ class Node:
         self.options: dict[str, Any] = {}
         self.lower: Any = None
         self.run_id = 1
+        self.run_config: dict[str, Any] = {}
 
     def begin(
         self, ticket: Ticket = TICKET, arrays: dict[str, Tensor] | None = None, **changes: Any
@@ -75,7 +76,7 @@ class Node:
             node_id=9,
             node_config=self.config,
             state=RecordDict(),
-            run_config={},
+            run_config=dict(self.run_config),
         )
         self.ticket = ticket
         self.guards = NodeGuards(context, ticket)
