@@ -7,7 +7,7 @@ from dataclasses import replace
 from flwr_splitmix.links.frames.feedback import check_feedback
 from flwr_splitmix.links.frames.wire import check_wire_dtype
 from flwr_splitmix.links.in_run import RunLink
-from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.links.ticket import LONGEST_WAIT, Ticket
 from flwr_splitmix.values import check_truth
 
 
@@ -68,8 +68,8 @@ class DialledLink(RunLink):
             ticket,
             link="stream",
             # A node may start dialling late, and gives up early enough to report its reason.
-            timeout=0.5 * self.attach_timeout,
-            patience=self.reattach_timeout,
+            timeout=min(0.5 * self.attach_timeout, LONGEST_WAIT),
+            patience=min(self.reattach_timeout, LONGEST_WAIT),
             address=address,
             tls=tls,
             ca=ca,

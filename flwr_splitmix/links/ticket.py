@@ -19,6 +19,9 @@ RECORD = "splitmix"
 
 VERSION = 2
 
+LONGEST_WAIT = 86_400.0
+"""Most seconds for which a server may have a node dial."""
+
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "bool": (bool,),
@@ -56,9 +59,10 @@ class Ticket:
     link
         "ray" or "stream"; "" until one of these links takes the ticket.
     timeout
-        Seconds to wait for the server's end of the link.
+        Seconds to wait for the server's end of the link, at most `LONGEST_WAIT`.
     patience
-        Stream only: seconds to redial after an established connection is lost.
+        Stream only: seconds to redial after an established connection is lost, at most
+        `LONGEST_WAIT`.
     host
         Ray only: name of the actor that holds the client.
     address, tls, ca, token
@@ -115,9 +119,9 @@ class Ticket:
         Raises
         ------
         ValueError
-            If the message carries no ticket, one of another version, one with other values, or one
-            with values of other types. To Python 1, 1.0 and True are the same number, but not the
-            same file name.
+            If the message carries no ticket, one of another version, one with other values, one
+            with values of other types, or one by which a node would wait longer than a day. To
+            Python 1, 1.0 and True are the same number, but not the same file name.
         """
         record = message.content.config_records.get(RECORD)
         if record is None:
@@ -138,7 +142,15 @@ class Ticket:
             kinds = _KINDS.get(str(one.type), (str,))
             if one.name in values and type(values[one.name]) not in kinds:
                 raise ValueError(f"the server's ticket has a {one.name} that is no {one.type}")
-        return cls(**values)
+        ticket = cls(**values)
+        for name in ("timeout", "patience"):
+            # Not a number is no such number, either.
+            if not 0 <= (seconds := getattr(ticket, name)) <= LONGEST_WAIT:
+                raise ValueError(
+                    f"the server's ticket has a {name} of {seconds:g} s; allowed are 0 to "
+                    f"{LONGEST_WAIT:g}"
+                )
+        return ticket
 
 
 _NAMES = frozenset(one.name for one in fields(Ticket))

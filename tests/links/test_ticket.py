@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
+from flwr_splitmix.links import StreamLink
 from flwr_splitmix.links.ticket import (
     RECORD,
     Ticket,
@@ -104,6 +106,21 @@ def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
     record = ConfigRecord({**dict(TICKET.to_record()), name: value})
     with pytest.raises(ValueError, match=f"the server's ticket has a {name} that is no "):
         Ticket.from_message(message(RecordDict({RECORD: record})))
+
+
+@pytest.mark.parametrize("name", ["timeout", "patience"])
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e300, 2**62, 86_401.0, -1.0])
+def test_no_server_keeps_a_node_dialling_without_end(name: str, seconds: float) -> None:
+    record = ConfigRecord({**dict(TICKET.to_record()), name: seconds})
+    with pytest.raises(ValueError, match=rf"a {name} of .+ s; allowed are 0 to 86400"):
+        Ticket.from_message(message(RecordDict({RECORD: record})))
+
+
+def test_nodes_accept_the_tickets_of_a_server_that_waits_for_days() -> None:
+    link = StreamLink(address="127.0.0.1:0", attach_timeout=1e6, reattach_timeout=1e6)
+    sent = link.dialling(TICKET, "127.0.0.1:9", "abc", tls=False, ca="").to_record()
+    ticket = Ticket.from_message(message(RecordDict({RECORD: sent})))
+    assert (ticket.timeout, ticket.patience) == (86_400.0, 86_400.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])

@@ -23,7 +23,7 @@ from flwr_splitmix.links.polling import (
 )
 from flwr_splitmix.links.ray.actor import Packed, convert_all, pack, unpack
 from flwr_splitmix.links.ray.hosts import Hosts
-from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
+from flwr_splitmix.links.ticket import LONGEST_WAIT, RECORD, Ticket, with_record
 from flwr_splitmix.words import counted, not_attached
 
 log = logging.getLogger("flwr.splitmix")
@@ -159,7 +159,8 @@ class RayLink(RunLink):
             ticket = Ticket.from_message(message)
             host = self.hosts.of(ticket.client)
             handle_of[ticket.client] = host.handle
-            ticket = replace(ticket, link="ray", host=host.name, timeout=self.attach_timeout)
+            wait = min(self.attach_timeout, LONGEST_WAIT)
+            ticket = replace(ticket, link="ray", host=host.name, timeout=wait)
             message.content = with_record(message.content, ticket.to_record())
             tickets[message.metadata.dst_node_id] = ticket
         replies = send_and_wait(grid, messages, self.attach_timeout)
