@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import sys
 from collections.abc import Callable, Collection
 from typing import Any
@@ -14,7 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr_splitmix.clients import Client
 from flwr_splitmix.links.auto import ray_runs_here
 from flwr_splitmix.links.errors import sentence
-from flwr_splitmix.links.ticket import RECORD, Ticket, to_numpy
+from flwr_splitmix.links.ticket import RECORD, Ticket, context_of, to_numpy
 
 ClientFn = Callable[[Context], Client]
 
@@ -99,23 +97,15 @@ class SplitClientApp(ClientApp):
         return super().query(action, mods=mods)
 
     def _take_part(self, message: Message, context: Context) -> Message:
-        ticket = Ticket.from_message(message)
-        if ticket.run_config:
-            context = copy.copy(context)
-            context.run_config = {**context.run_config, **json.loads(ticket.run_config)}
-        if ticket.link == "stream":
+        if ray_runs_here() and (ticket := Ticket.from_message(message)).link == "ray":
+            content = self._attach_to_host(message, context_of(ticket, context), ticket)
+        else:
             from flwr_splitmix.links.node.round import serve_round
 
-            content = serve_round(self.client_fn, message, context, ticket)
-        elif ticket.link == "ray":
-            content = self._attach_to_host(message, context, ticket)
-        else:
-            raise ValueError(f"this node knows no link {ticket.link!r}; allowed: 'ray', 'stream'")
+            content = serve_round(self.client_fn, message, context)
         return Message(content, reply_to=message)
 
     def _attach_to_host(self, message: Message, context: Context, ticket: Ticket) -> RecordDict:
-        if not ray_runs_here():
-            return RecordDict({RECORD: ConfigRecord({"error": _REAL})})
         from ray import cloudpickle
 
         from flwr_splitmix.links.ray.actor import call_host
@@ -136,8 +126,9 @@ class SplitClientApp(ClientApp):
 
     def _finish(self, message: Message, context: Context) -> Message:
         if not ray_runs_here():
-            content = RecordDict({RECORD: ConfigRecord({"error": _REAL})})
-            return Message(content, reply_to=message)
+            from flwr_splitmix.links.node.round import NOT_SIMULATED, refuse_round
+
+            return Message(refuse_round(message, context, NOT_SIMULATED), reply_to=message)
         from flwr_splitmix.links.ray.actor import call_host
 
         ticket = Ticket.from_message(message)
@@ -170,11 +161,6 @@ _UNFIT = {
     "secaggplus_mod",
 }
 """Flower's mods that need the arrays of a round in one message and its reply."""
-
-_REAL = (
-    "this node is a real one, and link 'ray' is for simulations: allowed are 'stream' and 'auto'"
-)
-"""Its guards are those of the stream, so nothing may pass beside it."""
 
 
 def _check_free(kind: str, action: str, own: Collection[str]) -> None:

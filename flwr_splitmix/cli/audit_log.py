@@ -57,7 +57,7 @@ def audit_log(
     reasons = Counter(entry["refused"] for entry in entries if "refused" in entry)
     for reason, count in reasons.most_common():
         typer.echo(f"rejected {counted(count, 'time')}: {reason}")
-    addressed = [entry for entry in entries if "to" in entry]  # earlier versions did not write it
+    addressed = [entry for entry in entries if entry.get("to")]  # earlier versions had none
     to: Counter[str] = Counter()
     for entry in addressed:
         if "bytes" in entry:

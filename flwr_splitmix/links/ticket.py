@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -9,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from flwr_splitmix.clients import Order
@@ -107,6 +109,23 @@ class Ticket:
             self.returns_arrays,
         )
 
+    @property
+    def configuration(self) -> dict[str, str | int | float | bool]:
+        """`run_config` as a dictionary.
+
+        Raises
+        ------
+        ValueError
+            If it is none of single values by name.
+        """
+        try:
+            values = json.loads(self.run_config or "{}")
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict) or not all(map(_is_plain, values.values())):
+            raise ValueError("the server's ticket has a run_config that is no run configuration")
+        return values
+
     def to_record(self) -> ConfigRecord:
         """Return the ticket as a ConfigRecord without empty values: Flower cannot measure them."""
         values = {name: value for name, value in asdict(self).items() if value not in ("", [])}
@@ -155,6 +174,23 @@ class Ticket:
 
 _NAMES = frozenset(one.name for one in fields(Ticket))
 _NEEDED = frozenset({"client", "seed", "server_round", "num_rounds"})
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (str, int, float, bool))
+
+
+def context_of(ticket: Ticket, context: Context) -> Context:
+    """Return a context with the run configuration that a ticket continues with.
+
+    Raises
+    ------
+    ValueError
+        If the ticket's is none.
+    """
+    continued = copy.copy(context)
+    continued.run_config = {**context.run_config, **ticket.configuration}
+    return continued
 
 
 def with_record(content: RecordDict, record: ConfigRecord) -> RecordDict:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Context
+from flwr.app import Context, Message
 
 from flwr_splitmix.clients import Client, ClientError, SplitClient
 from flwr_splitmix.links.frames.wire import check_wire_dtype, rounds
@@ -16,7 +17,7 @@ from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.node.keys import INDEX, MIXER, check_keys
 from flwr_splitmix.links.node.state import node_folder
-from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.privacy.policy import NodePolicy, PolicyError
 from flwr_splitmix.words import one_line
 
@@ -70,14 +71,12 @@ class NodeGuards:
         self._config = dict(context.run_config)
         self._index = ticket.client
         self._client: Client | None = None
-        self.audit = AuditLog(
-            None if self._folder is None else self._folder / f"audit-{self._index}.jsonl",
-            {
-                "run": one_line(self.run),
-                "round": ticket.server_round,
-                "client": self._index,
-                "to": one_line(ticket.address),
-            },
+        self.audit = _open_log(
+            self._folder,
+            self._index,
+            self.run,
+            ticket.server_round,
+            ticket.address,
             strict=limited,
         )
 
@@ -170,3 +169,32 @@ class NodeGuards:
         except LinkError as error:
             return replace(outcome, reply=None, error=str(error))
         return outcome
+
+
+def rejection_log(message: Message, context: Context) -> AuditLog | None:
+    """Open a node's audit log for a message whose ticket, or the node's own policy, is invalid.
+
+    Its lines have the run, the round and the address as far as the message says them. None for a
+    node without a valid index, which has no log.
+    """
+    index = context.node_config.get(INDEX)
+    if type(index) is not int:
+        return None
+    told = dict(message.content.config_records.get(RECORD) or {})
+    run, number, to = (told.get(name) for name in ("run", "server_round", "address"))
+    return _open_log(
+        node_folder(context),
+        index,
+        run if run and isinstance(run, str) else f"flwr-{context.run_id}",
+        number if type(number) is int else 0,
+        to if isinstance(to, str) else "",
+        strict=False,
+    )
+
+
+def _open_log(
+    folder: Path | None, index: int, run: str, server_round: int, to: str, *, strict: bool
+) -> AuditLog:
+    facts = {"run": one_line(run), "round": server_round, "client": index, "to": one_line(to)}
+    path = None if folder is None else folder / f"audit-{index}.jsonl"
+    return AuditLog(path, facts, strict=strict)

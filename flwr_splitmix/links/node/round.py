@@ -16,30 +16,44 @@ from flwr_splitmix.clients import FORESEEN, Client
 from flwr_splitmix.links.errors import public_sentence
 from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import LinkError, Outcome
-from flwr_splitmix.links.node.audit import SUPERLINK
+from flwr_splitmix.links.node.audit import SUPERLINK, AuditLog
 from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS, OriginStore, orders_of
-from flwr_splitmix.links.node.guards import NodeGuards
+from flwr_splitmix.links.node.guards import NodeGuards, rejection_log
 from flwr_splitmix.links.node.pinned import pinned
 from flwr_splitmix.links.node.state import open_store
 from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
-from flwr_splitmix.links.ticket import RECORD, Ticket, arrays_of, to_arrays
+from flwr_splitmix.links.ticket import RECORD, Ticket, arrays_of, context_of, to_arrays
 
 log = logging.getLogger("flwr.splitmix")
 
 
+NOT_SIMULATED = (
+    "this node is a real one, and link 'ray' is for simulations: allowed are 'stream' and 'auto'"
+)
+"""Its guards are those of the stream, so nothing may pass beside it."""
+
+
 def serve_round(
-    client_fn: Callable[[Context], Client], message: Message, context: Context, ticket: Ticket
+    client_fn: Callable[[Context], Client], message: Message, context: Context
 ) -> RecordDict:
     """Take part in one round over the stream.
 
     Returns
     -------
     The content of the reply. After training: metrics and, if the ticket asks for them, arrays.
-    After an evaluation: nothing. If the round went on without this client: the reason.
+    After an evaluation: nothing. If the round goes on without this client: the reason.
+
+    Raises
+    ------
+    LinkError
+        If the message carries no ticket: its sender is no strategy of this package, and would not
+        read the reason.
     """
+    ticket: Ticket | None = None
     guards: NodeGuards | None = None
     try:
+        ticket, context = _read(message, context)
         guards = NodeGuards(context, ticket)
         orders = orders_of(message.content.config_records[RECORD], context.run_config)
         ticket = pinned(ticket, context.node_config)
@@ -64,15 +78,16 @@ def serve_round(
     except Exception as error:
         # The server gets one line; a traceback is logged here if it tells more.
         foreseen = isinstance(error, (*FORESEEN, LinkError))
+        where = "" if ticket is None else f"client {ticket.client}, round {ticket.server_round}: "
         if not foreseen or error.__cause__ is not None:
-            log.exception("client %d failed in round %d", ticket.client, ticket.server_round)
+            log.exception("%sthis node has failed", where)
         else:
-            log.warning("client %d, round %d: %s", ticket.client, ticket.server_round, error)
+            log.warning("%s%s", where, error)
         said = public_sentence(error)
-        if guards is not None:
-            with contextlib.suppress(LinkError):  # a full disk: the answer says so, or says more
-                guards.audit.refuse("round", said)
-        return RecordDict({RECORD: ConfigRecord({"error": said})})
+        reply = refuse_round(message, context, said, None if guards is None else guards.audit)
+        if RECORD not in message.content.config_records:
+            raise
+        return reply
     content = RecordDict({"metrics": MetricRecord(dict(metrics))})
     if returned:
         content["arrays"] = to_arrays(returned)
@@ -80,6 +95,42 @@ def serve_round(
         log.warning("%s", warning)
         content[RECORD] = ConfigRecord({"warning": warning})
     return content
+
+
+def refuse_round(
+    message: Message, context: Context, why: str, audit: AuditLog | None = None
+) -> RecordDict:
+    """Log that this node takes no part in a round, or no more; return the content of the reply.
+
+    Parameters
+    ----------
+    audit
+        The node's log, if the round has got so far that it is open.
+    """
+    if (audit := audit or rejection_log(message, context)) is not None:
+        with contextlib.suppress(LinkError):  # a full disk: the answer says so, or says more
+            audit.refuse("round", why)
+    return RecordDict({RECORD: ConfigRecord({"error": why})})
+
+
+def _read(message: Message, context: Context) -> tuple[Ticket, Context]:
+    """Return a message's ticket, and the context with its configuration.
+
+    Raises
+    ------
+    LinkError
+        If either is invalid, or a real node does not know the ticket's link.
+    """
+    try:
+        ticket = Ticket.from_message(message)
+        context = context_of(ticket, context)
+    except ValueError as error:
+        raise LinkError(str(error)) from None
+    if ticket.link == "ray":
+        raise LinkError(NOT_SIMULATED)
+    if ticket.link != "stream":
+        raise LinkError(f"this node knows no link {ticket.link[:40]!r}; allowed: 'ray', 'stream'")
+    return ticket, context
 
 
 def _serve(
