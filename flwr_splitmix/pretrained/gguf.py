@@ -34,9 +34,11 @@ def convert_parts(archives: Sequence[Path], folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         file = join_parts(archives, Path(place) / "model.gguf")
         read: Any = AutoModelForCausalLM.from_pretrained(
-            place, gguf_file=file.name, dtype=torch.float32
+            place, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
         )
-        tokenizer: Any = AutoTokenizer.from_pretrained(place, gguf_file=file.name)
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            place, gguf_file=file.name, trust_remote_code=False
+        )
     config = copy.deepcopy(read.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config

@@ -111,7 +111,8 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
     Raises
     ------
     DataError
-        If there is no tokenizer, it lacks the token `padding`, or it has no padding token.
+        If there is no tokenizer, it needs code of its own, which never runs, it lacks the token
+        `padding`, or it has no padding token.
     """
     transformers = import_extra("transformers", _PURPOSE, "language")
     try:
@@ -120,7 +121,7 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
         raise DataError(str(error)) from error
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(folder) if folder.is_dir() else source
+            str(folder) if folder.is_dir() else source, trust_remote_code=False
         )
     except Exception as error:  # from a missing file to a missing network
         said = " ".join(str(error).split())[:200]

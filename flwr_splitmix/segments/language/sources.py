@@ -46,8 +46,8 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
     Raises
     ------
     ValueError
-        If there is no such model, it is one of `MODELS` and not downloaded, or its weights are
-        quantized or not in safetensors files.
+        If there is no such model, it is one of `MODELS` and not downloaded, it needs code of its
+        own, which never runs, or its weights are quantized or not in safetensors files.
     """
     if isinstance(source, PreTrainedConfig):
         return copy.deepcopy(source), None
@@ -66,7 +66,7 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
     folder = fetch(["config.json", INDEX])
     if not (folder / "config.json").is_file():
         raise ValueError(f"{str(source)!r} holds no config.json; it is no model's folder")
-    config = AutoConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"the weights of {str(source)!r} are quantized; they cannot be trained")
     if (folder / INDEX).is_file():

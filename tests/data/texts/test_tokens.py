@@ -178,6 +178,20 @@ def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_code_that_comes_with_a_tokenizer_never_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_tokenizer(PUBLIC, 300).save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    described = json.loads(file.read_text())
+    asked = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}}
+    file.write_text(json.dumps(described | asked))
+    (tmp_path / "own.py").write_text("raise SystemExit('the code ran')\n")
+    monkeypatch.setattr("builtins.input", lambda _: "y")  # transformers asks by default
+    with pytest.raises(DataError, match=r"has no tokenizer .* contains custom code"):
+        open_tokenizer(str(tmp_path))
+
+
 def test_no_rows_are_no_tokens(trained: Any) -> None:
     nothing = TextRows((), np.zeros(0, np.int64), (), ())
     assert classification_tokens(nothing, trained, max_length=4) == ([], [])
