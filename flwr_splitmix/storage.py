@@ -88,9 +88,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if _META not in header:
                 raise StorageError(f"{path} was not written by flwr-splitmix")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            meta: dict[str, Any] = unmarked(json.loads(header[_META]))
+            meta = unmarked(json.loads(header[_META]))
+    except RecursionError:
+        raise StorageError(f"cannot read {path}: it is nested too deeply") from None
     except (OSError, SafetensorError, ValueError) as error:
         raise StorageError(f"cannot read {path}: {error}") from error
+    if not isinstance(meta, dict):
+        raise StorageError(f"cannot read {path}: its values are no JSON object")
     written = meta.pop(DIGEST, None)
     if written is not None and written != digest(tensors, meta):
         raise StorageError(f"cannot read {path}: its bytes have changed since it was written")

@@ -150,6 +150,18 @@ def test_a_file_without_a_digest_is_read_as_before(tmp_path: Path) -> None:
     assert torch.equal(tensors["weight"], torch.ones(2))
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["[1]", "1", "null", "[" * 100_000, '{"a": ' * 5000 + "1" + "}" * 5000, "9" * 5000],
+    ids=["list", "number", "null", "deep", "deep object", "long number"],
+)
+def test_other_values_than_an_object_are_storage_errors(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "state.safetensors"
+    save_file({"weight": torch.ones(2)}, file, metadata={"splitmix": text})
+    with pytest.raises(StorageError, match=r"cannot read .*state\.safetensors: "):
+        load_tensors(file)
+
+
 def test_keys_that_are_numbers_do_not_spoil_the_digest(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", {}, {"by-client": {0: 1, 10: 2}})
     assert load_tensors(tmp_path / "file")[1] == {"by-client": {"0": 1, "10": 2}}
