@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -9,12 +10,21 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flwr_splitmix.cli.terminal import console, size, table, text
+from flwr_splitmix.cli.terminal import console, fail, size, table, text
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.words import counted
 
 _SEGMENT = "lower-segment."
 """Beginning of the names of a lower segment's arrays, which leave to be averaged."""
+
+_EVERY: dict[str, Any] = {"time": int | float, "run": str, "round": int, "exchange": str}
+_SOME: dict[str, Any] = {
+    "sent": list, "bytes": int, "epsilon": int | float | str | None, "refused": str, "to": str,
+}  # fmt: skip
+"""Types of what every line has, and of what some lines have."""
+
+_MOST = {"time": 2**37, "round": 2**53, "bytes": 2**53, "epsilon": sys.float_info.max}
+"""Largest numbers; the time is in seconds, of the year 6325."""
 
 
 def audit_log(
@@ -38,6 +48,9 @@ def audit_log(
     if any("exchange" not in entry for entry in entries) or (cut and not entries):
         typer.echo(f"{path} is no audit log: a node's is audit-N.jsonl in its state-dir", err=True)
         raise typer.Exit(1)
+    for number, entry in enumerate(entries, 1):
+        if wrong := _wrong(entry):
+            fail(f"line {number} of {path} is of no audit log: its {wrong} cannot be")
     if cut:
         typer.echo(
             f"the last line of {path} is unfinished and not shown: its node was stopped while it "
@@ -45,7 +58,10 @@ def audit_log(
             err=True,
         )
     if output == "json":
-        typer.echo(strict_json(entries, indent=2))
+        try:
+            typer.echo(strict_json(entries, indent=2))
+        except RecursionError:
+            fail(f"{path} cannot be printed: it is nested too deeply")
         return
     rounds: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for entry in entries:
@@ -71,6 +87,22 @@ def audit_log(
         f"{counted(len(entries), 'line')}, {size(sent)} sent, "
         f"{counted(reasons.total(), 'request')} rejected, epsilon {_epsilon(entries)}"
     )
+
+
+def _wrong(entry: dict[str, Any]) -> str:
+    """Return the first key with a value that no node writes; "" if there is none."""
+    for key, kind in {**_EVERY, **_SOME}.items():
+        if key not in entry and key in _SOME:
+            continue
+        value = entry.get(key)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            return key
+        if isinstance(value, int | float) and not 0 <= value <= _MOST[key]:
+            return key
+    items = entry.get("sent", [])
+    if all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):
+        return ""
+    return "sent"
 
 
 def _line(entries: list[dict[str, Any]]) -> list[str]:

@@ -31,6 +31,9 @@ class JournalError(RuntimeError):
 LONGEST = 1 << 26
 """Most bytes of a line, far more than any has: a file without lines is not read whole."""
 
+_DAMAGES = (ValueError, KeyError, AttributeError, TypeError, RecursionError)
+"""What reading a damaged line raises: of no JSON, of no object, of one nested too deeply."""
+
 
 def reason_of(error: OSError | JournalError) -> str:
     """Return why a journal cannot be used, without the file's path."""
@@ -248,9 +251,9 @@ def _entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             try:
                 entry = json.loads(line)
                 written = entry.pop(CHECK)
-            except (ValueError, KeyError, AttributeError, TypeError) as error:
+                check = _digest(check, entry)
+            except _DAMAGES as error:
                 raise JournalError(f"line {number} of {path.name} is damaged") from error
-            check = _digest(check, entry)
             if written != check:
                 raise JournalError(
                     f"line {number} of {path.name} was changed, or a line before it is missing"
@@ -283,7 +286,7 @@ def _last(path: Path) -> tuple[str, int]:
         return "", 0
     try:
         check = json.loads(whole.rpartition(b"\n")[2])[CHECK]
-    except (ValueError, KeyError, TypeError) as error:
+    except _DAMAGES as error:
         raise JournalError(f"the last line of {path.name} is damaged") from error
     return str(check), size - len(unfinished)
 

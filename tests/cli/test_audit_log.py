@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,53 @@ def test_a_changed_line_ends_it_with_an_error(splitmix: Splitmix, path: Path) ->
     assert result.exit_code == 1
     assert "line 1 of" in result.stderr
     assert "was changed" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("time", None),
+        ("time", 1e300),
+        ("run", []),
+        ("round", [1]),
+        ("sent", True),
+        ("sent", [1]),
+        ("bytes", 10**400),
+        ("bytes", "8"),
+        ("epsilon", 10**400),
+        ("epsilon", []),
+        ("refused", {}),
+        ("to", []),
+    ],
+    ids=lambda value: f"{value!r:.20}",
+)
+def test_a_line_with_a_value_that_no_node_writes_is_refused(
+    splitmix: Splitmix, tmp_path: Path, key: str, value: object
+) -> None:
+    line = {"time": 1.5, "run": "r", "round": 1, "client": 0, "exchange": "step", "to": "a:1"}
+    with closing(journal.Journal(tmp_path / "audit-0.jsonl")) as lines:
+        lines.append(line, {**line, key: value})
+    result = splitmix("audit-log", str(lines.path))
+    said = f"line 2 of {lines.path} is of no audit log: its {key} cannot be\n"
+    assert (result.exit_code, result.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("depth", [2000, 100_000])
+def test_a_line_that_is_nested_too_deeply_is_no_traceback(
+    splitmix: Splitmix, tmp_path: Path, depth: int
+) -> None:
+    """Nothing of the package's writes one, but whoever can write the file may."""
+    path = tmp_path / "audit-0.jsonl"
+    entry = '"client": 0, "exchange": "step", "round": 1, "run": "r", "share": '
+    entry = f'{{{entry}{"[" * depth}{"]" * depth}, "time": 1.5'
+    check = blake2b(f"{entry}}}".encode(), digest_size=16).hexdigest()
+    path.write_text(f'{entry}, "check": "{check}"}}\n')
+    result = splitmix("audit-log", str(path), "--format", "json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr in (
+        "line 1 of audit-0.jsonl is damaged\n",
+        f"{path} cannot be printed: it is nested too deeply\n",
+    )
 
 
 def test_a_missing_file_is_named(splitmix: Splitmix, tmp_path: Path) -> None:

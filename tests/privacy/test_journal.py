@@ -171,3 +171,12 @@ def test_a_file_with_other_lines_has_changed_though_it_is_as_long(tmp_path: Path
     SharedJournal(other).append({"n": 2})
     path.write_bytes(other.read_bytes())
     assert seen.changed
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_line_nested_too_deeply_is_damaged(path: Path, verify: bool) -> None:
+    path.write_text("[" * 100_000 + "]" * 100_000 + "\n")
+    with pytest.raises(JournalError, match="is damaged"):
+        Journal(path, verify=verify)
+    with pytest.raises(JournalError, match=r"line 1 of journal\.jsonl is damaged"):
+        read_journal(path)
