@@ -29,7 +29,7 @@ from flwr_splitmix.cli.privacy import privacy
 from flwr_splitmix.cli.report import report
 from flwr_splitmix.cli.run import run
 from flwr_splitmix.cli.show import show
-from flwr_splitmix.cli.terminal import printable_lines
+from flwr_splitmix.cli.terminal import say
 from flwr_splitmix.extras import MissingExtraError, needed_for
 from flwr_splitmix.runs import RunError
 
@@ -52,7 +52,7 @@ class _ErrorMessageGroup(TyperGroup):
 
                 if not isinstance(error, StorageError):
                     raise
-            typer.echo(printable_lines(str(error)), err=True)
+            say(str(error), err=True)
             raise typer.Exit(1) from error
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flwr_splitmix.cli.terminal import console, fail, size, table, text
+from flwr_splitmix.cli.terminal import console, fail, say, size, table, text
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.words import counted
 
@@ -40,19 +40,19 @@ def audit_log(
     try:
         entries, cut = read_journal(path), is_cut(path)
     except OSError as error:
-        typer.echo(f"{path} cannot be read: {reason_of(error)}", err=True)
+        say(f"{path} cannot be read: {reason_of(error)}", err=True)
         raise typer.Exit(1) from error
     except JournalError as error:
-        typer.echo(str(error), err=True)
+        say(str(error), err=True)
         raise typer.Exit(1) from error
     if any("exchange" not in entry for entry in entries) or (cut and not entries):
-        typer.echo(f"{path} is no audit log: a node's is audit-N.jsonl in its state-dir", err=True)
+        say(f"{path} is no audit log: a node's is audit-N.jsonl in its state-dir", err=True)
         raise typer.Exit(1)
     for number, entry in enumerate(entries, 1):
         if wrong := _wrong(entry):
             fail(f"line {number} of {path} is of no audit log: its {wrong} cannot be")
     if cut:
-        typer.echo(
+        say(
             f"the last line of {path} is unfinished and not shown: its node was stopped while it "
             "wrote it, or somebody cut the file",
             err=True,
@@ -72,16 +72,16 @@ def audit_log(
     console().print(listing)
     reasons = Counter(entry["refused"] for entry in entries if "refused" in entry)
     for reason, count in reasons.most_common():
-        typer.echo(f"rejected {counted(count, 'time')}: {reason}")
+        say(f"rejected {counted(count, 'time')}: {reason}")
     addressed = [entry for entry in entries if entry.get("to")]  # earlier versions had none
     to: Counter[str] = Counter()
     for entry in addressed:
         if "bytes" in entry:
             to[entry["to"]] += entry["bytes"]
     for address, nbytes in to.items():
-        typer.echo(f"{size(nbytes)} sent to {address}")
+        say(f"{size(nbytes)} sent to {address}")
     for address in dict.fromkeys(entry["to"] for entry in addressed if entry["to"] not in to):
-        typer.echo(f"nothing sent to {address} (rejected)")
+        say(f"nothing sent to {address} (rejected)")
     sent = sum(entry.get("bytes", 0) for entry in entries)
     typer.echo(
         f"{counted(len(entries), 'line')}, {size(sent)} sent, "

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from flwr_splitmix.cli.picture import check_name
-from flwr_splitmix.cli.terminal import console, fail, table
+from flwr_splitmix.cli.terminal import console, fail, note, problem, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.words import counted
 
@@ -158,8 +158,8 @@ def _given(
 
 def print_findings(report: Report, out: Console) -> None:
     """Print facts and remarks, and problems in red on standard error."""
-    for problem in report.problems:
-        typer.secho(problem, fg=typer.colors.RED, err=True)
+    for found in report.problems:
+        problem(found)
     if not report.ok:
         return
     listing = table("app", report.app)
@@ -167,7 +167,7 @@ def print_findings(report: Report, out: Console) -> None:
         listing.add_row(name, fact)
     out.print(listing)
     for remark in report.remarks:
-        typer.secho(f"note: {remark}", fg=typer.colors.YELLOW)
+        note(remark, err=False)
 
 
 def _print_advice(advice: Advice, out: Console) -> None:
@@ -204,8 +204,8 @@ def _print_advice(advice: Advice, out: Console) -> None:
                 ", ".join(method.strategies),
             )
         out.print(listing)
-    for note in advice.notes:
-        out.print(f"note: {note}")
+    for remark in advice.notes:
+        out.print(f"note: {remark}")
 
 
 def _many(advice: Advice) -> bool:

@@ -13,7 +13,7 @@ from flwr_splitmix.cli.terminal import (
     RunDirectory,
     RunNames,
     console,
-    printable_lines,
+    say,
     table,
     write_output,
 )
@@ -87,7 +87,7 @@ def compare(
     else:
         typer.echo(WRITERS[format](made), nl=False)
     for note in comparison.notes:
-        typer.echo(printable_lines(note), err=True)
+        say(note, err=True)
     for file in outputs:
         typer.echo(f"wrote {file}", err=True)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, printable_lines, text
+from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, say, text
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import run_paths, runs_directory
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
@@ -30,7 +30,7 @@ def runs(
     """List the runs, oldest first, with the keys in which they differ."""
     readable = Run.list(run_dir)
     if not readable:
-        typer.echo(_nothing_in(runs_directory(run_dir)))
+        say(_nothing_in(runs_directory(run_dir)))
         return
     listed = [run for run in readable if label in (None, run.label)]
     if not listed:
@@ -49,7 +49,7 @@ def runs(
         for line in _differences(run, keys):
             typer.echo(line)
     for damage in damages:
-        typer.echo(printable_lines(damage), err=True)
+        say(damage, err=True)
 
 
 def _nothing_in(folder: Path) -> str:

@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from flwr_splitmix.cli.terminal import fail
+
 FILES = ("pyproject.toml", "server_app.py", "client_app.py")
 """The files of an app."""
 
@@ -36,12 +38,12 @@ def new(
     """Write an app of a few short files to a new folder NAME."""
     folder = Path(name)
     if not _NAME.fullmatch(folder.name):
-        _refuse(
+        fail(
             f"{folder.name!r:.80} is no app's name: allowed are up to 32 small letters, digits and "
             "'-', with a letter first"
         )
     if os.path.lexists(folder):
-        _refuse(f"{folder} exists already; name another folder, or remove it")
+        fail(f"{folder} exists already; name another folder, or remove it")
     source = files("flwr_splitmix.templates") / kind.value
     try:
         folder.mkdir(parents=True)
@@ -51,7 +53,7 @@ def new(
                 text = renamed(text, folder.name)
             (folder / file).write_text(text, encoding="utf-8")
     except OSError as error:
-        _refuse(f"{folder} cannot be written: {error.strerror}; name another folder")
+        fail(f"{folder} cannot be written: {error.strerror}; name another folder")
     keys = "" if kind is Template.own else f" Its keys are in {folder / 'pyproject.toml'}."
     typer.echo(f"{folder} is an app.{keys} Try:\n")
     named = shlex.quote(str(folder))
@@ -61,8 +63,3 @@ def new(
 def renamed(described: str, name: str) -> str:
     """Return an app's pyproject.toml with another project's name."""
     return re.sub(r'(\bname = ")[^"]+(")', rf"\g<1>{name}\g<2>", described, count=1)
-
-
-def _refuse(sentence: str) -> None:
-    typer.secho(sentence, fg=typer.colors.RED, err=True)
-    raise typer.Exit(1)

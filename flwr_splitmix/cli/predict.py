@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flwr_splitmix.cli.terminal import console, table
+from flwr_splitmix.cli.terminal import console, say, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.reports.words import percent
@@ -66,7 +66,10 @@ def predict(
         elif exported.answers_questions(folder):
             question = text if second is None else f"{text}\n{second}"
             said = exported.answer(folder, question, max_new_tokens=max_new_tokens)
-            typer.echo(strict_json({"text": text, "answer": said}) if as_json else said)
+            if as_json:
+                typer.echo(strict_json({"text": text, "answer": said}))
+            else:
+                say(said)
             return
         else:
             names, predictions = [text], [exported.classify_text(folder, text, second)]

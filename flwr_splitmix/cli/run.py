@@ -15,7 +15,13 @@ import typer
 from flwr_splitmix.cli.check import MOST_NODES, AppFolder, RunConfig
 from flwr_splitmix.cli.run_ending import INTERRUPTED, end_run
 from flwr_splitmix.cli.superlinks import SuperLinkError, check_environment, read_connection
-from flwr_splitmix.cli.terminal import fail, note, run_directory, terminated_as_interrupted
+from flwr_splitmix.cli.terminal import (
+    fail,
+    note,
+    problem,
+    run_directory,
+    terminated_as_interrupted,
+)
 from flwr_splitmix.files import home_folder
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import check_writable
@@ -146,8 +152,8 @@ def _checked(
         note(lost_cluster())
         return values, changed, project.kind
     report = _check(app, run_config, nodes or _nodes_of(federation_config))
-    for problem in report["problems"][:-1]:
-        typer.secho(problem, fg=typer.colors.RED, err=True)
+    for found in report["problems"][:-1]:
+        problem(found)
     if report["problems"]:
         fail(report["problems"][-1])
     for remark in report["remarks"]:

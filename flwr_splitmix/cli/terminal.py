@@ -140,15 +140,25 @@ def numbers(seeds: str) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-def note(remark: str) -> None:
-    """Print a remark to standard error, unless it is empty."""
+def say(sentence: str, color: str | None = None, *, err: bool = False) -> None:
+    """Print a sentence whose names, of files or of a server, cannot command the terminal."""
+    typer.secho(printable_lines(sentence), fg=color, err=err)
+
+
+def note(remark: str, *, err: bool = True) -> None:
+    """Print a remark, usually to standard error, unless it is empty."""
     if remark:
-        typer.secho(f"note: {remark}", fg=typer.colors.YELLOW, err=True)
+        say(f"note: {remark}", typer.colors.YELLOW, err=err)
+
+
+def problem(sentence: str) -> None:
+    """Print what is wrong to standard error."""
+    say(sentence, typer.colors.RED, err=True)
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:
     """Print what is wrong to standard error, and exit with the status."""
-    typer.secho(sentence, fg=typer.colors.RED, err=True)
+    problem(sentence)
     raise typer.Exit(status)
 
 

@@ -133,6 +133,18 @@ def test_what_cannot_be_run_is_found(keys: str, said: str) -> None:
     assert said in done.stderr
 
 
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_the_name_of_a_file_cannot_command_the_terminal(command: str, tmp_path: Path) -> None:
+    """They were printed as they are: a data set could move the cursor and hide what was said."""
+    for split in ("train", "test"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        (tmp_path / split / "a" / "\x1b[31mx\u202e.png").write_bytes(b"no picture")
+    typed = [command, str(APPS / "vision"), "--run-config", f"dataset='{tmp_path}'"]
+    done = CliRunner().invoke(app, typed)
+    assert done.exit_code == 1
+    assert r"/train/a/\x1b[31mx\u202e.png cannot be read as a picture" in done.stderr
+
+
 def test_a_certificate_for_another_host_than_nodes_dial_is_found(tmp_path: Path) -> None:
     """The check passed, and the run ended when its link opened."""
     files = make_certificates(tmp_path, ("localhost",))

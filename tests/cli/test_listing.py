@@ -128,3 +128,10 @@ def test_looking_at_runs_does_not_load_torch(finished: Run, home: Path) -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
+
+
+def test_the_name_of_the_folder_cannot_command_the_terminal(
+    splitmix: Splitmix, tmp_path: Path
+) -> None:
+    said = splitmix("runs", "--run-dir", str(tmp_path / "\u202ehome")).stdout
+    assert said.endswith(r"/\u202ehome" + "\n")
