@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "privacy": {"seeding", "files", "values", "words"},
     "mixers": {"seeding", "labels", "privacy", "values", "words"},  # noise is a part of a share
     "segments": {"seeding", "schedule", "files", "extras", "pretrained", "values", "words"},
-    "data": {"seeding", "registries", "pretrained", "extras", "values", "words"},
+    "data": {"seeding", "registries", "files", "pretrained", "extras", "values", "words"},
     "scoring": {"data", "extras", "labels"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
     # exports, their cards

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
+from flwr_splitmix.files import check_regular
 from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from io import BytesIO
-    from pathlib import Path
 
     from PIL.Image import Image
 
@@ -62,6 +63,8 @@ def decode_picture(
     pil = import_extra("PIL.Image", "reading pictures")
     ops = import_extra("PIL.ImageOps", "reading pictures")
     try:
+        if isinstance(source, Path):
+            check_regular(source)  # of a pipe the reader would wait for the end
         opened = pil.fromarray(source) if isinstance(source, np.ndarray) else pil.open(source)
         with opened as picture:
             if picture.mode.split(";")[0] in _DEEP_MODES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +135,10 @@ def test_one_colour_picture_makes_all_of_them_rgb() -> None:
     assert train.shape == test.shape == (1, 3, 4, 4)
     assert (train == 7).all()
     assert test[0, :, 0, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p.png")
+    with pytest.raises(DataError, match=r"p\.png cannot be read as a picture: it is no regular"):
+        decode_picture(tmp_path / "p.png", str(tmp_path / "p.png"), image_size=9, channels=None)
