@@ -23,6 +23,12 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+def cause(error: BaseException) -> str:
+    """Return another library's error as one line of about 200 characters, its type first."""
+    said = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 _ROOT = r"(?:~|[A-Za-z]:)?[/\\]"
 _FOLDERS = re.compile(
     rf"""(?<=['"]){_ROOT}[^'"\n]*[/\\]  # quoted, perhaps with spaces

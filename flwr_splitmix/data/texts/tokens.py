@@ -13,7 +13,7 @@ from torch import Tensor
 from flwr_splitmix.data.errors import DataError, import_extra
 from flwr_splitmix.data.texts.rows import TextRows
 from flwr_splitmix.pretrained import located
-from flwr_splitmix.words import are, counted
+from flwr_splitmix.words import are, cause, counted
 
 PADDING, END = "<pad>", "<end>"
 """Special tokens of tokenizers trained here; END also begins every text."""
@@ -124,9 +124,8 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
             str(folder) if folder.is_dir() else source, trust_remote_code=False
         )
     except Exception as error:  # from a missing file to a missing network
-        said = " ".join(str(error).split())[:200]
         raise DataError(
-            f"{source!r} has no tokenizer that can be opened ({type(error).__name__}: {said})"
+            f"{source!r} has no tokenizer that can be opened ({cause(error)})"
         ) from error
     if padding:
         if padding not in tokenizer.get_vocab():
@@ -141,6 +140,24 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
             f"with: padding-token={tokenizer.eos_token!r}, for example"
         )
     return tokenizer
+
+
+def token_ids(tokenizer: Any, *texts: Sequence[str], **options: Any) -> list[list[int]]:
+    """Return the ids of the tokens of texts, or of pairs, as a tokenizer makes them.
+
+    Raises
+    ------
+    DataError
+        If the tokenizer's files are damaged, so that it opens and fails at a text.
+    """
+    try:
+        return list(tokenizer(*texts, **options)["input_ids"])
+    except BaseException as error:  # a panic of Rust's is none of Python's exceptions
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(
+            f"the tokenizer fails at a text, so its files may be damaged ({cause(error)})"
+        ) from error
 
 
 def plain_tokens(
@@ -194,7 +211,7 @@ def plain_tokens(
 
     def encode(numbers: Sequence[int], **options: Any) -> list[list[int]]:
         given = [[column[number] for number in numbers] for column in (texts, seconds) if column]
-        return list(tokenizer(*given, **options)["input_ids"])
+        return token_ids(tokenizer, *given, **options)
 
     encoded = encode(range(len(texts)), verbose=False)
     longer = [number for number, ids in enumerate(encoded) if len(ids) > max_length]
@@ -278,10 +295,13 @@ def generation_tokens(
         )
     if not rows.texts:
         return [], []
-    asked = tokenizer([PROMPT.format(text) for text in rows.texts], verbose=False)["input_ids"]
-    answered = tokenizer(
-        [f" {answer}" for answer in rows.answers], add_special_tokens=False, verbose=False
-    )["input_ids"]
+    asked = token_ids(tokenizer, [PROMPT.format(text) for text in rows.texts], verbose=False)
+    answered = token_ids(
+        tokenizer,
+        [f" {answer}" for answer in rows.answers],
+        add_special_tokens=False,
+        verbose=False,
+    )
     pairs = [
         (_without_end(prompt, end), [*answer, end])
         for prompt, answer in zip(asked, answered, strict=True)

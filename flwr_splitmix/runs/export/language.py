@@ -11,7 +11,7 @@ from flwr_splitmix.runs.export.bounds import Weights, without_memory
 from flwr_splitmix.runs.export.description import MOST_TOKENS
 from flwr_splitmix.runs.export.folder import ExportError, unreadable
 from flwr_splitmix.runs.export.vision import WHOLE
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import cause, counted
 
 _CONFIG = "config.json"
 
@@ -63,9 +63,8 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
     except ExportError:
         raise
     except Exception as error:  # of a damaged file its libraries raise whatever they meet
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ExportError(
-            f"cannot read the model in {folder} ({reason}); export the run again"
+            f"cannot read the model in {folder} ({cause(error)}); export the run again"
         ) from error
     if missing := sorted(loaded["missing_keys"]):
         raise ExportError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.columns import check_characters
-from flwr_splitmix.data.texts.tokens import plain_tokens
+from flwr_splitmix.data.texts.tokens import plain_tokens, token_ids
 from flwr_splitmix.runs.export.bounds import Weights, without_memory
 from flwr_splitmix.runs.export.description import (
     LanguageDescription,
@@ -136,14 +136,14 @@ def answer(folder: Path, question: str, *, max_new_tokens: int | None = None) ->
     ExportError
         If the folder holds no model that generates text.
     DataError
-        If the question has half a character.
+        If the question has half a character, or the tokenizer fails at it.
     """
     check_characters(question, "the question has")
     described = _described(folder, LanguageDescription)
     if described.prompt is None:
         raise ExportError(f"{folder} holds a model that classifies texts, and answers none")
     model, tokenizer = open_pretrained(folder, "AutoModelForCausalLM")
-    ids = tokenizer(described.prompt.replace("{}", question))["input_ids"]
+    (ids,) = token_ids(tokenizer, [described.prompt.replace("{}", question)])
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids = ids[:-1]  # some tokenizers end every text, but here the answer follows
     left = positions_of(model) - len(ids)

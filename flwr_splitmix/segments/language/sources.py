@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,18 @@ from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
+from flwr_splitmix.files import read_json
 from flwr_splitmix.pretrained import located
+from flwr_splitmix.words import cause
 
+CONFIG = "config.json"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_labels")
+"""Keys of configurations for which some make a list of that length when they are read."""
+
+_MOST = 10_000
+"""Most layers, and most classes, of a model."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,8 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
     ------
     ValueError
         If there is no such model, it is one of `MODELS` and not downloaded, it needs code of its
-        own, which never runs, or its weights are quantized or not in safetensors files.
+        own, which never runs, one of its files is damaged, or its weights are quantized or not in
+        safetensors files.
     """
     if isinstance(source, PreTrainedConfig):
         return copy.deepcopy(source), None
@@ -63,23 +73,44 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
         def fetch(names: Iterable[str]) -> Path:
             return _download(source, names)
 
-    folder = fetch(["config.json", INDEX])
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"{str(source)!r} holds no config.json; it is no model's folder")
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    folder = fetch([CONFIG, INDEX])
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{str(source)!r} holds no {CONFIG}; it is no model's folder")
+    with readable(source, CONFIG):
+        _check_counts(read_json(folder / CONFIG))
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"the weights of {str(source)!r} are quantized; they cannot be trained")
     if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return config, WeightFiles(str(source), dict(index["weight_map"]), fetch)
+        with readable(source, INDEX):
+            named = read_json(folder / INDEX)["weight_map"].items()
+            files = {str(key): str(name) for key, name in named}
+        return config, WeightFiles(str(source), files, fetch)
     file = fetch([SINGLE]) / SINGLE
     if not file.is_file():
         raise ValueError(
             f"{str(source)!r} holds neither {SINGLE} nor {INDEX}; to start from random weights "
             "pass the configuration object"
         )
-    with safe_open(file, framework="pt") as tensors:
+    with readable(source, SINGLE), safe_open(file, framework="pt") as tensors:
         return config, WeightFiles(str(source), dict.fromkeys(tensors.keys(), SINGLE), fetch)
+
+
+@contextmanager
+def readable(source: Any, file: str) -> Iterator[None]:
+    """Raise ValueError for whatever libraries raise when they read a damaged file of a model."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{file} of {str(source)!r} cannot be read ({cause(error)})") from error
+
+
+def _check_counts(values: Any) -> None:
+    for key, value in values.items():
+        if key in _COUNTS and isinstance(value, int) and value > _MOST:
+            raise ValueError(f"{key} is {value!r:.80}; at most {_MOST} are read")
+        if isinstance(value, dict):  # the part of a larger model that is its decoder, say
+            _check_counts(value)
 
 
 def _download(name: str, files: Iterable[str]) -> Path:

@@ -20,9 +20,10 @@ from transformers.core_model_loading import (
 )
 from transformers.modeling_utils import LoadStateDictConfig
 
+from flwr_splitmix.files import check_regular
 from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.segments.language.quiet import no_progress_bar
-from flwr_splitmix.segments.language.sources import WeightFiles
+from flwr_splitmix.segments.language.sources import WeightFiles, readable
 
 NOT_WEIGHTS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
 """Patterns of the names of buffers that older checkpoints contain."""
@@ -45,8 +46,8 @@ def load(
     Raises
     ------
     ValueError
-        If weights are missing or have another shape, or the checkpoint has weights of a body that
-        the model lacks.
+        If a file cannot be read, weights are missing or have another shape, or the checkpoint has
+        weights of a body that the model lacks.
     """
     conversions: list[Any] = list(get_model_conversion_mapping(model))
     names, unexpected = _matching(model, checkpoint, conversions, wanted)
@@ -57,11 +58,15 @@ def load(
         )
     with ExitStack() as stack, no_progress_bar():
         folder = checkpoint.fetch(sorted({checkpoint.files[key] for key in keys}))
-        files = {
-            name: stack.enter_context(safe_open(folder / name, framework="pt"))
-            for name in {checkpoint.files[key] for key in keys}
-        }
-        tensors = {key: files[checkpoint.files[key]].get_slice(key) for key in keys}
+        files: dict[str, Any] = {}
+        tensors = {}
+        for key in keys:
+            name = checkpoint.files[key]
+            with readable(checkpoint.name, name):
+                if name not in files:
+                    check_regular(folder / name)
+                    files[name] = stack.enter_context(safe_open(folder / name, framework="pt"))
+                tensors[key] = files[name].get_slice(key)
         info, _ = convert_and_load_state_dict_in_model(
             model,
             tensors,

@@ -192,6 +192,24 @@ def test_code_that_comes_with_a_tokenizer_never_runs(
         open_tokenizer(str(tmp_path))
 
 
+@pytest.mark.parametrize("damage", ["pattern", "length"])
+def test_a_tokenizer_that_fails_at_a_text_is_told(damage: str, tmp_path: Path) -> None:
+    train_tokenizer(PUBLIC, 300).save_pretrained(tmp_path)
+    name = "tokenizer.json" if damage == "pattern" else "tokenizer_config.json"
+    described = json.loads((tmp_path / name).read_text())
+    if damage == "pattern":  # it backtracks until the library gives up, by a panic of Rust's
+        split = {"type": "Split", "behavior": "Isolated", "invert": False}
+        described["pre_tokenizer"] = {**split, "pattern": {"Regex": "(a+)+$"}}
+    else:
+        described["model_max_length"] = "x"
+    (tmp_path / name).write_text(json.dumps(described))
+    tokenizer = open_tokenizer(str(tmp_path))
+    with pytest.raises(DataError, match=r"fails at a text, .* \((PanicException|TypeError): "):
+        plain_tokens(["a" * 40 + "!"], tokenizer, max_length=8, long_texts="cut")
+    with pytest.raises(DataError, match=r"fails at a text, .* \((PanicException|TypeError): "):
+        generation_tokens(sums(("a" * 40 + "!", "b")), tokenizer, max_length=8, long_texts="cut")
+
+
 def test_no_rows_are_no_tokens(trained: Any) -> None:
     nothing = TextRows((), np.zeros(0, np.int64), (), ())
     assert classification_tokens(nothing, trained, max_length=4) == ([], [])

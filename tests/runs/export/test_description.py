@@ -103,6 +103,15 @@ def test_a_language_model(file: str, changes: dict[str, Any], said: str, languag
     assert done.stderr.endswith("; export the run again\n")
 
 
+def test_a_tokenizer_that_fails_at_the_question_is_told(language: Path) -> None:
+    changes = {"model_max_length": "x"}
+    done = predict(language, "tokenizer_config.json", changes, "--text", "Who sees?")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
+    assert done.stderr.startswith(
+        "the tokenizer fails at a text, so its files may be damaged (TypeError: "
+    )
+
+
 @pytest.mark.parametrize(
     "settings", [{"num_beams": "x"}, {"num_beams": 1000}, {"max_length": 2}], ids=str
 )

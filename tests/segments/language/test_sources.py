@@ -3,11 +3,84 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from flwr_splitmix.segments.language.sources import open_source
+from flwr_splitmix.segments.language import LanguageCut, build_language_parts
+from flwr_splitmix.segments.language.sources import INDEX, SINGLE, open_source
+from tests.segments.language.tiny_models import config_of, whole_model
+
+CONFIG, DEEP = "config.json", "[" * 100_000
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "1", '{"weight_map": []}', DEEP, "{"])
+def test_a_damaged_index_is_named(text: str, tmp_path: Path) -> None:
+    whole_model(config_of("llama", "generation"), "generation").save_pretrained(tmp_path)
+    assert open_source(tmp_path)[1] is not None
+    (tmp_path / INDEX).write_text(text)
+    with pytest.raises(ValueError, match=rf"^{INDEX} of '.*' cannot be read \("):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 100, (2**40).to_bytes(8, "little") + b"{}"])
+def test_a_damaged_file_of_weights_is_named(data: bytes, tmp_path: Path) -> None:
+    whole_model(config_of("llama", "generation"), "generation").save_pretrained(tmp_path)
+    (tmp_path / SINGLE).unlink()
+    (tmp_path / SINGLE).write_bytes(data)
+    with pytest.raises(ValueError, match=rf"^{SINGLE} of '.*' cannot be read \("):
+        open_source(tmp_path)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("damage", ["cut", "another", "missing", "pipe"])
+def test_a_damaged_part_of_the_weights_is_named(damage: str, tmp_path: Path) -> None:
+    model = whole_model(config_of("llama", "generation"), "generation")
+    model.save_pretrained(tmp_path, max_shard_size="2KB")
+    held = open_source(tmp_path)[1]
+    assert held is not None
+    name = held.files["model.embed_tokens.weight"]
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).unlink()
+    if damage == "cut":
+        (tmp_path / name).write_bytes(whole[:-1])
+    elif damage == "another":
+        save_file({"another": torch.ones(1)}, tmp_path / name)
+    elif damage == "pipe":
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=rf"^{name} of '.*' cannot be read \("):
+        build_language_parts(tmp_path, LanguageCut(1, 1))
+
+
+@pytest.mark.parametrize("text", ["[]", "1", '{"a": ' * 5000 + "1" + "}" * 5000, DEEP, "{"])
+def test_a_damaged_configuration_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text(text)
+    with pytest.raises(ValueError, match=rf"^{CONFIG} of '.*' cannot be read \("):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_layers": "x"},
+        {"num_hidden_layers": 10**9},
+        {"num_labels": 10**9},
+        {"text_config": {"num_hidden_layers": 10**9}},
+    ],
+    ids=str,
+)
+def test_a_configuration_with_impossible_numbers_is_named(
+    changes: Mapping[str, Any], tmp_path: Path
+) -> None:
+    described = {**config_of("llama", "generation").to_dict(), **changes}
+    (tmp_path / CONFIG).write_text(json.dumps(described))
+    with pytest.raises(ValueError, match=rf"^{CONFIG} of '.*' cannot be read \("):
+        open_source(tmp_path)
 
 
 def test_code_that_comes_with_a_model_never_runs(

@@ -29,6 +29,7 @@ from flwr_splitmix.segments.language.layouts.mpnet import MPNET
 from flwr_splitmix.segments.language.layouts.nomic import NOMIC_BERT
 from flwr_splitmix.segments.language.layouts.opt import OPT
 from flwr_splitmix.segments.language.layouts.trial import agrees
+from flwr_splitmix.words import cause
 
 LAYOUTS: tuple[Layout, ...] = (
     LLAMA, GPT2, GPT_BIGCODE, GPT_NEO, NEOX, GPTJ, OPT, PHI, BLOOM, MPT, FALCON,
@@ -139,10 +140,9 @@ def cannot_make(made: type[Any], config: Any, error: Exception) -> ValueError:
     task = task_of_class(made, type(config))
     if _known(config.model_type) is None:
         return ValueError(_cannot_cut(config.model_type, task, OTHER_MODULES))
-    said = " ".join(str(error).split())[:200]
     return ValueError(
         f"no model of type {config.model_type!r} can be made with this configuration "
-        f"({type(error).__name__}: {said})"
+        f"({cause(error)})"
     )
 
 
