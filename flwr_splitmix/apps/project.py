@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flwr_splitmix.apps.config_error import ConfigError, unknown_key
+from flwr_splitmix.files import read_whole
 
 Kind = Literal["vision", "language", "own"]
 
@@ -77,12 +78,12 @@ def open_project(folder: Path) -> Project:
     folder = folder.expanduser().resolve()
     file = folder / "pyproject.toml"
     try:
-        described = tomllib.loads(file.read_text(encoding="utf-8"))
+        described = _parsed(file.read_text(encoding="utf-8"))
     except OSError:
         raise ConfigError(
             f"{folder} is no app: it has no pyproject.toml; `splitmix new vision NAME` writes one"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
     components = _table(described, "tool.flwr.app.components", file)
     config = _table(described, "tool.flwr.app.config", file)
@@ -192,6 +193,22 @@ def _kind(folder: Path, components: Mapping[str, str]) -> Kind:
     return "own"
 
 
+def _parsed(text: str) -> dict[str, Any]:
+    """Parse TOML.
+
+    Raises
+    ------
+    ValueError
+        If it is none, has a number that is too long, or is nested too deeply.
+    """
+    try:
+        described = tomllib.loads(text)
+        _flat(described)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return described
+
+
 def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Flatten nested tables of a configuration to keys with dots, as Flower does."""
     flat: dict[str, Any] = {}
@@ -269,8 +286,8 @@ def absolute(key: str, value: Any, here: Path) -> Any:
 
 def _of_file(path: Path) -> dict[str, Any]:
     try:
-        return _flat(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return _flat(_parsed(read_whole(path).decode("utf-8")))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"--run-config names {path}, which cannot be read: {error}") from None
 
 
@@ -284,7 +301,7 @@ def _stray(text: str, following: str) -> str:
 
 def _value(key: str, written: str) -> Any:
     try:
-        value = tomllib.loads(f"value = {written}")["value"]
+        value = _parsed(f"value = {written}")["value"]
     except tomllib.TOMLDecodeError:
         if written in ("True", "False"):
             raise ConfigError(
@@ -305,6 +322,8 @@ def _value(key: str, written: str) -> Any:
             f"{key} is {written}, a text without quotes; write --run-config "
             f"\"{key}='{written.strip(chr(34) + chr(39))}'\""
         ) from None
+    except ValueError as error:
+        raise ConfigError(f"{key} is {written:.80}, which cannot be read: {error}") from None
     if not isinstance(value, _PLAIN):
         raise ConfigError(f"{key} is {written}; a value is a text, a number, true or false")
     return value

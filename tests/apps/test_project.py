@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -98,6 +99,35 @@ def test_what_is_wrong_with_a_pair_is_named(text: str, sentence: str, tmp_path: 
     with pytest.raises(ConfigError) as refused:
         read_overrides([text], tmp_path)
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "value", ["9" * 5000, "[" * 3000 + "]" * 3000, "{a=" * 3000 + "1" + "}" * 3000],
+    ids=["long number", "deep lists", "deep tables"],
+)  # fmt: skip
+@pytest.mark.parametrize("in_file", [False, True])
+def test_what_toml_cannot_hold_is_told(value: str, in_file: bool, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(f"lr = {value}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"cannot be read: (it is nested too|Exceeds the limit)"):
+        read_overrides(["mine.toml" if in_file else f"lr={value}"], tmp_path)
+
+
+def test_a_key_of_very_many_parts_is_told(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("a." * 5000 + "a = 1", encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be read: it is nested too deeply"):
+        read_overrides(["mine.toml"], tmp_path)
+    shutil.copytree(APPS / "vision", tmp_path / "app")
+    with (tmp_path / "app" / "pyproject.toml").open("a", encoding="utf-8") as file:
+        file.write("\n[tool.other]\n" + "a." * 5000 + "a = 1\n")
+    with pytest.raises(ConfigError, match="cannot be read: it is nested too deeply"):
+        open_project(tmp_path / "app")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_keys_are_read_from_regular_files_only(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(ConfigError, match=r"pipe\.toml, which cannot be read: it is no regular"):
+        read_overrides(["pipe.toml"], tmp_path)
 
 
 def test_pairs_change_what_a_file_before_them_has(tmp_path: Path) -> None:
