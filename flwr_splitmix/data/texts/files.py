@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.data.errors import DataError, MissingColumnError
+from flwr_splitmix.files import MOST_READ, check_regular
 from flwr_splitmix.words import counted
 
 KINDS = (".tsv", ".txt", ".csv", ".json", ".jsonl")
+
+_CHUNK = 2**20
+"""Bytes that are read at once."""
 
 _TABS = (".tsv", ".txt")
 
@@ -38,12 +42,14 @@ def read_text(path: Path) -> str:
     Raises
     ------
     DataError
-        If it cannot be read, cannot be decompressed, or is not UTF-8.
+        If it cannot be read, cannot be decompressed, has a line of more than `MOST_READ` bytes, or
+        is not UTF-8.
     """
     try:
-        content = path.read_bytes()
-        if path.suffix.lower() == ".gz":
-            content = gzip.decompress(content)
+        check_regular(path)
+        with path.open("rb") as file:
+            packed = path.suffix.lower() == ".gz"
+            content = _content(gzip.GzipFile(fileobj=file) if packed else file, path)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         why = "is no part of it"
@@ -54,6 +60,21 @@ def read_text(path: Path) -> str:
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _content(file: io.BufferedIOBase, path: Path) -> bytes:
+    """Return a file's bytes; raise DataError for a long line, of which a packed file has GiBs."""
+    content, begin = bytearray(), 0
+    while chunk := file.read(_CHUNK):
+        if (end := chunk.rfind(b"\n")) >= 0:
+            begin = len(content) + end + 1
+        content += chunk
+        if len(content) - begin > MOST_READ:
+            raise DataError(
+                f"{path} has a line of more than {MOST_READ} bytes; write each row in a line of "
+                "its own"
+            )
+    return bytes(content)
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> Columns:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flwr_splitmix.data import DataError
+from flwr_splitmix.data.texts import files
 from flwr_splitmix.data.texts.columns import TextColumns
 from flwr_splitmix.data.texts.partition import text_split
 from flwr_splitmix.data.texts.sets import load_text_sets
@@ -160,3 +163,27 @@ def test_a_json_file_may_have_a_row_on_each_line(tmp_path: Path) -> None:
     broken = written(tmp_path / "broken.json", lines + '{"instruction": ')
     with pytest.raises(DataError, match=r"line 4 of .*broken\.json is no JSON"):
         load_text_sets(broken, "generation", columns=CODE)
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+def test_a_line_may_have_so_many_bytes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a line of 1 GiB, packed to 1 MB, Python made strings of 7 GB."""
+    monkeypatch.setattr(files, "MOST_READ", 1000)
+    monkeypatch.setattr(files, "_CHUNK", 7)
+    write = gzip.open if name.endswith(".gz") else open
+    with write(tmp_path / name, "wt", encoding="utf-8") as file:
+        file.write("text\n" + f"{'a' * 990}\n" * 3)
+    assert files.read_columns(tmp_path / name, ["text"]) == {"text": ["a" * 990] * 3}
+    with write(tmp_path / name, "wt", encoding="utf-8") as file:
+        file.write("text\n" + "a" * 2000)
+    with pytest.raises(DataError, match=rf"{name} has a line of more than 1000 bytes"):
+        files.read_columns(tmp_path / name, ["text"])
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pipe_holds_no_texts(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows.csv")
+    with pytest.raises(DataError, match=r"rows\.csv cannot be read: it is no regular file"):
+        files.read_columns(tmp_path / "rows.csv", ["text"])
