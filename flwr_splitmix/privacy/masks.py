@@ -204,20 +204,13 @@ def kept_distribution(patches: int, k: int, alpha: float | None) -> Floats:
         least, more = divmod(patches, k)
         kept[[least, least + 1]] = 1 - more / k, more / k
         return kept
-    rest = (k - 1) * alpha
-    logs = np.array(
-        [
-            _log_beta(a + alpha, patches - a + rest)
-            - _log_beta(alpha, rest)
-            - math.log(patches + 1)
-            - _log_beta(patches - a + 1, a + 1)
-            for a in range(patches + 1)
-        ]
-    )
-    kept = np.exp(logs)
+    # Its probabilities are proportional to products of alpha + i and of (k - 1) alpha + i; of
+    # logarithms of such terms, not of gamma functions, sums are exact for any alpha.
+    steps = np.arange(patches)
+    own = np.cumsum([0.0, *np.log(alpha + steps)])
+    others = np.cumsum([0.0, *(math.log(k - 1) + np.log(alpha + steps / (k - 1)))])
+    orders = np.cumsum([0.0, *np.log(steps + 1)])
+    logs = own + others[::-1] - orders - orders[::-1]
+    kept = np.exp(logs - logs.max())
     kept /= kept.sum()
     return kept
-
-
-def _log_beta(a: float, b: float) -> float:
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)

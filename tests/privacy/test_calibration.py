@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -93,6 +95,23 @@ def test_the_distribution_of_counts_is_that_of_the_mixers_draw(k: int, alpha: fl
     counts = [int(sample_counts(16, k, alpha, rng)[0]) for _ in range(draws)]
     frequencies = np.bincount(counts, minlength=17) / draws
     np.testing.assert_allclose(frequencies, kept_distribution(16, k, alpha), atol=0.015)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 0.5, 6.0, 1e6, 1e15, 1e308])
+def test_the_distribution_of_kept_patches_is_exact_for_any_alpha(alpha: float) -> None:
+    """Of large ones the logarithms of gamma functions lost all digits, or overflowed."""
+    patches, k = 12, 3
+
+    def rising(start: Fraction, factors: int) -> Fraction:
+        return math.prod((start + i for i in range(factors)), start=Fraction(1))
+
+    own, others = Fraction(alpha), (k - 1) * Fraction(alpha)
+    weights = [
+        math.comb(patches, a) * rising(own, a) * rising(others, patches - a)
+        for a in range(patches + 1)
+    ]
+    exact = [float(weight / sum(weights)) for weight in weights]
+    np.testing.assert_allclose(kept_distribution(patches, k, alpha), exact, rtol=1e-9)
 
 
 @pytest.mark.parametrize("family", ["cutmix", "mixup"])
