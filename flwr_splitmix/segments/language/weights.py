@@ -105,7 +105,7 @@ def check_output(model: Any, checkpoint: WeightFiles, new: Sequence[str]) -> Non
     Raises
     ------
     ValueError
-        If they are others.
+        If they are others, or a file cannot be read.
     """
     wanted = dict.fromkeys(name for name in model.state_dict() if name.startswith(tuple(new)))
     names, _ = _matching(model, checkpoint, get_model_conversion_mapping(model), wanted)
@@ -116,7 +116,10 @@ def check_output(model: Any, checkpoint: WeightFiles, new: Sequence[str]) -> Non
         file = folder / checkpoint.files[key]
         if not file.is_file():
             continue
-        with safe_open(file, framework="pt") as tensors:
+        with (
+            readable(checkpoint.name, file.name),
+            safe_open(file, framework="pt") as tensors,
+        ):
             stored = tensors.get_slice(key).get_shape()
         needed = model.get_parameter_or_buffer(name).shape
         if tuple(stored) != tuple(needed):
