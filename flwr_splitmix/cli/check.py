@@ -158,8 +158,8 @@ def _given(
 
 def print_findings(report: Report, out: Console) -> None:
     """Print facts and remarks, and problems in red on standard error."""
-    for found in report.problems:
-        problem(found)
+    for sentence in report.problems:
+        problem(sentence)
     if not report.ok:
         return
     listing = table("app", report.app)
