@@ -16,8 +16,10 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod, message_size_mod
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from flwr_splitmix import Run, SplitClient, SplitClientApp, adamw
+from flwr_splitmix.cli import app as cli
 from flwr_splitmix.links import LinkError, StreamLink, directory
 from flwr_splitmix.links.ticket import RECORD, Ticket, to_arrays, with_record
 from flwr_splitmix.privacy.journal import read_journal
@@ -161,11 +163,12 @@ def test_an_invalid_policy_and_another_servers_message_are_lines_too(tmp_path: P
         assert part in said
 
 
-def test_what_a_message_says_of_itself_cannot_spoil_the_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0.5, -3, 2**60])
+def test_what_a_message_says_of_itself_cannot_spoil_the_log(number: float, tmp_path: Path) -> None:
     odd: dict[str, Any] = {
         "version": 2,
         "run": "\x1b[2J" + "x" * 10_000,
-        "server_round": 0.5,
+        "server_round": number,
         "address": [1, 2],
     }
     sent = messages_to([9], RecordDict({RECORD: ConfigRecord(odd)}), "train", in_run=False)[0]
@@ -173,6 +176,13 @@ def test_what_a_message_says_of_itself_cannot_spoil_the_log(tmp_path: Path) -> N
     (line,) = read_journal(tmp_path / "audit-0.jsonl")
     assert (line["run"][:8], len(line["run"])) == ("\\x1b[2Jx", 500)
     assert (line["round"], line["to"]) == (0, "")
+    for one in (TICKET, replace(TICKET, server_round=-(2**60))):
+        SplitClientApp(no_client)(
+            message("train", replace(one, link="stream")),
+            context(**{"partition-id": 0, "state-dir": str(tmp_path)}),
+        )
+    shown = CliRunner().invoke(cli, ["audit-log", str(tmp_path / "audit-0.jsonl")])
+    assert (shown.exit_code, "3 lines" in shown.stdout) == (0, True), shown.output
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", "train.finish"])

@@ -44,6 +44,9 @@ def continued(own: Mapping[str, Any], given: Mapping[str, Any], run_id: str) -> 
         ignored.remove(ROUNDS)
         config[ROUNDS] = given[ROUNDS]
         log.info("run %s goes on to round %d, behind its %d", run_id, config[ROUNDS], own[ROUNDS])
+    elif ROUNDS in ignored and type(given[ROUNDS]) is not int:
+        ignored.remove(ROUNDS)
+        config[ROUNDS] = given[ROUNDS]  # which is refused when it is read
     moved = [key for key in ignored if key in _WHERE]
     if moved:
         config |= {key: given[key] for key in moved}

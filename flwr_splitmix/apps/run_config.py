@@ -122,7 +122,7 @@ class AppConfig(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            known = [name.replace("_", "-") for name in cls.model_fields]
+            known = [_key(name) for name in cls.model_fields]
             said = [_message(wrong, known) for wrong in error.errors()]
             raise ConfigError("; ".join(said)) from None
 
@@ -148,11 +148,17 @@ class AppConfig(BaseModel):
         ConfigError, RunError
             If a configuration is wrong, there is no such run, or it is still running.
         """
-        config = cls.read(values)
-        if not config.resume:
-            return config, None
-        resumed = Run.open(config.resume, home=config.home)
+        resume, run_dir = values.get("resume"), values.get("run-dir")
+        if not (resume and isinstance(resume, str) and isinstance(run_dir, str | None)):
+            return cls.read(values), None
+        resumed = Run.open(resume, home=run_dir or None)
         resumed.check_free()
+        # Other values than these two are not read unless they are taken.
+        if unknown := resumed.config.keys() - {_key(name) for name in cls.model_fields}:
+            raise ConfigError(
+                f"run {resumed.id} has keys that this app does not know "
+                f"({', '.join(sorted(unknown))[:200]}): resume it with the app that began it"
+            )
         # A run of an earlier version lacks newer keys: their present values are used, also by the
         # clients, which receive the run's configuration.
         own = {**values, **resumed.config}
@@ -316,6 +322,11 @@ def in_keys(text: str, keys: Iterable[str]) -> str:
     """Return a message of the library with the names of keys, where it has those of arguments."""
     arguments = {key.replace("-", "_"): key for key in keys}
     return re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), text)
+
+
+def _key(field: str) -> str:
+    """Return the key of a field's name."""
+    return field.replace("_", "-")
 
 
 def _message(error: Any, known: Iterable[str]) -> str:

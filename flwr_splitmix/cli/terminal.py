@@ -80,8 +80,8 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 def printable_lines(several: str) -> str:
-    """Return lines of text with control characters escaped, except those between the lines."""
-    return "\n".join(map(printable, several.split("\n")))
+    """Return lines of text with control characters escaped, except line breaks and tabs."""
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in several.split("\n"))
 
 
 def text(value: Any) -> str:

@@ -452,6 +452,10 @@ class UShapeClient(GraphlessExchanges):
         self.hiding.release()
         return self.weights(), metrics | self.hiding.metrics()
 
+    def close(self) -> None:
+        """Let the hiding take its hooks from head and tail."""
+        self.hiding.release()
+
     def weights(self) -> dict[str, Tensor]:
         """Return the trainable parameters of head and tail; bfloat16 as float32."""
         return self.ends.weights()

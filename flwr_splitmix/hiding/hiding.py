@@ -194,7 +194,7 @@ class Hiding:
     def release(self) -> None:
         """End a round of training; leave head and tail as they were found, but for their weights.
 
-        A round that fails, and one of evaluation alone, ends without this call.
+        It may be called at any time: `fit` does at its end, for rounds that were interrupted.
         """
 
     @property

@@ -69,7 +69,9 @@ class LocalLink(Link):
         """Do nothing: the clients are here."""
 
     def close(self) -> None:
-        """Do nothing: the caller owns the clients."""
+        """Close the clients, which the caller goes on to use."""
+        for client in self.clients:
+            client.close()
 
     def directory(self, grid: Grid | None, min_nodes: int) -> dict[int, int]:
         """Return all clients, with index + 1 as node id.

@@ -24,6 +24,9 @@ VERSION = 2
 LONGEST_WAIT = 86_400.0
 """Most seconds for which a server may have a node dial."""
 
+MOST = 2**53
+"""Largest number of a client or a round."""
+
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "bool": (bool,),
@@ -139,8 +142,9 @@ class Ticket:
         ------
         ValueError
             If the message carries no ticket, one of another version, one with other values, one
-            with values of other types, or one by which a node would wait longer than a day. To
-            Python 1, 1.0 and True are the same number, but not the same file name.
+            with values of other types or beyond their range, or one by which a node would wait
+            longer than a day. To Python 1, 1.0 and True are the same number, but not the same file
+            name.
         """
         record = message.content.config_records.get(RECORD)
         if record is None:
@@ -162,6 +166,9 @@ class Ticket:
             if one.name in values and type(values[one.name]) not in kinds:
                 raise ValueError(f"the server's ticket has a {one.name} that is no {one.type}")
         ticket = cls(**values)
+        for name in ("client", "server_round", "num_rounds"):
+            if not 0 <= getattr(ticket, name) <= MOST:
+                raise ValueError(f"the server's ticket has a {name} beyond 0 to {MOST}")
         for name in ("timeout", "patience"):
             # Not a number is no such number, either.
             if not 0 <= (seconds := getattr(ticket, name)) <= LONGEST_WAIT:

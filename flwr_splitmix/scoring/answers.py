@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from flwr_splitmix.extras import needed_for
 
-_WORD = re.compile(r"[^\W_]+")
 _NUMBER = re.compile(r"####\s*(-?\$?-?)([\d.,]*\d)")
 
 
@@ -46,14 +46,20 @@ class _Words:
     """rouge-score's splitting into words, for letters of any alphabet: its own drops others."""
 
     def tokenize(self, text: str) -> list[str]:
-        return _WORD.findall(text.lower())
+        whole = unicodedata.normalize("NFC", text.lower())
+        return "".join(char if _of_word(char) else " " for char in whole).split()
+
+
+def _of_word(char: str) -> bool:
+    # Marks are vowels of some alphabets and accents of others.
+    return char.isalnum() or unicodedata.category(char).startswith("M")
 
 
 def rouge_l(said: Sequence[str], right: Sequence[str]) -> float:
     """Return the mean F-measure of the longest common subsequence of words, 0 to 1.
 
-    A word is a run of letters and digits of any alphabet, in lower case; of a-z and 0-9 these are
-    rouge-score's own words.
+    A word is a run of letters, digits and marks of any alphabet, in lower case; of a-z and 0-9
+    these are rouge-score's own words. Where words are written without spaces, a sentence is one.
 
     Source: Lin, "ROUGE: A Package for Automatic Evaluation of Summaries" (2004); rouge-score.
     """

@@ -70,7 +70,8 @@ def check_counts(**counts: int | None) -> None:
 
 def check_options(fraction_train: float, evaluation: str, **counts: int) -> None:
     """Raise ValueError if an option of the loop of rounds is outside its range."""
-    check_counts(**counts)
+    for name, value in counts.items():
+        whole_number(name, value, least=1)  # None, too, is none
     if not 0 < real_number("fraction_train", fraction_train) <= 1:
         raise ValueError(f"fraction_train is {fraction_train}; allowed is 0 < fraction <= 1")
     if evaluation not in get_args(Evaluation):

@@ -40,6 +40,26 @@ def test_ignored_keys_are_named_with_both_values(
     assert "run-dir" not in said
 
 
+def test_what_is_ignored_need_not_be_right(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run refused it, and `splitmix check` had not looked at it."""
+    given = {"lr": -1.0, "strategy": "Nope", "batch-size": 0}
+    config, _ = continued(tmp_path, given, strategy="CutMixSL")
+    assert (config.lr, config.strategy) == (0.001, "CutMixSL")
+    assert "ignores what is given now: lr is 0.001, not -1.0, strategy is 'CutMixSL'" in caplog.text
+    with pytest.raises(ConfigError, match="link-address is 5"):
+        continued(tmp_path, {"link-address": 5})
+
+
+def test_a_run_of_another_app_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    run = Run.create({"strategy": "MixGuard", "pad-to": 9, "secret": 1}, name="x", home=tmp_path)
+    values = {**run_config(), "resume": "latest", "run-dir": str(tmp_path)}
+    said = rf"run {run.id} has keys that this app does not know \(pad-to, secret\): resume it with"
+    with pytest.raises(ConfigError, match=said):
+        VisionConfig.of_run(values)
+
+
 def test_addresses_and_time_limits_may_be_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,7 @@ from flwr_splitmix.apps.language.server import train as train_language
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.inputs import record_inputs
 from flwr_splitmix.apps.vision.server import train as train_vision
+from flwr_splitmix.data.texts.sets import _load
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.runs import Run, RunError
 from tests.apps import language_app, vision_app
@@ -140,3 +141,26 @@ def test_texts_that_only_nodes_have_are_not_compared(tmp_path: Path) -> None:
     of_texts.record_inputs(run, LanguageConfig.read(own))
     elsewhere = texts(str(tmp_path / "elsewhere.csv"), tmp_path)
     of_texts.check_inputs(run, LanguageConfig.read(elsewhere))
+
+
+def test_the_texts_are_not_kept_for_their_classes(tmp_path: Path) -> None:
+    """The ServerApp read all texts of the clients, and kept them for the whole run."""
+    config = language_app.read(
+        task="classification", dataset=rows(tmp_path / "data", "yes", "no"), num_labels=2
+    )
+    run = Run.create({}, name="x", home=tmp_path)
+    before = _load.cache_info().misses
+    of_texts.record_inputs(run, config)
+    assert _load.cache_info().misses == before
+    assert json.loads((run.path / "inputs.json").read_text()) == {"classes": ["no", "yes"]}
+
+
+@pytest.mark.parametrize("wrong", ["neg", ["neg", None], [1, 2]])
+def test_a_damaged_record_of_the_classes_is_named(wrong: Any, tmp_path: Path) -> None:
+    config = language_app.read(
+        task="classification", dataset=rows(tmp_path / "data", "yes", "no"), num_labels=2
+    )
+    run = Run.create({}, name="x", home=tmp_path)
+    (run.path / "inputs.json").write_text(json.dumps({"classes": wrong}))
+    with pytest.raises(RunError, match=r"inputs.json.* which is no list of names"):
+        of_texts.check_inputs(run, config)

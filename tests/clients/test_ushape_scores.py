@@ -233,7 +233,7 @@ def test_matthews_is_the_mean_over_clients_that_have_one() -> None:
     class Told(ClassScores):
         def result(self) -> dict[str, float]:
             told.append(super().result())
-            return {**told[-1], "alone": 1.0} if len(told) == 1 else told[-1]
+            return told[-1]
 
     clients = toy.clients_for(scores=Told)
     texts = [torch.arange(3, 7)] * 6
@@ -246,4 +246,19 @@ def test_matthews_is_the_mean_over_clients_that_have_one() -> None:
     ]  # fmt: skip
     row = strategy.rows[0]
     assert row["eval_matthews"] == pytest.approx((told[1]["matthews"] + told[2]["matthews"]) / 2)
-    assert "eval_alone" not in row, "one client of three adds no column"
+
+
+@pytest.mark.parametrize("clients", [2, 3])
+def test_one_client_adds_no_column(clients: int) -> None:
+    toy = TextToy(clients=clients, tests=6, task="classification", dropout=0.0)
+    told = []
+
+    class Told(ClassScores):
+        def result(self) -> dict[str, float]:
+            told.append(self)
+            return {**super().result(), **({"alone": 1.0} if len(told) == 1 else {})}
+
+    strategy = USplitSL(toy.server(), evaluation="federated", device="cpu")
+    strategy.fit(toy.clients_for(scores=Told), 1)
+    assert len(told) == clients
+    assert "eval_alone" not in strategy.rows[0]

@@ -18,7 +18,9 @@ from torch import nn
 from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.events import StepDone
 from flwr_splitmix.hiding import DPSGD, DPForward
+from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.laws import check_ushape_equals_whole, sgd
@@ -197,6 +199,24 @@ def test_head_and_tail_can_be_used_elsewhere_after_a_round() -> None:
     before = client.hiding.metrics()["epsilon"]
     strategy.fit([client], 1)
     assert client.hiding.metrics()["epsilon"] > before
+
+
+def test_head_and_tail_can_be_used_elsewhere_after_an_interruption() -> None:
+    toy = replace(TOY, hiding=DPSGD)
+    (client,) = toy.clients_for()
+    strategy = USHAPE_STRATEGIES["DPSGDSL"](toy.server(), device="cpu", observers=[Interrupting()])
+    with pytest.raises(KeyboardInterrupt):
+        strategy.fit([client], 1)
+    for layer in client.segments.modules():
+        assert not [*layer._forward_pre_hooks, *layer._forward_hooks]
+    deepcopy(client.head)(torch.tensor([[2, 3]] * 7), torch.ones(7, 2)).sum().backward()
+
+
+class Interrupting(Observer):
+    """An observer that is interrupted in the first step."""
+
+    def on_step(self, event: StepDone) -> None:
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(

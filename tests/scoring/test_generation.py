@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import TextSet
-from flwr_splitmix.scoring.answers import _WORD, bleu, exact_match, final_number, meteor, rouge_l
+from flwr_splitmix.scoring.answers import _Words, bleu, exact_match, final_number, meteor, rouge_l
 from flwr_splitmix.scoring.generation import GenerationScores
 
 END, WORDS = 1, 12
@@ -170,11 +171,15 @@ def test_overlap_has_its_known_values() -> None:
     assert rouge_l([], []) == 0.0
 
 
-@pytest.mark.parametrize("text", ["Привет, мир!", "你好 世界", "مرحبا", "blau äöü"])
+@pytest.mark.parametrize(
+    "text", ["Привет, мир!", "你好 世界", "مرحبا", "blau äöü", "हिन्दी की किताब"]
+)
 def test_words_of_any_alphabet_count(text: str) -> None:
     """rouge-score keeps a-z and 0-9 only: a text that was read whole had 0."""
     assert rouge_l([text], [text.lower()]) == 1.0
     assert rouge_l(["blau ßßß"], [text]) < 0.6
+    assert rouge_l([unicodedata.normalize("NFD", text)], [text]) == 1.0
+    assert rouge_l(["की का कु"], ["के को कि"]) == 0.0, "they differ in their vowels"
 
 
 def test_english_words_are_rouge_scores_own() -> None:
@@ -182,7 +187,7 @@ def test_english_words_are_rouge_scores_own() -> None:
 
     text = Path(__file__).read_text(encoding="ascii", errors="ignore")
     own = DefaultTokenizer(use_stemmer=False).tokenize(text)
-    assert _WORD.findall(text.lower()) == own
+    assert _Words().tokenize(text) == own
     assert len(own) > 100
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from flwr_splitmix.apps.inputs import INPUTS, check_unchanged
 from flwr_splitmix.apps.language.config import LanguageConfig
-from flwr_splitmix.apps.language.texts import text_sets
 from flwr_splitmix.data import DataError
+from flwr_splitmix.data.texts.sets import classes_of_texts
 from flwr_splitmix.files import write_json
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.damage import read_object, unreadable
@@ -41,7 +41,7 @@ def check_inputs(run: Run, config: LanguageConfig) -> None:
     if not file.exists() or not (classes := _classes_here(config)):
         return
     recorded = read_object(file).get("classes")
-    if not isinstance(recorded, list):
+    if not isinstance(recorded, list) or not all(isinstance(name, str) for name in recorded):
         raise unreadable(file, f"classes is {recorded!r:.80}, which is no list of names")
     check_unchanged(run, config.dataset, {"classes": recorded}, {"classes": classes})
 
@@ -55,7 +55,14 @@ def _classes_here(config: LanguageConfig) -> list[str]:
     if config.task != "classification" or not there:
         return []
     try:
-        return list(text_sets(config).classes)
+        return list(
+            classes_of_texts(
+                config.dataset,
+                columns=config.columns(),
+                test=config.test_dataset,
+                num_labels=config.num_labels,
+            )
+        )
     except DataError as error:
         log.info("the run's classes are not compared when it is resumed: %s", error)
         return []

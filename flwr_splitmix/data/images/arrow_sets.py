@@ -177,12 +177,14 @@ def _encoded(split: Any, column: str) -> Iterator[Path | io.BytesIO | np.ndarray
 
 def _pixels(value: Any) -> np.ndarray:
     array = np.asarray(value)
-    if array.dtype.kind not in "iu" or not (
-        array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
-    ):
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    channels = array.shape[2] if array.ndim == 3 else 1
+    if array.dtype.kind not in "iu" or array.ndim not in (2, 3) or not 1 <= channels <= 4:
         raise DataError(
             f"an image is stored as {array.dtype} of shape {array.shape}; allowed are encoded "
-            "pictures and integers in 0..255 of shape (H, W) or (H, W, 3)"
+            "pictures and integers in 0..255 of shape (H, W) or (H, W, C), where C is 1 (grey), 2 "
+            "(with alpha), 3 (RGB) or 4 (with alpha)"
         )
     if array.size and (array.min() < 0 or array.max() > 255):
         raise DataError(f"a pixel is {array.max()} or {array.min()}; pixels must lie in 0..255")

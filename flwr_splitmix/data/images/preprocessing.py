@@ -21,8 +21,9 @@ from flwr_splitmix.words import counted
 class Preprocessing:
     """Preprocessing from an image of any size to the model's input.
 
-    An image is converted to grey or RGB, resized (bilinear) to `stored_size` unless it has that
-    size, padded with black to `image_size` x `image_size`, scaled to 0..1 and normalised.
+    An image is converted to grey or RGB, with white for what is transparent, resized (bilinear) to
+    `stored_size` unless it has that size, padded with black to `image_size` x `image_size`, scaled
+    to 0..1 and normalised.
 
     Attributes
     ----------

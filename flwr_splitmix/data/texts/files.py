@@ -62,7 +62,7 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def _content(file: io.BufferedIOBase, path: Path) -> bytes:
+def _content(file: io.BufferedIOBase, path: Path) -> bytearray:
     """Return a file's bytes; raise DataError for a long line, of which a packed file has GiBs."""
     content, begin = bytearray(), 0
     while chunk := file.read(_CHUNK):
@@ -74,7 +74,7 @@ def _content(file: io.BufferedIOBase, path: Path) -> bytes:
                 f"{path} has a line of more than {MOST_READ} bytes; write each row in a line of "
                 "its own"
             )
-    return bytes(content)
+    return content
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> Columns:

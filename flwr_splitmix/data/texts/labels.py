@@ -52,8 +52,8 @@ def classes_of(
         return {str(label): label for label in range(num_labels)}
     if all(map(_FRACTION.fullmatch, words)):
         raise DataError(
-            f"{source!r} has as labels numbers such as {words[0]}, and no classes; needed are "
-            "words or whole numbers (regression is not offered)"
+            f"{source!r} has as labels numbers such as {words[0]}; needed are words or whole "
+            f"numbers (regression is not offered; if they name classes, write v{words[0]}, say)"
         )
     if own:
         raise DataError(

@@ -103,6 +103,22 @@ def load_text_sets(
     return _load(source, task, chosen, test, num_labels, seed, empty_texts, own)
 
 
+def classes_of_texts(
+    source: str, *, columns: TextColumns | None = None, test: str = "", num_labels: int = 2
+) -> tuple[str, ...]:
+    """Return the names of the classes of `load_text_sets`; only the column of labels is kept.
+
+    Raises
+    ------
+    DataError
+        As there, of labels.
+    """
+    label = (columns or TextColumns()).label
+    of_file = Path(source).expanduser().is_file()
+    train, _, given = _read(source, [label], "" if of_file else test, label)
+    return names_of(classes_of(train[label], num_labels, source), num_labels, given)
+
+
 @functools.lru_cache(maxsize=4)
 def _load(
     source: str,

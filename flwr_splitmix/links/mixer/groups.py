@@ -125,8 +125,10 @@ class MixedGroups(Clients):
 
     def _look(self, uploads: Mapping[int, Mapping[str, Any]]) -> None:
         """Warn, once in a round, if nodes have labels that are no classes: a mixer omits them."""
+        if not self._looks:
+            return
         sums = [upload["labels"][0].float().sum(-1) for upload in uploads.values()]
-        if self._looks and any(bool((each < _LEAST_SUM).any()) for each in sums):
+        if any(bool((each < _LEAST_SUM).any()) for each in sums):
             self._looks = False
             log.warning(
                 "round %d: the labels of mixtures sum to less than 1, as nodes have labels that "

@@ -20,11 +20,11 @@ from flwr_splitmix.words import cause
 CONFIG = "config.json"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_labels")
-"""Keys of configurations for which some make a list of that length when they are read."""
-
-_MOST = 10_000
-"""Most layers, and most classes, of a model."""
+_MOST = {
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 10_000),
+    "num_labels": 2**16,
+}
+"""Largest values of keys for which some configurations make a list of that length when read."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ def readable(source: Any, file: str) -> Iterator[None]:
 
 def _check_counts(values: Any) -> None:
     for key, value in values.items():
-        if key in _COUNTS and isinstance(value, int) and value > _MOST:
-            raise ValueError(f"{key} is {value!r:.80}; at most {_MOST} are read")
+        if isinstance(value, int) and value > (most := _MOST.get(key, value)):
+            raise ValueError(f"{key} is {value!r:.80}; at most {most} are read")
         if isinstance(value, dict):  # the part of a larger model that is its decoder, say
             _check_counts(value)
 

@@ -67,8 +67,9 @@ def evaluate_in_u_shape(
     weights = {c: min(examples, sizes[c]) for c, (examples, _) in scored.items()}
     examples = sum(weights.values())
     told = Counter(name for _, scores in scored.values() for name in scores)
-    # One client alone adds no column; "accuracy" and "loss" are told by all.
-    names = sorted(name for name, clients in told.items() if 2 * clients >= len(scored))
+    # One client of several adds no column; "accuracy" and "loss" are told by all.
+    least = max(min(2, len(scored)), len(scored) / 2)
+    names = sorted(name for name, clients in told.items() if clients >= least)
     means = {name: _mean(name, scored, weights) for name in names}
     spread = spread_of([scores["accuracy"] for _, scores in scored.values()], [*weights.values()])
     accuracy, loss = means.pop("accuracy"), means.pop("loss")

@@ -45,9 +45,12 @@ def test_whole_numbers_count_for_themselves(values: list[Any], tmp_path: Path) -
         (["1", ["1"]], r"row 2 of .* in column 'label' no label but \['1'\]; each row must"),
         ([{"a": 1}], r"row 1 of .* in column 'label' no label but {'a': 1}; each row must"),
         (["0", "1", "one"], "has whole numbers as labels, and beside them 'one'; either all"),
-        ([0, 0.5], r"as labels numbers such as 0\.5, and no classes; needed are words or whole"),
-        ([0.5, 1.5], r"such as 0\.5, .* words or whole numbers \(regression is not offered"),
-        (["-.5", "1e-05"], r"has as labels numbers such as -\.5, and no classes"),
+        ([0, 0.5], r"as labels numbers such as 0\.5; needed are words or whole"),
+        ([0.5, 1.5], r"such as 0\.5; .* words or whole numbers \(regression is not offered"),
+        (
+            ["-.5", "1e-05"],
+            r"such as -\.5; needed .* if they name classes, write v-\.5,",
+        ),
         ([0, "0.5", "x"], "beside them '0.5', 'x'; either all must be whole numbers, from 0, or"),
         ([*"abcdef"], r"has 6 labels \('a', 'b', 'c', 'd', 'e', \.\.\.\), but the head"),
         (

@@ -236,7 +236,7 @@ def test_an_export_is_read_back_with_its_embedding(tmp_path: Path) -> None:
     call = {"name": "vit_tiny_patch16_224", "method": "batch", "kappa": 0.5, **T2T, **sizes}
     segments = split_shuffled_edge(**call, seed=3)
     none = dict.fromkeys(("client", "accuracy", "epsilon"))
-    counts = dict.fromkeys(("round", "rounds", "clients", "seed"), 1)
+    counts = dict.fromkeys(("round", "rounds", "clients", "parts", "seed"), 1)
     words = dict.fromkeys(("model", "run", "dataset", "partition"), "toy")
     steps = {"channels": 1, "stored_size": [16, 16], "image_size": 16, "mean": [0.5], "std": [0.5]}
     facts = {
