@@ -59,6 +59,10 @@ class TrainingOptions(TypedDict):
     observers: Sequence[Observer]
 
 
+_MOST_SAID = 10
+"""Most wrong keys that a message names, such as those of another app's run."""
+
+
 class AppConfig(BaseModel):
     """Configuration keys of every app; an app's own configuration adds others.
 
@@ -124,7 +128,8 @@ class AppConfig(BaseModel):
         except ValidationError as error:
             known = [_key(name) for name in cls.model_fields]
             said = [_message(wrong, known) for wrong in error.errors()]
-            raise ConfigError("; ".join(said)) from None
+            more = [f"and {len(said) - _MOST_SAID} more"] if len(said) > _MOST_SAID else []
+            raise ConfigError("; ".join([*said[:_MOST_SAID], *more])) from None
 
     @classmethod
     def of_run(

@@ -132,3 +132,10 @@ def test_a_check_is_of_the_resumed_runs_own_configuration(tmp_path: Path) -> Non
     assert "lr is 0.5 (there 0.001)" in remarks
     assert f"ignores what is given now: batch-size is {own['batch-size']}, not 8" in remarks
     assert "num-server-rounds" not in remarks.split("Only")[0]
+
+
+def test_of_many_wrong_keys_some_are_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        VisionConfig.read({**run_config(), **{f"wrong-{number}": 1 for number in range(30)}})
+    assert str(caught.value).endswith("; and 20 more")
+    assert "'wrong-9'" in str(caught.value)
