@@ -23,9 +23,9 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def cause(error: BaseException) -> str:
-    """Return another library's error as one line of about 200 characters, its type first."""
-    said = " ".join(str(error).split())[:200]
+def cause(error: BaseException, most: int = 200) -> str:
+    """Return an error of others' code as one line: its type, and `most` characters of its text."""
+    said = " ".join(str(error).split())[:most]
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 

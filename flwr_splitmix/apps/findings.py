@@ -159,9 +159,3 @@ def remark_memory(report: Report, numbers: int, remedy: str) -> None:
             f"a step's smashed data alone take {gib(4 * numbers)} at the server, and this machine "
             f"has {gib(here)}; {remedy} needs less"
         )
-
-
-def said(error: BaseException) -> str:
-    """Return an error of a user's code as one line: its type and the beginning of its text."""
-    text = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

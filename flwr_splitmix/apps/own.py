@@ -13,7 +13,7 @@ from typing import Any
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from flwr_splitmix.apps.findings import FAULTS, said
+from flwr_splitmix.apps.findings import FAULTS
 from flwr_splitmix.apps.own_client import look_at_client
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
@@ -21,6 +21,7 @@ from flwr_splitmix.client_app import SplitClientApp
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES
 from flwr_splitmix.trial import trial_strategy
+from flwr_splitmix.words import cause
 
 KINDS = {"serverapp": ServerApp, "clientapp": ClientApp}
 
@@ -44,7 +45,7 @@ def check(
                 modules[kind] = importlib.import_module(module)
                 components[kind] = getattr(modules[kind], attribute)
             except FAULTS as error:  # a user's module may raise anything on import
-                report.problems.append(f"{kind} {place!r} cannot be imported: {said(error)}")
+                report.problems.append(f"{kind} {place!r} cannot be imported: {cause(error, 300)}")
                 return
             if not isinstance(components[kind], expected):
                 report.problems.append(f"{kind} {place!r} is no {expected.__name__}")
@@ -59,7 +60,7 @@ def check(
         try:
             look_at_client(client_app, values, report)
         except FAULTS as error:  # a user's subclass of a client may lack anything
-            report.problems.append(f"client_fn's client cannot be checked: {said(error)}")
+            report.problems.append(f"client_fn's client cannot be checked: {cause(error, 300)}")
     if report.nodes_known and report.nodes == 1:
         _remark_one_client(modules["serverapp"], report)
 

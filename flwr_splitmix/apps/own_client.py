@@ -11,14 +11,14 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.findings import FAULTS, remark_empty, remark_replacement, said
+from flwr_splitmix.apps.findings import FAULTS, remark_empty, remark_replacement
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.client_app import SplitClientApp
 from flwr_splitmix.clients import NO_DATA, Client, ClientError, SplitClient
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.data.batches import Batches, fetch
 from flwr_splitmix.data.errors import ExamplesError
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import cause, counted
 
 _NEEDED = "needed is a tensor (batch, patches, width)"
 
@@ -58,7 +58,7 @@ def look_at_client(app: SplitClientApp, values: Mapping[str, Any], report: Repor
             client = app.client_fn(_context(partition, values, report.nodes))
         except ClientError as error:
             if NO_DATA not in str(error):  # a reason may follow
-                report.problems.append(f"client_fn raised {said(error)}")
+                report.problems.append(f"client_fn raised {cause(error, 300)}")
                 return
         except FAULTS as error:  # a user's client_fn may raise anything
             _report_fault(error, report)
@@ -88,7 +88,7 @@ def _context(partition: int, values: Mapping[str, Any], nodes: int) -> Context:
 def _report_fault(error: BaseException, report: Report) -> None:
     """Report what a `client_fn` raised that is no client without data."""
     if not isinstance(error, _MissingKeyError):
-        report.problems.append(f"client_fn raised {said(error)}")
+        report.problems.append(f"client_fn raised {cause(error, 300)}")
         return
     wrong = f"client_fn asks for a key that is not there: {error}"
     if error.of_node and not error.meant:
@@ -131,7 +131,7 @@ def _read(batches: Batches, report: Report) -> Tensor | None:
     try:
         inputs, labels = fetch(batches.data, chosen)
     except FAULTS as error:  # a user's data set may raise anything
-        why = str(error) if isinstance(error, ExamplesError) else said(error)
+        why = str(error) if isinstance(error, ExamplesError) else cause(error, 300)
         report.problems.append(
             f"the training data cannot be read, (input, label) pairs are needed: {why}"
         )
@@ -169,7 +169,7 @@ def _look_at_segment(segment: nn.Module, inputs: Tensor, report: Report) -> None
         smashed = segment(inputs)
     except FAULTS as error:  # a user's module may raise anything
         report.problems.append(
-            f"the lower segment raised {said(error)} (its input was {tuple(inputs.shape)} of "
+            f"the lower segment raised {cause(error, 300)} (its input was {tuple(inputs.shape)} of "
             f"{inputs.dtype})"
         )
         return

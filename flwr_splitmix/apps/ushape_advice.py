@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from flwr_splitmix.clients.ushape_client import Learns
 from flwr_splitmix.segments.advice import CutCosts, Setting, predict, rest
@@ -11,7 +11,7 @@ from flwr_splitmix.segments.costs import StageCosts
 
 Part = Literal["head", "trunk", "tail"]
 
-PARTS: tuple[Part, ...] = ("head", "trunk", "tail")
+PARTS: tuple[Part, ...] = get_args(Part)
 
 EXCHANGES = 2
 """Round trips per step."""

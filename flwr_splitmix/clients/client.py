@@ -230,7 +230,7 @@ class Client(ABC):
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round and return the lower segment's arrays and metrics with "num-examples"."""
 
-    def close(self) -> None:  # noqa: B027 - most hold nothing
+    def close(self) -> None:  # noqa: B027  # most hold nothing
         """Let go of what a round that did not end has left on the modules."""
 
     @abstractmethod

@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from torch import Tensor
 
 from flwr_splitmix.clients import Order
+from flwr_splitmix.values import MAX_COUNT
 
 RECORD = "splitmix"
 """Key of our record in messages and replies."""
@@ -23,9 +24,6 @@ VERSION = 2
 
 LONGEST_WAIT = 86_400.0
 """Most seconds for which a server may have a node dial."""
-
-MOST = 2**53
-"""Largest number of a client or a round."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -167,8 +165,8 @@ class Ticket:
                 raise ValueError(f"the server's ticket has a {one.name} that is no {one.type}")
         ticket = cls(**values)
         for name in ("client", "server_round", "num_rounds"):
-            if not 0 <= getattr(ticket, name) <= MOST:
-                raise ValueError(f"the server's ticket has a {name} beyond 0 to {MOST}")
+            if not 0 <= getattr(ticket, name) <= MAX_COUNT:
+                raise ValueError(f"the server's ticket has a {name} beyond 0 to {MAX_COUNT}")
         for name in ("timeout", "patience"):
             # Not a number is no such number, either.
             if not 0 <= (seconds := getattr(ticket, name)) <= LONGEST_WAIT:

@@ -17,8 +17,9 @@ from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.node.keys import INDEX, MIXER, check_keys
 from flwr_splitmix.links.node.state import node_folder
-from flwr_splitmix.links.ticket import MOST, RECORD, Ticket
+from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.privacy.policy import NodePolicy, PolicyError
+from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import one_line
 
 STEPS = "num-steps"
@@ -186,7 +187,7 @@ def rejection_log(message: Message, context: Context) -> AuditLog | None:
         node_folder(context),
         index,
         run if run and isinstance(run, str) else f"flwr-{context.run_id}",
-        number if type(number) is int and 0 <= number <= MOST else 0,
+        number if type(number) is int and 0 <= number <= MAX_COUNT else 0,
         to if isinstance(to, str) else "",
         strict=False,
     )
