@@ -1,36 +1,26 @@
-"""The loop of rounds shared by all strategies: link, steps, aggregation, checkpoints."""
+"""The loop of rounds shared by all strategies: its entries, its link, checkpoints."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.clients import Client
-from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone, RunEnded
-from flwr_splitmix.hiding.hiding import EPSILON
-from flwr_splitmix.links import Clients, Link, LinkError, LocalLink
+from flwr_splitmix.events import RunEnded
+from flwr_splitmix.links import Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
 from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.link import UNNAMED, RoundLostError
-from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Audience, Metrics, Observer
-from flwr_splitmix.observers.metrics import LOSS
 from flwr_splitmix.runs import Run
-from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
-from flwr_splitmix.server.aggregation.answers import (
-    aggregated,
-    messages_of,
-    training_messages_of,
-)
+from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.server.aggregation.choice import (
     check_draws_no_nodes,
     check_works_without_grid,
@@ -41,7 +31,6 @@ from flwr_splitmix.server.docstrings import complete
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import (
     check_evaluate_fn,
-    evaluate_model,
     warn_of_initial_weights,
     warn_of_uncalled,
 )
@@ -51,7 +40,7 @@ from flwr_splitmix.server.flower_run import given_to, id_of
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.job import Job, check_initial_arrays, message_config
-from flwr_splitmix.server.naming import name_reasons, reasons
+from flwr_splitmix.server.one_round import OneRound
 from flwr_splitmix.server.options import (
     Options,
     check_live_clients,
@@ -60,14 +49,13 @@ from flwr_splitmix.server.options import (
 )
 from flwr_splitmix.server.participants import DrawAgainError, Participants
 from flwr_splitmix.server.recording import RunRecorder
-from flwr_splitmix.server.round_messages import RoundMessages
 from flwr_splitmix.values import whole_number
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
 
 
-class RoundLoop(RoundMessages):
+class RoundLoop(OneRound):
     """A Flower strategy whose rounds have steps over a link; subclasses implement a `Shape`.
 
     Parameters
@@ -323,132 +311,6 @@ class RoundLoop(RoundMessages):
                 self.recorder.save_unsaved()
             finally:
                 link.close()
-
-    def _round(self, job: Job, server_round: int) -> None:
-        result = job.result
-        began = time.perf_counter()
-        made = self.configure_train(server_round, result.arrays, job.train_config, job.grid)
-        messages = training_messages_of(made, self, server_round)
-        with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
-            self._begin_round(clients, result.arrays)
-            attached = time.perf_counter()
-            steps = self.train_round(clients, server_round)
-            step_seconds = time.perf_counter() - attached
-        norms, means = self._take_in(clients, result)
-        seconds = time.perf_counter() - began
-        failures = self._participants.finish_round(clients)
-        self.over = self.over or self.audience.stop
-        evaluation = self._evaluate(job, server_round)
-        epsilons = self._epsilons.largest()  # the evaluation has spent some, too
-        means |= epsilons
-        # An aggregator's mean of epsilons would be nobody's.
-        result.train_metrics_clientapp[server_round].update(epsilons)
-        event = RoundDone(
-            server_round=server_round,
-            num_rounds=self.num_rounds,
-            seconds=seconds,
-            steps=steps,
-            step_seconds=step_seconds,
-            clients_alive=len(clients.nodes),
-            failures=failures,
-            client_seconds=clients.node_seconds,
-            evaluation=evaluation,
-            client_means=means,
-            update_norms=norms,
-            epsilons=self.epsilons(),
-            epsilon=self.epsilon(),
-            late=dict(sorted(clients.late.items())),
-        )
-        event = self.recorder.metrics.completed(event)
-        self.audience.on_round(event)
-        self.over = self.over or self.audience.stop
-        if failures:
-            log.warning("round %d went on without %s", server_round, name_reasons(failures))
-        self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
-
-    def _begin_round(self, clients: Clients, arrays: ArrayRecord) -> None:
-        """Record and tell that a round begins with the clients that have attached to it."""
-        self._participants.admit(clients, self.min_nodes)
-        self.require(clients)
-        self.recorder.begin(clients.server_round, clients.nodes, required=self.keeps_ledger)
-        averages = self.aggregator.averages
-        self.audience.on_begin(
-            RoundBegun(
-                clients.server_round,
-                attempts={c: self.recorder.unfinished.of(c) for c in clients.nodes},
-                averaged=averages,
-                descriptions={c: clients.descriptions[c] for c in clients.alive},
-                segment=partial(to_tensors, arrays) if averages else None,
-                nodes=clients.nodes,
-                rounded=self.link is not None and self.link.rounds_uploads,
-            )
-        )
-
-    def _take_in(
-        self, clients: Clients, result: flower.Result
-    ) -> tuple[dict[int, float], dict[str, float]]:
-        """Check and aggregate the replies of a round, and store arrays and metrics in the result.
-
-        Returns
-        -------
-        By client index the norm of its update, and by name the means of what clients report.
-        """
-        if self.aggregator.averages:
-            norms, means = self._intake.check(clients, result.arrays)
-        else:
-            norms, means = {}, self._intake.means(clients.replies)
-        self.require(clients)
-        made = self.aggregate_train(clients.server_round, clients.replies)
-        arrays, metrics = aggregated(made, self, result.arrays)
-        if self.aggregator.averages and not arrays:
-            raise AggregatorError(
-                f"aggregate_train of {type(self).__name__} returns no arrays, so that no client's "
-                "lower segment would learn; return those of super().aggregate_train"
-            )
-        result.arrays = arrays or result.arrays
-        names = [name for name in means if name.startswith(EPSILON)]
-        self._epsilons.take(clients, names)
-        reported = metrics or MetricRecord(dict(means))
-        if LOSS in means:  # the aggregator has none if one client had nothing to predict
-            reported.setdefault(LOSS, means[LOSS])
-        result.train_metrics_clientapp[clients.server_round] = reported
-        return norms, means
-
-    def _evaluate(self, job: Job, server_round: int) -> EvaluationResult | None:
-        """Evaluate the model if due: every `evaluate_every` rounds, and after the last."""
-
-        def over_link() -> EvaluationResult | None:
-            arrays, config = job.result.arrays, job.evaluate_config
-            made = self.configure_evaluate(server_round, arrays, config, job.grid)
-            messages = messages_of(made, self, "configure_evaluate")
-            if not messages:
-                return None
-            with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
-                asked = list(clients.nodes)
-                required = self.keeps_ledger
-                self.recorder.begin(server_round, asked, evaluates=True, required=required)
-                with self.recorder.unfinished.evaluating(asked, clients.failures):
-                    return self.evaluate_round(clients)
-
-        last = server_round == self.num_rounds or bool(self.over)
-        if server_round % self.evaluate_every and not last:
-            return None
-        evaluate = None if self.evaluation == "none" else over_link
-        return evaluate_model(server_round, job.result, job.evaluate_fn, evaluate)
-
-    def require(self, clients: Clients) -> None:
-        """Raise LinkError if fewer than `min_nodes` clients are left."""
-        left = len(clients.nodes)
-        if left < self.min_nodes:
-            key = "min_nodes" if isinstance(self._open_link, LocalLink) else "min-nodes"
-            raise LinkError(
-                f"round {clients.server_round}: {counted(left, 'client')} {are(left)} left, "
-                f"{self._said_least(key)}: {reasons(clients) or 'no others were asked'}"
-            )
-
-    def _said_least(self, key: str) -> str:
-        """Return, for a message, why a round needs `min_nodes` clients; `key` is its name there."""
-        return f"{key} is {self.min_nodes}"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
