@@ -154,7 +154,7 @@ class StreamClients(Clients):
         deadline = began + self.step_timeout
         waiting = dict(calls)
         posted = self._unawaited.keys() & waiting.keys()
-        enough = patience.answers_needed(len(waiting)) if patience else len(waiting)
+        asked = len(calls)  # without those that end in no reply: they tell nothing of a step
         seconds: list[float] = []
         lost: dict[int, float] = {}
         changed = set(waiting)
@@ -168,20 +168,23 @@ class StreamClients(Clients):
                     posted.discard(client)
                     if client in self.failures:
                         del waiting[client]
+                        asked -= 1
                         continue
                 outcome, until = self._look(client, waiting[client], deadline)
                 if outcome is None:
                     lost[client] = until
                     continue
                 del waiting[client]
-                if outcome.reply is not None:  # a failure tells nothing of how long a step takes
+                if outcome.reply is None:
+                    asked -= 1
+                else:
                     seconds.append(outcome.seconds)
                 yield client, outcome
             limit = min([deadline, *(lost[client] for client in waiting if client in lost)])
             begun = waiting.keys() - posted
-            if patience and begun and len(seconds) >= enough:
+            if patience and begun and len(seconds) >= patience.answers_needed(asked):
                 # Clients that have not answered are slower than the median in any case.
-                middle = sorted(seconds)[(len(calls) + 1) // 2 - 1]
+                middle = sorted(seconds)[(asked + 1) // 2 - 1]
                 patient_until = began + patience.factor * middle
                 if time.monotonic() >= patient_until:
                     # Answers may have arrived while the caller used the previous one.

@@ -17,6 +17,7 @@ from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.peers import (
     DESCRIPTION,
+    Peer,
     a_round,
     call,
     echo,
@@ -130,6 +131,26 @@ def test_who_is_late_and_never_answers_is_left_out(impatient: StreamLink) -> Non
         assert call(clients, "all") == dict.fromkeys(range(2), "all")
         assert clients.failures == {2: "did not answer echo within 5 s"}
         never.go_on.set()
+
+
+@pytest.mark.parametrize(("others", "failing"), [(2, 2), (1, 1)])
+def test_who_fails_does_not_keep_others_from_being_late(
+    impatient: StreamLink, others: int, failing: int
+) -> None:
+    """The step waited for as many answers as calls ask for, until the slow client had failed."""
+
+    def fails(ticket: Ticket, node: int) -> None:
+        Session(ticket, node, DESCRIPTION, lambda *_: Outcome(None, "out of memory")).run()
+
+    slow = Slow()
+    peers: list[Peer] = [*[good] * others, *[fails] * failing, slow]
+    with a_round(impatient, peers) as clients:
+        assert sorted(answers(clients, "slowly")) == list(range(others))
+        last = len(peers) - 1
+        assert clients.late == {last: 1}
+        assert clients.alive == (*range(others), last)
+        slow.go_on.set()
+        assert sorted(call(clients, "all")) == [*range(others), last]
 
 
 def test_who_is_late_with_an_error_is_asked_nothing_more(link: StreamLink) -> None:
