@@ -71,6 +71,9 @@ class Order:
         and did not finish, and this round, if a resumed run repeats its steps.
     averaged
         Whether the lower segment is sent at the end of the round, to be averaged.
+    draws
+        Seed of the client's draws, but for the order of its examples: dropout, augmentations and
+        repeatable secrets. None: `seed`; another one if a `fit` goes on with the same clients.
 
     Raises
     ------
@@ -84,10 +87,16 @@ class Order:
     num_rounds: int
     attempt: int = 0
     averaged: bool = False
+    draws: int | None = None
 
     def __post_init__(self) -> None:
         if self.attempt < 0:
             raise ClientError(f"the server's ticket has attempt {self.attempt}; 0 is the first")
+
+    def seed_for(self, purpose: str, *place: int) -> int:
+        """Return the seed of the client's draws for one purpose at one place of this round."""
+        seed = self.seed if self.draws is None else self.draws
+        return derive_seed(seed, purpose, self.client, self.server_round, *place)
 
 
 class Client(ABC):
@@ -145,13 +154,12 @@ class Client(ABC):
         function = getattr(type(self), method, None)
         if function is None or not _marked(function):
             raise ClientError(f"{method[:40]!r} is not an exchange of {type(self).__name__}")
-        order = self.order
         number = arguments.get("number", arguments.get("start"))  # a step's, or a test batch's
-        place = [order.client, order.server_round, _whole(number)]
+        place = [_whole(number)]
         if part := _whole(arguments.get("part")):
             place.append(part)
         with (
-            seeded_draws(self.device, derive_seed(order.seed, method, *place)),
+            seeded_draws(self.device, self.order.seed_for(method, *place)),
             seeded_secrets(self.repeatable_secrets or secrets_are_seeded()),
         ):
             reply: dict[str, Any] = function(self, **arguments)

@@ -17,7 +17,7 @@ from flwr_splitmix.clients.ushape_evaluation import UShapeEvaluation
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.hiding.hiding import EPSILON
-from flwr_splitmix.seeding import derive_seed, seeded_draws
+from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.words import counted
 
@@ -152,11 +152,10 @@ class GraphlessExchanges(Client):
             return self._send_test(self._evaluation.begin(kind, start, stop))
 
     def _send_test(self, batch: MaskedBatch) -> dict[str, Any]:
-        evaluation, order = self._evaluation, self.order
+        evaluation = self._evaluation
         self.hiding.charge(*evaluation.going)
         # Repeatable secrets are drawn from torch's generator, and each batch has its own.
-        place = order.client, order.server_round, evaluation.messages
-        with seeded_draws(self.device, derive_seed(order.seed, "test", *place)):
+        with seeded_draws(self.device, self.order.seed_for("test", evaluation.messages)):
             evaluation.awaiting = self._obfuscated(batch)
         evaluation.messages += 1
         return evaluation.awaiting.outgoing()

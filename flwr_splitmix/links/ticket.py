@@ -27,6 +27,7 @@ LONGEST_WAIT = 86_400.0
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
+    "int | None": (int,),
     "bool": (bool,),
     "float": (int, float),
     "str": (str,),
@@ -75,6 +76,9 @@ class Ticket:
         Stream only: wire format of the floating-point tensors that the client sends.
     run
         Stream only: the run's id, under which the node keeps the client's state.
+    draws
+        In one process only: as in `Order`. None is not sent, so that nodes of earlier versions
+        know all that a ticket has.
     """
 
     client: int
@@ -97,6 +101,7 @@ class Ticket:
     token: str = field(default="", repr=False)
     wire_dtype: str = "keep"
     run: str = ""
+    draws: int | None = None
 
     @property
     def order(self) -> Order:
@@ -108,6 +113,7 @@ class Ticket:
             self.num_rounds,
             self.attempt,
             self.returns_arrays,
+            self.draws,
         )
 
     @property
@@ -129,7 +135,7 @@ class Ticket:
 
     def to_record(self) -> ConfigRecord:
         """Return the ticket as a ConfigRecord without empty values: Flower cannot measure them."""
-        values = {name: value for name, value in asdict(self).items() if value not in ("", [])}
+        values = {name: v for name, v in asdict(self).items() if v not in ("", [], None)}
         return ConfigRecord({"version": VERSION, **values})
 
     @classmethod

@@ -70,7 +70,8 @@ class LastFit:
     arrays
         The lower segment that another round would start from.
     draws
-        Seed of the server's random draws: groups, ratios, masks, the clients of a round.
+        Seed of its random draws: groups, ratios, masks, the clients of a round, and what clients
+        draw besides the order of their examples.
     """
 
     link: LocalLink

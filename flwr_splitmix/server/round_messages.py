@@ -25,7 +25,8 @@ class RoundMessages(Shape):
     Attributes
     ----------
     draws
-        Seed of the server's random draws; `seed`, unless the same clients are fitted again.
+        Seed of random draws, but for the order of a client's examples; `seed`, unless the same
+        clients are fitted again.
     """
 
     aggregator: LowerAggregator
@@ -107,4 +108,5 @@ class RoundMessages(Shape):
             state_round=state_round,
             kept_rounds=self.recorder.kept_rounds,
             run_config=self.recorder.resumed_config,
+            draws=None if self.draws == self.seed else self.draws,
         )

@@ -73,7 +73,8 @@ class RoundLoop(OneRound):
     Attributes
     ----------
     draws
-        Seed of the server's random draws; `seed`, unless the same clients are fitted again.
+        Seed of random draws, but for the order of a client's examples; `seed`, unless the same
+        clients are fitted again.
     over
         Why the run ends after this round, if it does: set by a subclass within a round, or by an
         observer that asks to stop.
@@ -204,7 +205,7 @@ class RoundLoop(OneRound):
             The lower segment that all clients start from; without an aggregator an empty record
             lets each start from its own. None uses the first client's that fits most of them; if
             they are the clients of the last `fit`, they go on with what they have learned, by other
-            random draws of the server, with the schedule from its beginning. With a `run` its
+            random draws, with the schedule from its beginning. With a `run` its
             newest checkpoint decides, and `num_rounds` includes the rounds before; clients that no
             round asks again are restored at the end, but for a privacy ledger.
             A ledger of noise counts every `fit`, as other clients may have the same data.

@@ -84,6 +84,43 @@ def test_another_fit_of_the_same_clients_draws_anew_and_repeats() -> None:
     assert str(plans()) == str(first)
 
 
+class Drawing(SplitClient):
+    """Writes down what each exchange draws, and which examples."""
+
+    drawn: list[float]
+    examples: list[int]
+
+    def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        reply = super().run(method, arguments)
+        self.examples = [*getattr(self, "examples", []), *self.batches.indices.tolist()]
+        return reply
+
+    @exchange
+    def step(self, **arguments: Any) -> dict[str, Any]:
+        self.drawn = [*getattr(self, "drawn", []), float(torch.rand(()))]
+        return super().step(**arguments)
+
+
+def test_another_fit_of_the_same_clients_draws_other_dropout_from_where_it_was() -> None:
+    """Every fit had the dropout masks of the first."""
+
+    def drawn(*rounds: int) -> tuple[list[float], list[int]]:
+        toy = Toy()
+        strategy = PSL(toy.upper(), device="cpu", steps_per_round=2)
+        client, *_ = clients = toy.make_clients(sgd(0.1), kind=Drawing)
+        for number in rounds:
+            strategy.fit(clients, number)
+        assert isinstance(client, Drawing)
+        return client.drawn, client.examples
+
+    thrice, examples = drawn(1, 1, 1)
+    assert len(set(thrice)) == len(thrice) == 3 * 3  # the last gradients are an exchange, too
+    assert drawn(1, 1, 1)[0] == thrice
+    in_one, of_one = drawn(3)
+    assert in_one[:3] == thrice[:3]
+    assert of_one == examples
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("kind", [PSL, SFL])
 def test_a_fit_after_one_that_was_interrupted_goes_on_with_what_was_learned(
