@@ -69,6 +69,7 @@ class Batches:
         self.examples = len(data)  # type: ignore[arg-type]
         self.per_epoch = self.examples // self.size
         self.drawn = drawn
+        self._order = EpochOrder()
         self.indices = np.empty(0, dtype=np.int64)
         """Indices in the data of the last batch's examples, int64 (size,)."""
 
@@ -78,14 +79,43 @@ class Batches:
 
     def next_batch(self, seed: int, client: int) -> Example:
         """Draw the next batch: (inputs (size, ...), labels int64 (size,))."""
-        indices = batch_indices(self.examples, self.size, seed, client, self.drawn)
+        place = seed, client, self.drawn
+        indices = batch_indices(self.examples, self.size, *place, order=self._order)
         self.drawn += 1
         batch = fetch(self.data, indices)
         self.indices = indices  # after what can fail: the batch before may be sent once more
         return batch
 
 
-def batch_indices(examples: int, size: int, seed: int, client: int, number: int) -> np.ndarray:
+class EpochOrder:
+    """The order of a client's examples in an epoch, kept until another one is needed.
+
+    It takes 8 bytes an example. To draw it for every batch would take time in proportion to the
+    square of their number.
+    """
+
+    def __init__(self) -> None:
+        self._place: tuple[int, ...] = ()
+        self._order = np.empty(0, dtype=np.int64)
+
+    def of(self, examples: int, seed: int, client: int, epoch: int) -> np.ndarray:
+        """Return the indices of all examples in the epoch's order, int64 (examples,)."""
+        place = examples, seed, client, epoch
+        if place != self._place:
+            rng = frozen_generator(derive_seed(seed, "shuffle", client, epoch))
+            self._order, self._place = rng.permutation(examples), place
+        return self._order
+
+
+def batch_indices(
+    examples: int,
+    size: int,
+    seed: int,
+    client: int,
+    number: int,
+    *,
+    order: EpochOrder | None = None,
+) -> np.ndarray:
     """Return the indices of the examples in a client's batch, int64 (size,).
 
     Parameters
@@ -98,15 +128,16 @@ def batch_indices(examples: int, size: int, seed: int, client: int, number: int)
         Index of the client.
     number
         Index of the batch, from 0.
+    order
+        Keeps the order of the epoch for the next call; None draws it for this one.
     """
     per_epoch = examples // size
     if per_epoch == 0:
         rng = frozen_generator(derive_seed(seed, "replacement", client, number))
         return np.asarray(rng.randint(examples, size=size), dtype=np.int64)
     epoch, position = divmod(number, per_epoch)
-    rng = frozen_generator(derive_seed(seed, "shuffle", client, epoch))
-    chosen = rng.permutation(examples)[position * size : (position + 1) * size]
-    return np.asarray(chosen, dtype=np.int64)
+    of_epoch = (order or EpochOrder()).of(examples, seed, client, epoch)
+    return np.array(of_epoch[position * size : (position + 1) * size], dtype=np.int64)
 
 
 def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
