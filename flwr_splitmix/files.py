@@ -204,8 +204,13 @@ def write_all(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append a line, in place of one that a crash left unfinished; it is on the disk on return.
+def append_line(path: Path, line: str, *, flush: bool = True) -> None:
+    """Append a line, in place of one that a crash left unfinished.
+
+    Parameters
+    ----------
+    flush
+        Whether to return only once the line is on the disk.
 
     Raises
     ------
@@ -219,13 +224,14 @@ def append_line(path: Path, line: str) -> None:
             os.ftruncate(file, whole)
             os.lseek(file, whole, os.SEEK_SET)
             write_all(file, f"{line}\n".encode())
-            os.fsync(file)
+            if flush:
+                os.fsync(file)
         except OSError:
             os.ftruncate(file, whole)
             raise
     finally:
         os.close(file)
-    if not whole:
+    if flush and not whole:
         flush_folder(path.parent)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flwr_splitmix.events import RunStarted
-from flwr_splitmix.files import write_atomic
+from flwr_splitmix.files import append_line, write_atomic
 from flwr_splitmix.observers.trackers.tracker import Tracker
 
 
@@ -28,21 +28,22 @@ class CsvTracker(Tracker):
         """Read the rows of rounds before the first one from an existing file."""
         place = self.place(event, "")
         self._file = place / "metrics.csv"
-        self._rows = [
+        self._columns: list[str] = []
+        self._before = [
             row for row in _read(self._file) if int(float(row["round"])) < event.first_round
         ]
 
     def numbers(self, values: Mapping[str, float], server_round: int) -> None:
-        """Rewrite the file, with the round's numbers added."""
-        self._rows.append(
-            {"round": str(server_round), **{n: f"{v:.15g}" for n, v in values.items()}}
-        )
-        columns = list(dict.fromkeys(name for row in self._rows for name in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self._rows)
-        write_atomic(self._file, text.getvalue().encode(), flush=False)
+        """Append the round's numbers; the first ones, and new columns, need the file rewritten."""
+        row = {"round": str(server_round), **{n: f"{v:.15g}" for n, v in values.items()}}
+        if self._file.exists() and self._columns and row.keys() <= {*self._columns}:
+            append_line(self._file, _lines(self._columns, [row]).rstrip("\n"), flush=False)
+            return
+        rows = [*(_read(self._file) if self._columns else self._before), row]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        header = dict(zip(columns, columns, strict=True))
+        write_atomic(self._file, _lines(columns, [header, *rows]).encode(), flush=False)
+        self._columns, self._before = columns, []
 
     def text(self, name: str, text: str, server_round: int) -> None:
         """Do nothing: a table of numbers has no texts."""
@@ -55,7 +56,14 @@ class CsvTracker(Tracker):
 
 
 def _read(file: Path) -> list[dict[str, str]]:
+    """Return the rows of a file, without a last line that a crash left unfinished."""
     if not file.exists():
         return []
-    with file.open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
+    whole, newline, _ = file.read_bytes().rpartition(b"\n")
+    return list(csv.DictReader(io.StringIO((whole + newline).decode(), newline="")))
+
+
+def _lines(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> str:
+    text = io.StringIO()
+    csv.DictWriter(text, columns, lineterminator="\n").writerows(rows)
+    return text.getvalue()
