@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -24,6 +24,7 @@ from flwr_splitmix.links.stream.protocol import (
     message_settings,
     next_frame,
 )
+from flwr_splitmix.links.stream.silence import SilenceLimit
 from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
@@ -80,11 +81,11 @@ class MixerChannel:
         self._dialled = dialled
         self._patience = patience
         self._longest = SILENCE + step_timeout
-        self._silent = threading.Event()
         self._number = 0
-        self._channel: grpc.Channel | None = None
+        self._open = ExitStack()
         self._outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
         self._stream: Iterator[bytes] = iter(())
+        self._limit = SilenceLimit(self._longest, self._hang_up)
 
     def open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Dial, make the round's first call, "open", and return its reply.
@@ -104,7 +105,7 @@ class MixerChannel:
                 return self._ask("open", arguments)
             except grpc.RpcError as error:
                 self.close()
-                if self._silent.is_set():
+                if self._limit.exceeded:
                     raise LinkError(f"{self._mixer} {self._no_answer('open')}") from None
                 said = one_line(error.details() or error.code().name)
                 if error.code() != grpc.StatusCode.UNAVAILABLE:
@@ -149,7 +150,7 @@ class MixerChannel:
             return self._ask(name, arguments or {})
         except grpc.RpcError as error:
             said = one_line(error.details() or error.code().name)
-            if self._silent.is_set():
+            if self._limit.exceeded:
                 said = f"it {self._no_answer(name)}"
         except StopIteration:
             said = "it ended the stream"
@@ -157,10 +158,7 @@ class MixerChannel:
 
     def close(self) -> None:
         """End the stream; the mixer then ends the round, unless "close" was called."""
-        if self._channel is not None:
-            self._outbox.put(None)
-            self._channel.close()
-            self._channel = None
+        self._open.close()
 
     @property
     def _mixer(self) -> str:
@@ -170,7 +168,6 @@ class MixerChannel:
         return f"did not answer {name!r} within {self._longest:g} s"
 
     def _hang_up(self) -> None:
-        self._silent.set()
         self._stream.cancel()  # type: ignore[attr-defined]
 
     @property
@@ -207,14 +204,17 @@ class MixerChannel:
         if own.tls:
             certificate, key = own.pair or (None, None)
             credentials = grpc.ssl_channel_credentials(own.ca or None, key, certificate)
-            self._channel = grpc.secure_channel(own.address, credentials, options=options)
+            channel = grpc.secure_channel(own.address, credentials, options=options)
         else:
-            self._channel = grpc.insecure_channel(own.address, options=options)
+            channel = grpc.insecure_channel(own.address, options=options)
+        self._open.callback(channel.close)
         self._outbox, self._number = queue.SimpleQueue(), 0
-        self._stream = self._channel.stream_stream(METHOD)(
+        self._open.callback(self._outbox.put, None)
+        self._stream = channel.stream_stream(METHOD)(
             chain.from_iterable(iter(self._outbox.get, None)),
             metadata=((TOKEN_KEY, own.token), (PROTOCOL_KEY, str(PROTOCOL))),
         )
+        self._limit = self._open.enter_context(SilenceLimit(self._longest, self._hang_up))
 
     def _ask(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -222,16 +222,13 @@ class MixerChannel:
         except CodecError as error:
             raise LinkError(f"the call {name!r} cannot be sent to {self._mixer}: {error}") from None
         self._number += 1
-        alarm = threading.Timer(self._longest, self._hang_up)
-        alarm.daemon = True
-        alarm.start()
         try:
-            self._outbox.put(call)
-            frame = decode(next_frame(self._stream, MAX_BODY))
+            with self._limit.waiting():
+                self._outbox.put(call)
+                data = next_frame(self._stream, MAX_BODY)
+            frame = decode(data)
         except CodecError as error:
             raise LinkError(f"{self._mixer} sent bytes that are no frame: {error}") from None
-        finally:
-            alarm.cancel()
         if frame.kind == "error":
             raise LinkError(f"{self._mixer} refuses: {one_line(frame.text)}")
         if frame.kind != "reply" or frame.number != self._number:

@@ -17,14 +17,14 @@ from flwr_splitmix.links.link import Clients, LinkError, Observe, RoundLostError
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel, dictionary
 from flwr_splitmix.links.mixer.groups import MixedGroups, NoGroups
 from flwr_splitmix.links.mixer.protocol import read_token
-from flwr_splitmix.links.polling import Mail, Online, why_not_attached
+from flwr_splitmix.links.polling import Mail
+from flwr_splitmix.links.stream.absence import Absence
 from flwr_splitmix.links.stream.endpoint import is_loopback, join_address, split_address
 from flwr_splitmix.links.stream.pairs import read_authority, read_pair
-from flwr_splitmix.links.stream.replies import LOST, POLL_SECONDS, collect
+from flwr_splitmix.links.stream.replies import POLL_SECONDS, collect
 from flwr_splitmix.links.ticket import Ticket, with_record
 from flwr_splitmix.privacy import RunAccount
 from flwr_splitmix.values import check_truth
-from flwr_splitmix.words import not_attached
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -241,8 +241,7 @@ class MixerLink(DialledLink):
         """Wait until every node is at the mixer, has reported why not, is gone, or is late."""
         failures: dict[int, str] = {}
         gone: dict[str, str] = {}
-        online = Online(grid)
-        deadline = time.monotonic() + self.attach_timeout
+        absence = Absence(grid, mail, self.attach_timeout)
         while True:
             mail.look()
             said = channel.ask("attach", {"gone": gone})
@@ -252,12 +251,6 @@ class MixerLink(DialledLink):
             waiting = [c for c in nodes if isinstance(named, list) and c in named]
             if not waiting:
                 return failures
-            gone = {}
-            for client in waiting:
-                if (reply := mail.replies.get(nodes[client])) is not None:
-                    gone[str(client)] = why_not_attached(reply)
-                elif online.has_lost(nodes[client]):
-                    gone[str(client)] = LOST
-                elif time.monotonic() > deadline:
-                    gone[str(client)] = not_attached(self.attach_timeout)
+            reasons = {str(client): absence.reason(nodes[client]) for client in waiting}
+            gone = {client: why for client, why in reasons.items() if why}
             time.sleep(0.0 if gone else POLL_SECONDS)

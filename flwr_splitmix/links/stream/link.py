@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,21 +18,17 @@ from flwr_splitmix.links.dialled import DialledLink
 from flwr_splitmix.links.frames.codec import MAX_BODY
 from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.link import Clients, LinkError, Observe
-from flwr_splitmix.links.polling import Mail, Online, why_not_attached
+from flwr_splitmix.links.polling import Mail
+from flwr_splitmix.links.stream.absence import Absence
 from flwr_splitmix.links.stream.clients import Changes, StreamClients, next_changes
 from flwr_splitmix.links.stream.endpoint import Endpoint
 from flwr_splitmix.links.stream.line import Line
-from flwr_splitmix.links.stream.replies import (
-    LOST,
-    POLL_SECONDS,
-    collect,
-    is_plain,
-)
+from flwr_splitmix.links.stream.replies import POLL_SECONDS, collect, is_plain
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.links.ticket import Ticket, with_record
 from flwr_splitmix.seeding import derive_seed
-from flwr_splitmix.words import not_attached, one_line
+from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -222,25 +217,20 @@ class StreamLink(DialledLink):
         descriptions: dict[int, dict[str, Any]] = {}
         failures: dict[int, str] = {}
         waiting = {seat.client: seat for seat in seats}
-        online = Online(grid)
-        deadline = time.monotonic() + self.attach_timeout
+        absence = Absence(grid, mail, self.attach_timeout)
         while waiting:
             next_changes(changes, POLL_SECONDS)
             mail.look()
             for client, seat in list(waiting.items()):
-                reply, line = mail.replies.get(seat.node), seat.line
-                if reply is not None:
-                    failures[client] = why_not_attached(reply)
-                elif line.failure is not None:
+                line = seat.line
+                if line.failure is not None:
                     failures[client] = line.failure
                 elif line.description is not None and not is_plain(line.description):
                     failures[client] = "described itself in other than plain values"
                 elif line.description is not None:
                     descriptions[client] = line.description
-                elif online.has_lost(seat.node):
-                    failures[client] = LOST
-                elif time.monotonic() > deadline:
-                    failures[client] = not_attached(self.attach_timeout)
+                elif why := absence.reason(seat.node):
+                    failures[client] = why
                 else:
                     continue
                 del waiting[client]

@@ -5,20 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 LOOK_SECONDS = 1.0
 
 
 class SilenceLimit:
-    """Hangs up once a message has been awaited for too long; a context manager.
+    """Hangs up once a peer has been awaited for too long; a context manager.
 
-    Its thread looks once a second, so that a message costs nothing.
+    Its thread looks once a second, so that a wait costs nothing.
 
     Parameters
     ----------
     seconds
-        Longest wait for a message.
+        Longest wait, for a message or for whatever `waiting` surrounds.
     hang_up
         Called from another thread, once, when it is over; must make the wait end.
 
@@ -45,16 +46,23 @@ class SilenceLimit:
     def __exit__(self, *raised: object) -> None:
         self._over.set()
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside the block as one wait."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
     def awaited(self, messages: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield messages; only the waits for them count."""
+        """Yield messages; only the waits for them count, each for itself."""
         while True:
-            self._since = time.monotonic()
-            try:
-                message = next(messages)
-            except StopIteration:
-                return
-            finally:
-                self._since = None
+            with self.waiting():
+                try:
+                    message = next(messages)
+                except StopIteration:
+                    return
             yield message
 
     def _left(self) -> float:

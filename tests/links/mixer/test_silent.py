@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
 import pytest
+import torch
 
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.frames.codec import Frame, encode
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.links.mixer import channel
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.links.stream.protocol import PIECE, in_pieces
 from tests.links.mixer.third_party import TOKEN
 
 
@@ -36,15 +39,23 @@ class Silent(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.released.wait()
 
 
-@pytest.fixture
-def silent() -> Iterator[tuple[Silent, str]]:
-    handler, server = Silent(), grpc.server(ThreadPoolExecutor(2))
+@contextmanager
+def served(handler: Silent) -> Iterator[str]:
+    """Serve at an address of this machine."""
+    server = grpc.server(ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers([handler])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield handler, f"127.0.0.1:{port}"
+    yield f"127.0.0.1:{port}"
     handler.released.set()
     server.stop(0).wait()
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[Silent, str]]:
+    handler = Silent()
+    with served(handler) as address:
+        yield handler, address
 
 
 @pytest.mark.timeout(60)
@@ -66,6 +77,55 @@ def test_a_silent_mixer_does_not_hold_the_run_forever(
                 stream.open({})
     finally:
         stream.close()
+
+
+class Slow(Silent):
+    """Sends its one reply in pieces, with pauses between them."""
+
+    def serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        next(requests)
+        for piece in in_pieces(Frame("reply", 1, payload={"tensor": torch.zeros(7 * PIECE // 4)})):
+            yield piece
+            self.released.wait(0.5)
+
+
+@pytest.mark.timeout(60)
+def test_a_reply_in_pieces_may_take_no_longer_than_one_that_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channel, "SILENCE", 1.0)
+    with served(Slow()) as address:
+        stream = MixerChannel(Dialled(address, tls=False, token=TOKEN), 5.0)
+        with pytest.raises(LinkError, match=r"did not answer 'open' within 1 s"):
+            stream.open({})
+        stream.close()
+
+
+def test_a_call_costs_no_thread(
+    silent: tuple[Silent, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every call started one, to hang up if it took too long."""
+    started: list[str] = []
+
+    class Noted(threading.Thread):
+        def start(self) -> None:
+            started.append(type(self).__name__)
+            super().start()
+
+    class NotedTimer(Noted, threading.Timer):
+        pass
+
+    handler, address = silent
+    handler.answers = 4
+    monkeypatch.setattr(threading, "Thread", Noted)
+    monkeypatch.setattr(threading, "Timer", NotedTimer)
+    stream = MixerChannel(Dialled(address, tls=False, token=TOKEN), 5.0)
+    stream.open({})
+    started.clear()
+    for _ in range(3):
+        stream.ask("step")
+    stream.close()
+    assert started == []
 
 
 @pytest.mark.parametrize(("kind", "ahead"), [("reply", 1), ("call", 0)])

@@ -1,0 +1,38 @@
+"""Nodes that will not attach to a round, and why."""
+
+from __future__ import annotations
+
+import time
+
+from flwr.serverapp import Grid
+
+from flwr_splitmix.links.polling import Mail, Online, why_not_attached
+from flwr_splitmix.links.stream.replies import LOST
+from flwr_splitmix.words import not_attached
+
+
+class Absence:
+    """Tells which of the nodes that were sent a message will not attach.
+
+    Parameters
+    ----------
+    mail
+        The messages; the caller looks for replies.
+    timeout
+        Seconds, from now on, in which they may attach.
+    """
+
+    def __init__(self, grid: Grid, mail: Mail, timeout: float) -> None:
+        self._mail = mail
+        self._online = Online(grid)
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+
+    def reason(self, node: int) -> str:
+        """Return why a node has not attached and will not; "" while it may."""
+        reply = self._mail.replies.get(node)
+        if reply is not None:
+            return why_not_attached(reply)
+        if self._online.has_lost(node):
+            return LOST
+        return not_attached(self._timeout) if time.monotonic() > self._deadline else ""
