@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "flwr_splitmix"
 
 NEUTRAL = {
-    "seeding", "schedule", "files", "storage", "device", "extras", "labels", "values", "words",
+    "seeding", "schedule", "files", "finite", "storage", "device", "extras", "labels", "values",
+    "words",
 }  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
 
@@ -27,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": set(),
     "device": {"values"},
     "extras": set(),
+    "finite": set(),
     "labels": set(),
     "values": {"words"},
     "words": set(),

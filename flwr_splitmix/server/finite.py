@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
+
+from flwr_splitmix.finite import all_finite
 
 
 class FiniteCheck:
@@ -42,23 +42,3 @@ class FiniteCheck:
         senders = sorted(client for client, bad in self._bad.items() if bool(bad))
         self._bad.clear()
         return senders
-
-
-def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return whether no number is NaN or infinite; waits once for the tensors' devices."""
-    if not tensors:
-        return True
-    # A finite sum has only finite terms. Otherwise it may have overflowed: check each tensor.
-    first = tensors[0].device
-    sums = torch.stack([tensor.sum().to(first, torch.float32) for tensor in tensors])
-    return bool(sums.isfinite().all()) or all(bool(t.isfinite().all()) for t in tensors)
-
-
-def squares_finite(tensors: Sequence[Tensor]) -> Tensor:
-    """Return whether all numbers and their squares, which Adam keeps, are finite: bool ().
-
-    Does not wait for a device. There must be at least one tensor.
-    """
-    first = tensors[0].device
-    norms = [norm.to(first, torch.float32) for norm in torch._foreach_norm(list(tensors))]
-    return torch.stack(norms).isfinite().all()

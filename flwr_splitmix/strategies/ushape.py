@@ -24,6 +24,7 @@ from flwr_splitmix.server.options import RoundOptions, check_counts, check_names
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
+from flwr_splitmix.server.steps.planning import RoundLength
 from flwr_splitmix.server.steps.split import Place
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
 
@@ -171,7 +172,7 @@ class UShapeStrategy(RoundLoop):
         self.require(clients)
         taken = self._steps(clients)
         taken.calibrate()
-        steps = self.steps_per_round or batches * self.epochs_per_round
+        steps = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round).steps
         for number in range(steps):
             progress = server_round - 1 + number / steps
             self.audience.on_step(taken.take(Place(server_round, number, progress)))

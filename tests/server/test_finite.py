@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flwr_splitmix.clients import PrivacyBudget, SplitClient, split_client
 from flwr_splitmix.clients import graphs as client_module
+from flwr_splitmix.finite import squares_finite
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.finite import FiniteCheck
 from flwr_splitmix.strategies import PSL, CutMixSL, DPCutMixSL
@@ -48,6 +49,12 @@ def test_a_cpu_answers_at_once() -> None:
     assert check.passes(torch.ones(3)) is True
     assert check.passes(BAD) is False
     assert check.passes(torch.tensor([3e38, 3e38])) is True  # only their sum overflows
+
+
+def test_gradients_of_float16_may_have_a_norm_beyond_its_range() -> None:
+    assert squares_finite([torch.full((4,), 6e4, dtype=torch.float16)])
+    assert not squares_finite([torch.full((4,), torch.inf, dtype=torch.float16)])
+    assert not squares_finite([torch.full((4,), 1e30)])
 
 
 def test_elsewhere_bad_tensors_become_zeros_and_their_senders_are_named_late() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision, pick_device, pick_precision
+from flwr_splitmix.finite import squares_finite
 from flwr_splitmix.schedule import (
     UNKNOWN_WEIGHTS,
     OptimizerFactory,
@@ -18,7 +19,6 @@ from flwr_splitmix.schedule import (
     ScheduledOptimizer,
 )
 from flwr_splitmix.segments.modules import check_module
-from flwr_splitmix.server.finite import squares_finite
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import counted
 

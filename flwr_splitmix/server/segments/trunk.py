@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import Messages
+from flwr_splitmix.finite import all_finite
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
-from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import StepResult
+from flwr_splitmix.finite import all_finite
 from flwr_splitmix.labels import Tally, TargetLoss, loss_on, tally, target_loss
 from flwr_splitmix.mixers import Mixed
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.segments.geometry import Geometry
-from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
 from flwr_splitmix.values import check_choice, check_truth, whole_number

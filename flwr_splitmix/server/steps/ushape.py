@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.events import Messages, StepDone
+from flwr_splitmix.finite import all_finite
 from flwr_splitmix.links import Clients
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.segments.shape_errors import out_of_memory
-from flwr_splitmix.server.finite import all_finite
 from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.ushape import (
     MORE_MESSAGES,

@@ -1,0 +1,30 @@
+"""Whether tensors hold NaN or infinite numbers, found out in few passes over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return whether no number is NaN or infinite; waits once for the tensors' devices."""
+    if not tensors:
+        return True
+    # A finite sum has only finite terms. Otherwise it may have overflowed: check each tensor.
+    first = tensors[0].device
+    sums = torch.stack([tensor.sum().to(first, torch.float32) for tensor in tensors])
+    return bool(sums.isfinite().all()) or all(bool(t.isfinite().all()) for t in tensors)
+
+
+def squares_finite(tensors: Sequence[Tensor]) -> Tensor:
+    """Return whether all numbers and their squares, which Adam keeps, are finite: bool ().
+
+    The squares are those in float32 of tensors in float16. Does not wait for a device. There must
+    be at least one tensor.
+    """
+    first = tensors[0].device
+    exact = [t.float() if t.dtype == torch.float16 else t for t in tensors]
+    norms = [norm.to(first, torch.float32) for norm in torch._foreach_norm(exact)]
+    return torch.stack(norms).isfinite().all()
