@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.polling import Mail, refusal, send_and_wait, wait_for, warn_of_ray
 from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -159,8 +160,10 @@ class Directory:
             client = record.get("client")
             if reason is not None:
                 refusals[node] = reason
-            elif type(client) is not int or client < 0:
+            elif type(client) is not int:
                 refusals[node] = "a node did not say its partition-id: is its app a SplitClientApp?"
+            elif not 0 <= client <= MAX_COUNT:
+                self.leave_out(node, f"{_OWN} {client}; allowed are 0 to {MAX_COUNT}")
             else:
                 answers[node] = client
                 self.simulated[node] = bool(record.get("simulated"))

@@ -211,7 +211,32 @@ def test_a_node_without_partition_id_is_named() -> None:
         Directory().update(grid.grid, 1, 0)
 
 
-@pytest.mark.parametrize("index", [True, 1.0, "1", -1])
+@pytest.mark.parametrize("index", [2**31, 2**62, -1])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_partition_id_that_no_ticket_can_hold_costs_its_own_node_only(
+    index: int, late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before: the server refused the ticket that it had made, and the run was over for all."""
+
+    def handle(message: Message, context: Context) -> Message:
+        client = context.node_config["partition-id"]
+        record = ConfigRecord({"client": client, "simulated": False})
+        return Message(RecordDict({RECORD: record}), reply_to=message)
+
+    grid, directory = FakeGrid(handle, 2), Directory()
+    if late:
+        directory.update(grid.grid, 2, 60)
+    newcomer(grid, 202, index)
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        for _ in range(2):
+            assert directory.update(grid.grid, 2, 60) == {0: 100, 1: 101}
+    why = f"node 202 is left out: it says partition-id {index}; allowed are 0 to 2147483647"
+    assert caplog.messages == [why]
+    with pytest.raises(LinkError, match=f"min-nodes is 3: {why}"):
+        directory.update(grid.grid, 3, 0)
+
+
+@pytest.mark.parametrize("index", [True, 1.0, "1"])
 def test_a_partition_id_of_another_type_is_none(index: Any) -> None:
     """True was index 1 under the name "True", and a resumed run could not read its ledgers."""
 
