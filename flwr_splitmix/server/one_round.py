@@ -129,7 +129,7 @@ class OneRound(RoundMessages):
         if self.aggregator.averages:
             norms, means = self._intake.check(clients, result.arrays)
         else:
-            norms, means = {}, self._intake.means(clients.replies)
+            norms, means = {}, self._intake.check_sizes(clients)
         self.require(clients)
         made = self.aggregate_train(clients.server_round, clients.replies)
         arrays, metrics = aggregated(made, self, result.arrays)

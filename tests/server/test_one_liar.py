@@ -18,7 +18,8 @@ from flwr.serverapp import strategy as flower
 from flwr_splitmix.links import StreamLink, directory
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.strategies import SFL
+from flwr_splitmix.strategies import PSL, SFL, CutMixSL
+from flwr_splitmix.strategies.split import SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
 from tests.links.fake_grid import FakeGrid, OnFakeGrid, app_of, question
 from tests.server.one_liar import (
@@ -204,6 +205,22 @@ def test_a_client_whose_epsilon_is_infinite_stays_in_an_average() -> None:
     seen = fit(unbounded, replace(TOY, clients=1), rounds=1)
     assert seen.failures == {}
     assert seen.events[0].row["train_epsilon"] == math.inf
+
+
+@pytest.mark.parametrize("strategy", [PSL, CutMixSL])
+def test_half_an_example_costs_its_client_where_nothing_is_averaged(
+    strategy: type[SplitStrategy],
+) -> None:
+    """Before: its weight was 0, and a division by the sum of weights ended the run for all."""
+    seen = Rounds()
+    kind = liar(metrics=lambda metrics: {"num-examples": 0.5, "train-loss": 1.0})
+    made = strategy(
+        TOY.upper(), optimizer=sgd(0.1), device="cpu", observers=[seen], steps_per_round=1
+    )
+    made.fit(clients_with(kind), 2)
+    assert [event.failures for event in seen.events] == [
+        {LIAR: "has 0.5 examples now, and said 48 before"}
+    ] * 2
 
 
 @pytest.mark.parametrize("clients", [2, 5])

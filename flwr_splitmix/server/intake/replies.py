@@ -96,6 +96,28 @@ class ReplyIntake:
         _name_outliers(clients.server_round, norms)
         return norms, means
 
+    def check_sizes(self, clients: Clients) -> dict[str, float]:
+        """Fail the clients that return another number of examples than they described.
+
+        This is for replies that are not averaged. What the nodes behind mixing groups described,
+        only their mixer knows: theirs must be from 1 to `MAX_COUNT`.
+
+        Returns
+        -------
+        The means of what the others report.
+        """
+        kept: list[Message] = []
+        for client, reply in zip(clients.nodes, clients.replies, strict=True):
+            described = clients.descriptions.get(client, {}).get("num-examples")
+            try:
+                _check_examples(_metrics(reply).get("num-examples"), described)
+            except UploadError as error:
+                clients.fail(client, str(error))
+            else:
+                kept.append(reply)
+        clients.replies = kept
+        return self.means(kept)
+
     def means(self, replies: Sequence[Message]) -> dict[str, float]:
         """Return `client_means`; log, once per run, which metrics their names exclude."""
         means = client_means(replies)
@@ -171,7 +193,7 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
     that had something to predict, however few. Of an epsilon the largest is taken: a mean would be
     nobody's. It may be infinite.
     """
-    said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) > 0]
+    said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) >= 1]
     weights = plausible([int(m["num-examples"]) for m in said])
     count = Counter(name for own in said for name in own if NAME.fullmatch(name))
     means: dict[str, float] = {}
@@ -274,11 +296,18 @@ def _read_metrics(reply: Message, common: set[_Kind], examples: int) -> dict[str
         for name, value in kept.items()
     ):
         raise UploadError("returned metrics that are NaN or infinite")
-    if kept["num-examples"] != examples:
-        raise UploadError(
-            f"has {counted(kept['num-examples'], 'example')} now, and said {examples} before"
-        )
+    _check_examples(kept["num-examples"], examples)
     return {**kept, "num-examples": examples}
+
+
+def _check_examples(said: Any, described: int | None) -> None:
+    """Raise UploadError unless a client has as many examples as it described, if that is known."""
+    if isinstance(said, list) or said is None:
+        raise UploadError("returned no num-examples, the number of its examples, in its metrics")
+    if described is None and not (1 <= said <= MAX_COUNT and said == int(said)):
+        raise UploadError(f"has {said} examples; allowed are 1 to {MAX_COUNT}")
+    if described is not None and said != described:
+        raise UploadError(f"has {counted(said, 'example')} now, and said {described} before")
 
 
 def _rebuild(reply: Message, arrays: Arrays, metrics: Mapping[str, Any]) -> None:

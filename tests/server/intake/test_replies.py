@@ -61,6 +61,56 @@ def test_most_clients_decide_what_is_averaged() -> None:
     assert client_means(replies) == {"train-loss": 1.0}
 
 
+def sized(described: dict[int, Any], said: list[Any], kind: type[Clients]) -> tuple[Clients, Any]:
+    """Take in replies that are not averaged, with these numbers of examples and a loss each."""
+    clients = kind(1, {c: {"num-examples": n} for c, n in described.items()}, {}, None)
+    metrics = [{} if n is None else {"num-examples": n} for n in said]
+    clients.replies = [reply_of({}, {**own, "train-loss": 1.0}) for own in metrics]
+    return clients, ReplyIntake(ArrayRecord()).check_sizes(clients)
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (0.5, "has 0.5 examples now, and said 10 before"),
+        (11, "has 11 examples now, and said 10 before"),
+        (math.nan, "has nan examples now, and said 10 before"),
+        ([10], "returned no num-examples, the number of its examples, in its metrics"),
+        (None, "returned no num-examples, the number of its examples, in its metrics"),
+    ],
+    ids=str,
+)
+def test_another_number_of_examples_costs_its_client_where_nothing_is_averaged(
+    number: Any, why: str
+) -> None:
+    """Before: half an example was a weight of 0, whose sum divided a loss, and ended the run."""
+    clients, means = sized({0: 10, 1: 10}, [10, number], Alone)
+    assert clients.failures == {1: why}
+    assert len(clients.replies) == 1
+    assert means == {"train-loss": 1.0}
+    assert sized({0: 10}, [number], Alone)[1] == {}
+
+
+class BehindGroups(Alone):
+    """Three nodes behind one mixing group."""
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return tuple(client for client in (0, 1, 2) if client not in self.failures)
+
+
+@pytest.mark.parametrize("number", [0.5, 0, -1, math.inf, math.nan, 2.0**31], ids=str)
+def test_a_node_behind_a_mixer_has_a_whole_number_of_examples(number: float) -> None:
+    clients, means = sized({-1: 12}, [10, 2**31 - 1, number], BehindGroups)
+    assert clients.failures == {2: f"has {number} examples; allowed are 1 to 2147483647"}
+    assert means == {"train-loss": 1.0}
+
+
+def test_half_an_example_is_no_weight() -> None:
+    half = reply_of({}, {"num-examples": 0.5, "train-loss": 1.0})
+    assert client_means([half]) == {}
+
+
 LIKE = {"a": np.zeros((2, 3), np.float32), "count": np.array(5), "b": np.ones(4, np.float32)}
 
 
