@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Collection
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_splitmix.clients import Client
+from flwr_splitmix.clients import FORESEEN, Client
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.auto import ray_runs_here
-from flwr_splitmix.links.errors import sentence
+from flwr_splitmix.links.errors import local_sentence
 from flwr_splitmix.links.ticket import RECORD, Ticket, context_of, to_numpy
+
+log = logging.getLogger("flwr.splitmix")
 
 ClientFn = Callable[[Context], Client]
 
@@ -173,11 +177,13 @@ def _check_free(kind: str, action: str, own: Collection[str]) -> None:
 
 
 def _answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run a call, turning an exception into an error message for the server."""
+    """Run a call, turning an exception into an error message for the server; log its text."""
     try:
         return call()
     except Exception as error:
-        return {"error": sentence(error)}
+        if not isinstance(error, (*FORESEEN, LinkError)):
+            log.exception("this ClientApp has failed")
+        return {"error": local_sentence(error)}
 
 
 def _describe_node(message: Message, context: Context) -> Message:

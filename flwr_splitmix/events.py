@@ -208,7 +208,7 @@ class RoundDone:
     seconds, step_seconds
         Duration of the round without its evaluation, and of its steps only.
     failures
-        By client index, why it did not take part or dropped out.
+        By client index, why it did not take part or dropped out, without values of the data.
     client_seconds
         By client index, seconds spent in its exchanges.
     client_means
@@ -265,8 +265,11 @@ class RunEnded:
         Totals and the last evaluation, as written to the run's directory.
     error
         What went wrong, as a sentence; "" if nothing did.
+    public
+        The same without text that may hold data, for other machines.
     """
 
     rounds: int
     summary: Mapping[str, Any]
     error: str = ""
+    public: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from flwr_splitmix.clients import FORESEEN
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.words import one_line, without_folders
@@ -19,13 +21,17 @@ def sentence(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {first}") if first else type(error).__name__
 
 
-def public_sentence(error: Exception) -> str:
+def public_sentence(error: BaseException, log: str = "the log of its node") -> str:
     """Describe an error in one line, without text that may contain data.
 
     Messages of `FORESEEN` errors and of `LinkError` are kept, without names of folders, or what
     such an error has as `public` instead, if its message has values; other errors are named by
-    type only.
+    type only, with the `log` that has their text.
     """
     if isinstance(error, (*FORESEEN, LinkError)):
         return without_folders(one_line(getattr(error, "public", "")) or sentence(error))
-    return f"{type(error).__name__}; the log of its node says more"
+    return f"{type(error).__name__}; {log} says more"
+
+
+local_sentence = partial(public_sentence, log="the log")
+"""`public_sentence` of a client in the server's own process or simulation, which share a log."""

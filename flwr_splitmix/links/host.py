@@ -13,7 +13,7 @@ from flwr.app import Context
 from torch import Tensor
 
 from flwr_splitmix.clients import FORESEEN, Client, ClientError
-from flwr_splitmix.links.errors import sentence
+from flwr_splitmix.links.errors import local_sentence, sentence
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.storage import plain_numbers
@@ -51,19 +51,20 @@ class ClientHost:
         Where the clients' states are saved between rounds, so that they survive this process;
         None keeps them in memory only.
     say
-        Turns an exception raised by a client into the one-line reason sent to the server.
+        Turns an exception raised by a client into the one-line reason sent to the server, which
+        is kept in files and sent to trackers: it has no values of the data.
     """
 
     def __init__(
         self,
         store: StateStore | None = None,
-        say: Callable[[Exception], str] | None = None,
+        say: Callable[[Exception], str] = local_sentence,
     ) -> None:
         self.clients: dict[int, Client] = {}
         self.finished: dict[int, int] = {}
         self._kept: dict[int, str] = {}
         self.store = store
-        self.say = say or sentence
+        self.say = say
 
     def attach(
         self, ticket: Ticket, build: Callable[[], Client], arrays: Mapping[str, Tensor] | None
@@ -122,14 +123,7 @@ class ClientHost:
             _check_reply(method, reply)
         except Exception as error:
             # A client's failure costs its own contribution only; the traceback stays here.
-            foreseen = isinstance(error, FORESEEN)  # their text says it all
-            log.error(
-                "client %d failed in %s: %s",
-                index,
-                one_line(method),
-                sentence(error),
-                exc_info=not foreseen,
-            )
+            log_failure(index, one_line(method), error)
             return Outcome(None, self.say(error), time.perf_counter() - began)
         return Outcome(reply, None, time.perf_counter() - began)
 
@@ -201,10 +195,16 @@ def _plain(meta: Mapping[str, Any]) -> str:
     return json.dumps(meta, sort_keys=True)
 
 
+def log_failure(client: int, where: str, error: Exception) -> None:
+    """Log in full why a client failed, with a traceback unless the text says it all."""
+    foreseen = isinstance(error, FORESEEN)
+    log.error("client %d failed in %s: %s", client, where, sentence(error), exc_info=not foreseen)
+
+
 def build(
     client_fn: Callable[[Context], Client],
     context: Context,
-    say: Callable[[Exception], str] = sentence,
+    say: Callable[[Exception], str] = local_sentence,
 ) -> Client:
     """Build the client with client_fn.
 

@@ -16,7 +16,7 @@ from flwr_splitmix.clients import Client
 from flwr_splitmix.events import RunEnded
 from flwr_splitmix.links import Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
-from flwr_splitmix.links.errors import sentence
+from flwr_splitmix.links.errors import public_sentence, sentence
 from flwr_splitmix.links.link import UNNAMED, RoundLostError
 from flwr_splitmix.observers import Audience, Metrics, Observer
 from flwr_splitmix.runs import Run
@@ -278,7 +278,7 @@ class RoundLoop(OneRound):
         if job.evaluate_fn is not None and not self.aggregator.averages:
             warn_of_initial_weights(name)
         warn_of_uncalled(self, self.aggregator.strategy)
-        error = ""
+        error = public = ""
         try:
             self.audience.on_start(self.recorder.started(name, num_rounds, self._finished + 1))
             self._rounds(job)
@@ -286,11 +286,11 @@ class RoundLoop(OneRound):
                 self.audience.check_facts(self.recorder.summary(self._own_facts))
             self.recorder.finish(self._facts())
         except BaseException as failure:
-            error = sentence(failure)
+            error, public = sentence(failure), public_sentence(failure, "the run's log")
             raise
         finally:
             summary = self.recorder.summary(self._facts(error))
-            self.audience.on_end(RunEnded(self._finished, summary, error))
+            self.audience.on_end(RunEnded(self._finished, summary, error, public))
         return job.result
 
     def _rounds(self, job: Job) -> None:

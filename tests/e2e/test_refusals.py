@@ -129,6 +129,9 @@ def test_too_few_nodes_end_the_wait_for_them(broken: Ended) -> None:
     assert re.search(r"refused: \d nodes answered within 5 s, min-nodes is 3", broken.log)
 
 
-def test_a_client_fn_that_raises_is_quoted(broken: Ended) -> None:
-    check_failed(broken, "client_fn raised FileNotFoundError: this device has no camera")
+def test_a_client_fn_that_raises_is_named_and_the_log_quotes_it(broken: Ended) -> None:
+    """What the run's status says is on the SuperLink, and goes to trackers."""
+    check_failed(broken, "client_fn raised FileNotFoundError; the log says more")
+    assert "FileNotFoundError: this device has no camera" in broken.log
+    assert "no camera" not in broken.details
     assert "0 clients are left, min-nodes is 1: clients 0, 1: client_fn raised" in broken.details

@@ -98,21 +98,30 @@ def test_an_evaluation_has_no_replies() -> None:
 
 
 @pytest.mark.parametrize("where", ["attach", "run"])
-def test_a_client_that_fails_costs_its_own_contribution(where: str) -> None:
+def test_a_client_that_fails_costs_its_own_contribution(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The text of its error, which may have values of the data, is in the log alone."""
     with LocalLink(clients_of(1, where)).round(None, messages()) as clients:
         replies = clients.call("step", dict.fromkeys(range(3), STEP))
         assert list(replies) == [0, 2]
         assert clients.alive == (0, 2)
-        assert clients.failures == {1: f"RuntimeError: no power in {where}"}
+        assert clients.failures == {1: "RuntimeError; the log says more"}
         assert list(clients.call("step", dict.fromkeys(range(3), STEP))) == [0, 2]
     assert len(clients.replies) == 2
+    step = {"attach": "attach", "run": "step"}[where]
+    assert f"client 1 failed in {step}: RuntimeError: no power in {where}" in caplog.text
+    assert "Traceback" in caplog.text
 
 
-def test_a_client_that_cannot_finish_costs_its_own_contribution() -> None:
+def test_a_client_that_cannot_finish_costs_its_own_contribution(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with LocalLink(clients_of(1, "release")).round(None, messages()) as clients:
         clients.call("step", dict.fromkeys(range(3), STEP))
     assert len(clients.replies) == 2
-    assert clients.failures == {1: "RuntimeError: no power in release"}
+    assert clients.failures == {1: "RuntimeError; the log says more"}
+    assert "client 1 failed in release: RuntimeError: no power in release" in caplog.text
 
 
 def test_exchanges_are_observed_in_both_directions_with_their_bytes() -> None:
@@ -238,11 +247,14 @@ def test_a_reply_that_no_link_could_carry_costs_its_own_contribution(
     assert reached.failures[1].startswith(failure)
 
 
-def test_weights_that_no_message_could_carry_cost_their_own_contribution() -> None:
+def test_weights_that_no_message_could_carry_cost_their_own_contribution(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clients = clients_of()
     own = clients[1].release
     clients[1].release = lambda: ({"w": torch.ones(1).bfloat16()}, own()[1])  # type: ignore[method-assign]
     with LocalLink(clients).round(None, messages(returns_arrays=True)) as reached:
         reached.call("step", dict.fromkeys(range(3), STEP))
-    assert "BFloat16" in reached.failures[1]
+    assert reached.failures == {1: "TypeError; the log says more"}
+    assert "BFloat16" in caplog.text
     assert len(reached.replies) == 2

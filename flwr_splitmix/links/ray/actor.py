@@ -17,8 +17,8 @@ from flwr.app import Context
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError
-from flwr_splitmix.links.errors import sentence
-from flwr_splitmix.links.host import ClientHost, build
+from flwr_splitmix.links.errors import local_sentence
+from flwr_splitmix.links.host import ClientHost, build, log_failure
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.runs.checkpoints import ClientStore
@@ -71,7 +71,7 @@ class RayHost:
             # A traceback helps with a bug, not with a client that reports what it lacks.
             if not isinstance(error, ClientError) or error.__cause__ is not None:
                 log.exception("client %d could not be attached", ticket.client)
-            return {"error": sentence(error)}
+            return {"error": local_sentence(error)}
 
     def call(self, method: str, payloads: dict[int, Any]) -> dict[int, Outcome]:
         """Run one exchange on several clients of this host."""
@@ -88,7 +88,11 @@ class RayHost:
 
     def finish(self, ticket: Ticket) -> tuple[dict[str, np.ndarray], dict[str, int | float], str]:
         """End a client's round and return (arrays, metrics, warning or "")."""
-        arrays, metrics, warning = self.host.finish(ticket)
+        try:
+            arrays, metrics, warning = self.host.finish(ticket)
+        except Exception as error:
+            log_failure(ticket.client, "release", error)
+            raise
         return {name: t.numpy() for name, t in arrays.items()}, metrics, warning
 
 
@@ -135,6 +139,8 @@ def call_host(ticket: Ticket, method: str, *arguments: Any) -> Any:
     ------
     LinkError
         If the host does not answer, or does not come back, within the ticket's timeout.
+    ClientError
+        If the method raises; the message is safe to send, and the host has logged the error.
     """
     import ray
 
@@ -145,6 +151,8 @@ def call_host(ticket: Ticket, method: str, *arguments: Any) -> Any:
             return ray.get(call, timeout=max(deadline - time.monotonic(), 0.1))
         except ray.exceptions.GetTimeoutError as error:
             raise LinkError(f"its host did not answer within {ticket.timeout:g} s") from error
+        except ray.exceptions.RayTaskError as error:
+            raise ClientError(local_sentence(error.cause)) from None
         except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError) as error:
             if time.monotonic() > deadline:
                 raise LinkError("its host died and did not come back") from error

@@ -70,7 +70,13 @@ class Tracker(Observer, ABC):
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any], error: str) -> None:
-        """Write the summary and finish; `error` is "" if nothing went wrong."""
+        """Write the summary and finish.
+
+        Parameters
+        ----------
+        error
+            Why the run failed, without text that may hold data; "" if nothing went wrong.
+        """
 
     def place(self, event: RunStarted, name: str) -> Path:
         """Return where to write: the tracker's folder, else `name` in the run's directory.
@@ -117,8 +123,7 @@ class Tracker(Observer, ABC):
 
     def on_end(self, event: RunEnded) -> None:
         """Write the summary and finish."""
-        error = without_folders(event.error)
-        self._try(lambda: self.finish(_shortened(event.summary), error))
+        self._try(lambda: self.finish(_shortened(event.summary), event.public))
 
     def state(self) -> dict[str, Any]:
         """Return the totals of bytes."""

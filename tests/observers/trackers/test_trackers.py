@@ -12,17 +12,21 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord, MetricRecord
+from torch.utils.data import Dataset
 
 from flwr_splitmix.events import RoundDone, RunEnded, RunStarted
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import KeptMixtures, Observer
 from flwr_splitmix.observers.trackers import Tracker, TrackerError, make_trackers
 from flwr_splitmix.runs import Run
-from flwr_splitmix.strategies import PSL, CutMixSL
+from flwr_splitmix.strategies import PSL, SFL, CutMixSL
 from flwr_splitmix.testing.toy import Toy
 from tests.toy_runs import SECRET, add_run
 from tests.waiting import wait_for
@@ -361,9 +365,56 @@ def test_errors_reach_trackers_without_names_of_folders() -> None:
             failures={0: why},
         )
     )
-    tracker.on_end(RunEnded(0, {}, error=why))
-    said = "OSError: no such file: '.../labels.csv'"
-    assert tracker.texts == [f"client 0: {said}", said]
+    tracker.on_end(RunEnded(0, {}, error=why, public="OSError; the run's log says more"))
+    assert tracker.texts == [
+        "client 0: OSError: no such file: '.../labels.csv'",
+        "OSError; the run's log says more",
+    ]
+
+
+JANE = "Jane Doe, born 1970-01-01"
+
+
+class OfPatients(Dataset[Any]):
+    """A data set that quotes a record when it cannot read it."""
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.data[index] if index else float(JANE)
+
+
+@pytest.mark.parametrize("min_nodes", [2, 3])
+def test_what_an_error_quotes_is_in_the_log_alone(
+    min_nodes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It went to trackers, which may be others' machines, and to files that all can read."""
+    toy, tracker = Toy(clients=3), Texts()
+    run = Run.create({}, name="toy", home=tmp_path)
+    strategy = PSL(toy.upper(), device="cpu", observers=[tracker], run=run, min_nodes=min_nodes)
+    clients = toy.make_clients()
+    clients[1].batches.data = OfPatients(clients[1].batches.data)
+    with pytest.raises(LinkError) if min_nodes == 3 else nullcontext():
+        strategy.fit(clients, 1)
+    assert f"ValueError: could not convert string to float: '{JANE}'" in caplog.text
+    assert "client 1: ValueError; the log says more" in "".join(tracker.texts)
+    assert JANE not in "".join(tracker.texts)
+    assert not [f for f in run.path.rglob("*") if f.is_file() and b"Jane" in f.read_bytes()]
+
+
+def test_a_run_that_fails_tells_a_tracker_no_text_of_other_code() -> None:
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        raise ValueError(JANE)
+
+    toy, tracker = Toy(clients=2), Texts()
+    strategy = SFL(toy.upper(), device="cpu", observers=[tracker])
+    with pytest.raises(ValueError, match=JANE):
+        strategy.fit(toy.make_clients(), 1, evaluate_fn=evaluate)
+    assert tracker.texts == ["ValueError; the run's log says more"]
 
 
 def test_a_tracker_without_a_place_ends_the_run_before_it_trains() -> None:
