@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder
 from flwr_splitmix.clients import UShapeClient
-from flwr_splitmix.events import Exchange
+from flwr_splitmix.events import Exchange, RoundBegun
 from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.toy_texts import TextToy
 
@@ -63,6 +63,15 @@ def test_only_the_newest_are_kept() -> None:
         recorder.on_exchange(exchange(1, "encode", "up", messages=tensors(100 + step)))
     kept = {c: [float(r.messages[0, 0, 0, 0]) for r in rs] for c, rs in recorder.recordings.items()}
     assert kept == {0: [3.0, 4.0], 1: [103.0, 104.0]}
+
+
+@pytest.mark.parametrize("drawn", [-1, 2**31, 10**4300 - 1, 1.0, "7"], ids=range(5))
+def test_a_place_in_the_data_that_is_none_is_not_noted(drawn: Any) -> None:
+    """A number of thousands of digits was written to every checkpoint, or could not be."""
+    recorder = Recorder()
+    recorder.on_begin(RoundBegun(1, {}, False, {0: {"drawn": 3}, 1: {"drawn": drawn}}))
+    recorder.on_exchange(exchange(1, "encode", "down", last=False))
+    assert recorder.state() == {"drawn": {"0": 3, "1": 1}}
 
 
 def test_other_exchanges_leave_no_trace() -> None:

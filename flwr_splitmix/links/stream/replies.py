@@ -17,9 +17,17 @@ POLL_SECONDS = 0.05
 LOST = "is not connected to the SuperLink any more"
 
 
+_LARGEST = 2**63 - 1
+"""Most that a whole number of a description may be, without its sign; longer ones, in JSON of any
+length, would be kept in checkpoints and traces, and could not be written there."""
+
+
 def is_plain(description: Mapping[str, Any]) -> bool:
     """Return whether a client's description has only plain values and a valid "state-round"."""
-    plain = all(isinstance(value, (bool, int, float, str)) for value in description.values())
+    plain = all(
+        isinstance(value, (bool, float, str)) or (isinstance(value, int) and abs(value) <= _LARGEST)
+        for value in description.values()
+    )
     state_round = description.get("state-round")
     return plain and type(state_round) is int and state_round >= 0
 

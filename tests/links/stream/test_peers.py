@@ -313,7 +313,11 @@ def test_a_peer_that_never_reads_holds_nobody_up(link: StreamLink) -> None:
         {"state-round": False},
         {"state-round": 0, "a": torch.ones(2)},
         {"state-round": 0, "b": {}},
+        {"state-round": 0, "drawn": 2**63},
+        {"state-round": 0, "drawn": 10**4300 - 1},  # it ended runs that are recorded
+        {"state-round": 10**4300 - 1},
     ],
+    ids=range(9),
 )
 def test_who_describes_itself_oddly_is_refused(
     link: StreamLink, description: dict[str, Any]
