@@ -270,6 +270,26 @@ def test_keys_that_an_old_run_lacks_are_those_of_the_app(tmp_path: Path) -> None
     AutoModelForCausalLM.from_pretrained(tmp_path / "model")
 
 
+def test_a_strangers_configuration_chooses_no_code(tmp_path: Path) -> None:
+    """Before: transformers fetched attention from the hub, and would have run it."""
+    model, strange = tmp_path / "model", tmp_path / "strange"
+    assert export(fit(tmp_path, strategy="USplitFL", task="generation"), model).exit_code == 0
+    answers = splitmix("predict", model, "--text", "Who sees?").stdout
+    config = json.loads((model / "config.json").read_text())
+    kernel = "kernels-community/flash-attn2"
+    for key in ("attn_implementation", "_attn_implementation", "experts_implementation"):
+        shutil.copytree(model, strange, dirs_exist_ok=True)
+        (strange / "config.json").write_text(json.dumps({**config, key: kernel}))
+        said = splitmix("predict", strange, "--text", "Who sees?")
+        assert (said.exit_code, said.stdout) == (0, answers), (key, said.stderr)
+    quantized = {"quantization_config": {"quant_method": "torchao", "quant_type": "int4_weight"}}
+    for more in (quantized, {"text_config": quantized}):
+        (strange / "config.json").write_text(json.dumps({**config, **more}))
+        said = splitmix("predict", strange, "--text", "Who sees?")
+        assert (said.exit_code, said.stdout) == (1, "")
+        assert "config.json: it has a quantization_config, and no export does" in said.stderr
+
+
 def test_a_damaged_model_is_said_and_answers_nothing(tmp_path: Path) -> None:
     """Errors of transformers' libraries went through, and missing weights were made up."""
     model, damaged = tmp_path / "model", tmp_path / "damaged"

@@ -15,6 +15,9 @@ from flwr_splitmix.words import cause, counted
 
 _CONFIG = "config.json"
 
+_QUANTIZATION = "quantization_config"
+"""Key that has transformers load weights with the code of another package."""
+
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 """Names of the number of layers in configurations; some make a list of that length when read."""
 
@@ -22,7 +25,9 @@ _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, Any]:
     """Load model and tokenizer, in evaluation mode, with nothing but what is in the folder.
 
-    Texts are generated with transformers' own defaults, whatever generation_config.json says.
+    Attention is that of training, and experts are computed as transformers does by default: some
+    values that config.json could have here are kernels from the hub, thus code. Texts are generated
+    with transformers' own defaults, whatever generation_config.json says.
 
     Parameters
     ----------
@@ -35,9 +40,10 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
     ------
     ExportError
         If a file is missing or cannot be read, or config.json asks for another or for a larger
-        model than that of the weights.
+        model than that of the weights, or for quantized weights.
     """
     transformers = import_extra("transformers", "reading a language model", "language")
+    from flwr_splitmix.segments.language.build import with_attention
     from flwr_splitmix.segments.language.quiet import no_progress_bar
 
     if not any((folder / name).is_file() for name in (WHOLE, f"{WHOLE}.index.json")):
@@ -48,12 +54,19 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
     made_by = getattr(transformers, auto)
     try:
         config = transformers.AutoConfig.from_pretrained(folder, **here)
-        with without_memory():
-            blank = made_by.from_config(config, trust_remote_code=False)
+        config._experts_implementation = None
+
+        def made(attention: str) -> Any:
+            config._attn_implementation = attention  # also of the configurations within
+            with without_memory():
+                return made_by.from_config(config, trust_remote_code=False)
+
+        blank = with_attention(made)
         weights.check_fills(folder / _CONFIG, blank)
         with no_progress_bar():
             model, loaded = made_by.from_pretrained(
                 folder,
+                config=config,
                 use_safetensors=True,
                 output_loading_info=True,
                 generation_config=transformers.GenerationConfig(),
@@ -89,8 +102,16 @@ def _check_counts(file: Path, weights: Weights, classes: int) -> None:
         raise unreadable(file, error) from error
     if not isinstance(config, dict):
         raise unreadable(file, "it holds no JSON object")
+    if _has(config, _QUANTIZATION):
+        raise unreadable(file, f"it has a {_QUANTIZATION}, and no export does")
     for name in _LAYERS:
         weights.check_layers(file, name, config.get(name))
     labels = config.get("num_labels")
     if isinstance(labels, int) and labels > max(classes, 2):
         raise unreadable(file, f"num_labels is {labels!r:.80}, but {classes} classes have a name")
+
+
+def _has(config: dict[str, Any], key: str) -> bool:
+    """Return whether a configuration, or one within, has a value for a key."""
+    within = (value for value in config.values() if isinstance(value, dict))
+    return config.get(key) is not None or any(_has(inner, key) for inner in within)

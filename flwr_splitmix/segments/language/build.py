@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +18,8 @@ from flwr_splitmix.segments.language.parts import LanguageParts
 from flwr_splitmix.segments.language.placement import PLANS, devices_of, dispatch
 from flwr_splitmix.segments.language.sources import open_source
 from flwr_splitmix.segments.language.weights import initialise, load
+
+Made = TypeVar("Made")
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -131,18 +133,23 @@ def skeleton(made_by: type[Any], config: Any, dtype: str, attn_implementation: s
             )
 
     try:
-        try:
-            model = made(attn_implementation)
-        except ValueError as error:
-            if attn_implementation != "sdpa" or "scaled_dot_product_attention" not in str(error):
-                raise
-            model = made("eager")
+        model = with_attention(made, attn_implementation)
     except Exception as error:
         if attn_implementation not in ("sdpa", "eager"):  # the package of another may be missing
             raise
         raise cannot_make(made_by, config, error) from error
     model.tie_weights()
     return model
+
+
+def with_attention(make: Callable[[str], Made], attn_implementation: str = "sdpa") -> Made:
+    """Return what `make` makes with an attention; where a model has no "sdpa", with "eager"."""
+    try:
+        return make(attn_implementation)
+    except ValueError as error:
+        if attn_implementation != "sdpa" or "scaled_dot_product_attention" not in str(error):
+            raise
+        return make("eager")
 
 
 def checkpoint_layers(model: Any) -> None:

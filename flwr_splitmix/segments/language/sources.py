@@ -79,6 +79,7 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
     with readable(source, CONFIG):
         _check_counts(read_json(folder / CONFIG))
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config._experts_implementation = None  # some are kernels from the hub, thus code
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"the weights of {str(source)!r} are quantized; they cannot be trained")
     if (folder / INDEX).is_file():
