@@ -13,6 +13,7 @@ from flwr_splitmix.data.errors import DataError, import_extra
 from flwr_splitmix.data.images.arrow_labels import find_column, read_labels
 from flwr_splitmix.data.images.pictures import decode_pictures, pack_pictures
 from flwr_splitmix.data.images.sets import TEST_SPLITS, RawSets, Split, no_test_split
+from flwr_splitmix.words import one_line
 
 IMAGE_COLUMNS = ("image", "img", "picture")
 _ROWS_AT_ONCE = 256
@@ -113,6 +114,7 @@ def read_arrow_sets(
     image_size: int,
     channels: int | None,
     skip_corrupt: bool = False,
+    folder: Path | None = None,
 ) -> RawSets:
     """Convert two splits with an image column and labels to packed arrays.
 
@@ -127,12 +129,15 @@ def read_arrow_sets(
         Name of the data set, for messages.
     image_size, channels, skip_corrupt
         As for `load_images`.
+    folder
+        Where the splits were saved. A row that names a file, instead of holding a picture, may name
+        one within; else it would choose among the reader's own. None: on the hub.
 
     Raises
     ------
     DataError
-        If a column is missing or nothing decides between several, a picture cannot be decoded, or a
-        label is unknown.
+        If a row names a file outside the folder, a column is missing or nothing decides between
+        several, a picture cannot be decoded, or a label is unknown.
     """
     datasets = import_extra("datasets", "reading a dataset's pictures")
     image_column = find_column(train.features, datasets.Image, IMAGE_COLUMNS, "image", name)
@@ -144,7 +149,7 @@ def read_arrow_sets(
         readable, kept = decode_pictures(
             (
                 (source, f"image {row} of {name!r}")
-                for row, source in enumerate(_encoded(split, image_column))
+                for row, source in enumerate(_encoded(split, image_column, name, folder))
             ),
             image_size=image_size,
             channels=channels,
@@ -156,23 +161,48 @@ def read_arrow_sets(
     return RawSets(Split(train_images, labels[0]), Split(test_images, labels[1]), classes)
 
 
-def _encoded(split: Any, column: str) -> Iterator[Path | io.BytesIO | np.ndarray | None]:
+def _encoded(
+    split: Any, column: str, name: str, folder: Path | None
+) -> Iterator[Path | io.BytesIO | np.ndarray | None]:
     """Yield the images of a column one by one, as stored; None where there is none."""
     datasets = import_extra("datasets", "reading a dataset's pictures")
     split = split.select_columns(column)
     if isinstance(split.features[column], datasets.Image):
         split = split.cast_column(column, datasets.Image(decode=False))
+    row = -1
     for batch in split.iter(batch_size=_ROWS_AT_ONCE):
         for value in batch[column]:
+            row += 1
             if value is None:
                 yield None
             elif isinstance(value, dict):
-                content = value.get("bytes")
-                yield Path(str(value.get("path"))) if content is None else io.BytesIO(content)
+                content, path = value.get("bytes"), value.get("path")
+                if content is not None:
+                    yield io.BytesIO(content)
+                elif path is None or folder is None:
+                    yield None if path is None else Path(path)
+                else:
+                    yield _within(folder, path, f"image {row} of {name!r}")
             elif isinstance(value, bytes):
                 yield io.BytesIO(value)
             else:
                 yield _pixels(value)
+
+
+def _within(folder: Path, path: str, name: str) -> Path:
+    """Return the file that a row names, which is in the folder of its data set."""
+    try:
+        file = (folder / path).resolve()
+        within = file.is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # a loop of links, or a null character
+        within = False
+    if not within:
+        raise DataError(
+            f"{name} is no picture, but the name of a file outside that folder, "
+            f"{one_line(path)[:200]!r}: save the data set anew where its pictures are; "
+            "save_to_disk then stores the pictures themselves"
+        )
+    return file
 
 
 def _pixels(value: Any) -> np.ndarray:

@@ -195,7 +195,7 @@ def _read_folder(
         return read_idx_sets(folder)
     if kind == "saved":
         train, test = load_saved(folder)
-        return read_arrow_sets(train, test, str(folder), **options)
+        return read_arrow_sets(train, test, str(folder), folder=folder, **options)
     return read_picture_folder(folder, **options)
 
 

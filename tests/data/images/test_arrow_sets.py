@@ -9,6 +9,7 @@ from typing import Any
 import datasets
 import flwr_datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -63,6 +64,47 @@ def test_a_saved_set_is_read_back(tmp_path: Path, image: str, label: str, test_n
     assert grey_levels(sets.train) == [10, 20, 30]
     assert grey_levels(sets.test) == [40]
     assert sets.train.labels.tolist() == [0, 1, 1]
+
+
+def save_names(folder: Path, path: str | None) -> str:
+    """Save a set whose second training picture is a file's name, which `datasets` never writes."""
+    part = split([10, 20, 30], [0, 1, 1])
+    saved = save(folder, train=part, test=part)
+    (file,) = (Path(saved) / "train").glob("*.arrow")
+    with pa.memory_map(str(file)) as source:
+        table = pa.ipc.open_stream(source).read_all()
+    rows = table.column("image").to_pylist()
+    rows[1] = {"bytes": None, "path": path}
+    images = pa.array(rows, table.schema.field("image").type)
+    table = table.set_column(1, table.schema.field("image"), images)
+    with pa.OSFile(f"{file}.new", "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    Path(f"{file}.new").replace(file)
+    return saved
+
+
+@pytest.mark.parametrize("name", ["{}/passport.png", "../passport.png", "link.png", "a\0b"])
+def test_a_row_opens_no_file_of_the_reader(name: str, tmp_path: Path) -> None:
+    """A stranger's set named any picture on the reader's disk, which became an example."""
+    Image.new("L", (6, 6), 123).save(tmp_path / "passport.png")
+    source = save_names(tmp_path, name.format(tmp_path))
+    (Path(source) / "link.png").symlink_to(tmp_path / "passport.png")
+    with pytest.raises(DataError, match=r"image 1 of '.*saved' is no picture, but .* a file outsi"):
+        load_images(source, image_size=8, skip_corrupt=True)
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_row_may_name_a_file_of_its_own_set(absolute: bool, tmp_path: Path) -> None:
+    own = tmp_path / "saved" / "pictures" / "own.png"
+    source = save_names(tmp_path, str(own) if absolute else "pictures/own.png")
+    own.parent.mkdir()
+    Image.new("L", (6, 6), 123).save(own)
+    assert grey_levels(load_images(source, image_size=8).train) == [10, 123, 30]
+
+
+def test_a_row_with_neither_a_picture_nor_a_name_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"image 1 of '.*' is missing"):
+        load_images(save_names(tmp_path, None), image_size=8)
 
 
 def test_the_well_known_one_of_two_label_columns_is_taken(tmp_path: Path) -> None:
