@@ -55,7 +55,8 @@ class Knowledge:
     loss
         Loss of the training; None for the default, see `target_loss`.
     upper
-        The trained upper segment; None if the adversary does not have it.
+        The trained upper segment, which is put into evaluation mode; None if the adversary does not
+        have it.
     mixes_batch
         Whether lower segments mix the images of a batch, as clients of NaiveMixSL do: then only a
         whole release can be compared with what they make of images.
@@ -78,6 +79,10 @@ class Knowledge:
     loss: TargetLoss | None = field(default=None, repr=False)
     upper: nn.Module | None = field(default=None, repr=False)
     mixes_batch: bool = False
+
+    def __post_init__(self) -> None:
+        if self.upper is not None:
+            self.upper.eval()
 
     def normalise(self, images: Tensor) -> Tensor:
         """Return images (b, C, H, W), 0 to 1, as lower segments take them."""

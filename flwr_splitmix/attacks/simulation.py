@@ -22,7 +22,7 @@ from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.labels import target_loss
 from flwr_splitmix.mixers import InputShare, Plan, Share, SmashedShape, Upload
-from flwr_splitmix.seeding import secrets_are_seeded, seeded_draws, seeded_secrets
+from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_draws, seeded_secrets
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle, draw_order, patches_kept
 
 CPU = torch.device("cpu")
@@ -98,6 +98,11 @@ def passes(
     else:
         turns = _of_owners(order, owners.numpy()[order], members, batch_size)
     geometry = known.geometry
+    upper = None
+    if gradients:
+        if known.upper is None:
+            raise ValueError("gradients need the upper segment, which this adversary has not")
+        upper = copy.deepcopy(known.upper).train()  # a copy: training mode may change its buffers
     for at, rows_of in enumerate(turns):
         batches = {client: torch.from_numpy(rows.copy()) for client, rows in rows_of.items()}
         shape = SmashedShape(
@@ -112,10 +117,10 @@ def passes(
         seed = int(generator.integers(2**62))
         uploads, orders = _uploads(segments, inputs, plan, seed)
         gradient = loss = None
-        if gradients:
-            if known.upper is None:
-                raise ValueError("gradients need the upper segment, which this adversary has not")
-            gradient, loss = _gradients(known, known.upper, uploads, plan)
+        if upper is not None:
+            device = next((p.device for p in upper.parameters()), CPU)
+            with seeded_draws(device, derive_seed(seed, "upper segment")):
+                gradient, loss = _gradients(known, upper, uploads, plan)
         step = Step(server_round, at, plan, uploads, gradient, loss, ids=batches)
         yield step, batches, orders
 

@@ -13,6 +13,7 @@ from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.alignment import ownership_loss
 from flwr_splitmix.attacks.images.example import Example, public_examples
 from flwr_splitmix.attacks.images.grouping import agreement, cluster, shared_directions
+from flwr_splitmix.attacks.images.reading import FrozenLowers
 from flwr_splitmix.attacks.images.separate import require_mixtures
 from flwr_splitmix.attacks.images.subspaces import Subspace, fit_subspace, nearest_subspace
 from flwr_splitmix.attacks.images.training import BATCH, train_reader
@@ -70,10 +71,11 @@ class Attribute(Attack):
         if isinstance(known.lowers, Mapping) and not isinstance(known.mixer, Shuffled):
             inputs = known.normalise(pictures.images[:512])
             prefix = known.geometry.prefix
-            with torch.no_grad():
-                for _, lower in sorted(known.lowers.items()):
-                    device = next((p.device for p in lower.parameters()), torch.device("cpu"))
-                    self._subspaces.append(fit_subspace(lower(inputs.to(device))[:, prefix:]))
+            device, lowers = self.budget.device, FrozenLowers(known, self.budget.device)
+            for client in sorted(known.lowers):
+                lower = lowers[client]
+                assert lower is not None
+                self._subspaces.append(fit_subspace(lower(inputs.to(device))[:, prefix:]))
             if self._tells_apart(next(public_examples(view, pictures, BATCH, self.seed)), prefix):
                 return
             self._subspaces = []

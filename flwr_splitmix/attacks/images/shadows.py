@@ -15,6 +15,7 @@ from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release
+from flwr_splitmix.seeding import seeded_draws
 
 _BATCH = 64
 
@@ -46,7 +47,11 @@ def soft_targets(release: Release, classes: int) -> Tensor:
 
 
 def losses(upper: nn.Module, release: Release, classes: int) -> Tensor:
-    """Return the loss (b,) of an upper segment on a release, with the release's labels."""
+    """Return the loss (b,) of an upper segment on a release, with the release's labels.
+
+    The segment is left in evaluation mode.
+    """
+    upper.eval()
     device = next(upper.parameters()).device
     targets = soft_targets(release, classes).to(device)
     parts = []
@@ -101,18 +106,19 @@ def train_shadow(
     upper = fresh_like(knowledge.upper, seed).to(budget.device).train()
     rng = np.random.default_rng(seed)
     optimizer = torch.optim.AdamW(upper.parameters(), lr=1e-3, weight_decay=0.05)
-    for _ in budget.steps(epochs, "shadow model"):
-        order = torch.from_numpy(rng.permutation(len(members)))
-        epoch = members.take(order)
-        for release in knowledge.simulate(
-            epoch.images, epoch.labels, rng, lower=lowers, adversary="upper only"
-        ):
-            targets = soft_targets(release, knowledge.num_classes).to(budget.device)
-            logits = upper(release.smashed.to(budget.device))
-            loss = -(targets * F.log_softmax(logits, 1)).sum(1).mean()
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
+    with seeded_draws(budget.device, seed):  # of dropout
+        for _ in budget.steps(epochs, "shadow model"):
+            order = torch.from_numpy(rng.permutation(len(members)))
+            epoch = members.take(order)
+            for release in knowledge.simulate(
+                epoch.images, epoch.labels, rng, lower=lowers, adversary="upper only"
+            ):
+                targets = soft_targets(release, knowledge.num_classes).to(budget.device)
+                logits = upper(release.smashed.to(budget.device))
+                loss = -(targets * F.log_softmax(logits, 1)).sum(1).mean()
+                optimizer.zero_grad()
+                torch.autograd.backward(loss)
+                optimizer.step()
     return Shadow(upper.eval(), lowers, members, others)
 
 

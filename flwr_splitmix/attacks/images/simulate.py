@@ -80,36 +80,36 @@ class Simulate(Attack):
         weights = [p for p in lower.parameters() if p.requires_grad]
         if not weights:  # a frozen edge: its initial state is all there is
             return lower.eval()
-        with seeded_draws(device, self.seed):
+        with seeded_draws(device, self.seed):  # of weights, and of dropout
             judge = _Judge(received.tokens.shape[1], knowledge.geometry.patches).to(device)
-        generator = torch.Generator().manual_seed(self.seed)
-        ours = torch.optim.AdamW(weights, lr=1e-3)
-        theirs = torch.optim.AdamW(judge.parameters(), lr=5e-4)
-        upper = None if knowledge.upper is None else knowledge.upper.to(device).eval()
-        own_loss = loss_on(knowledge.loss, device)
-        for step in self.budget.steps(_STEPS[self.budget.scale], "simulated segment"):
-            rows = torch.randint(len(public), (_BATCH,), generator=generator)
-            smashed = lower(knowledge.normalise(public.images[rows]).to(device))
-            real, slots = (part.to(device) for part in received.some(_TOKENS, generator))
-            # Use the same slots on both sides, so that slots cannot distinguish them.
-            which = torch.randint(_BATCH, slots.shape, generator=generator).to(device)
-            made = smashed[which, knowledge.geometry.prefix + slots]
-            verdicts = judge(real, slots), judge(made.detach(), slots)
-            theirs.zero_grad()
-            told = (F.softplus(-verdicts[0]) + F.softplus(verdicts[1])).mean()
-            torch.autograd.backward(told)
-            theirs.step()
-            loss = 0.1 * F.softplus(-judge(made, slots)).mean() + _distance(made, real)
-            if upper is not None and step % _TASK_EVERY == 0:
-                logits = upper(smashed[:_TASK_BATCH])
-                labels = public.labels[rows[:_TASK_BATCH]].to(device)
-                targets = target_rows(labels, logits.shape[1], logits.dtype)
-                loss = loss + target_loss(
-                    logits, targets, multi_label=knowledge.multi_label, loss=own_loss
-                )
-            ours.zero_grad()
-            torch.autograd.backward(loss)
-            ours.step()
+            generator = torch.Generator().manual_seed(self.seed)
+            ours = torch.optim.AdamW(weights, lr=1e-3)
+            theirs = torch.optim.AdamW(judge.parameters(), lr=5e-4)
+            upper = None if knowledge.upper is None else knowledge.upper.to(device).eval()
+            own_loss = loss_on(knowledge.loss, device)
+            for step in self.budget.steps(_STEPS[self.budget.scale], "simulated segment"):
+                rows = torch.randint(len(public), (_BATCH,), generator=generator)
+                smashed = lower(knowledge.normalise(public.images[rows]).to(device))
+                real, slots = (part.to(device) for part in received.some(_TOKENS, generator))
+                # Use the same slots on both sides, so that slots cannot distinguish them.
+                which = torch.randint(_BATCH, slots.shape, generator=generator).to(device)
+                made = smashed[which, knowledge.geometry.prefix + slots]
+                verdicts = judge(real, slots), judge(made.detach(), slots)
+                theirs.zero_grad()
+                told = (F.softplus(-verdicts[0]) + F.softplus(verdicts[1])).mean()
+                torch.autograd.backward(told)
+                theirs.step()
+                loss = 0.1 * F.softplus(-judge(made, slots)).mean() + _distance(made, real)
+                if upper is not None and step % _TASK_EVERY == 0:
+                    logits = upper(smashed[:_TASK_BATCH])
+                    labels = public.labels[rows[:_TASK_BATCH]].to(device)
+                    targets = target_rows(labels, logits.shape[1], logits.dtype)
+                    loss = loss + target_loss(
+                        logits, targets, multi_label=knowledge.multi_label, loss=own_loss
+                    )
+                ours.zero_grad()
+                torch.autograd.backward(loss)
+                ours.step()
         return lower.eval().requires_grad_(False).cpu()
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
@@ -19,6 +20,7 @@ from flwr_splitmix.attacks.images.membership_scores import (
     train_membership,
 )
 from flwr_splitmix.attacks.images.shadows import fresh_like, losses, train_shadow
+from flwr_splitmix.attacks.release import Release
 from flwr_splitmix.mixers import NoMixing
 from tests.attacks.images.conftest import PATCHES, WIDTH, Bench
 
@@ -98,6 +100,70 @@ def test_a_shadow_model_remembers_its_members(bench: Bench) -> None:
         for pictures in (members, others)
     )
     assert inside < 0.5 * outside
+
+
+class Stochastic(Head):
+    """An upper segment that differs between training and evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(PATCHES * WIDTH, 128), nn.BatchNorm1d(128), nn.Dropout(0.5),
+            nn.Linear(128, 10),
+        )  # fmt: skip
+
+
+def test_losses_are_those_of_evaluation_and_change_nothing() -> None:
+    labels = torch.arange(65) % 10
+    release = Release(0, 0, 0, torch.randn(65, PATCHES, WIDTH), labels=labels)
+    upper = Stochastic().train()
+    before = {name: value.clone() for name, value in upper.state_dict().items()}
+    own = losses(upper, release, 10)  # in parts of 64, and one row left over
+    with torch.inference_mode():
+        logits = upper.eval()(release.smashed)
+    assert torch.allclose(own, F.cross_entropy(logits, labels, reduction="none"), atol=1e-6)
+    assert all(torch.equal(before[name], value) for name, value in upper.state_dict().items())
+
+
+def test_an_adversary_has_the_upper_segment_in_evaluation_mode(bench: Bench) -> None:
+    known = replace(bench.view(NoMixing()).knowledge, upper=Stochastic().train())
+    assert known.upper is not None
+    assert not any(module.training for module in known.upper.modules())
+
+
+def test_gradients_are_those_of_training_and_come_from_the_seed(bench: Bench) -> None:
+    known = replace(bench.view(NoMixing()).knowledge, upper=Stochastic())
+    assert known.upper is not None
+    before = {name: value.clone() for name, value in known.upper.state_dict().items()}
+
+    def simulated() -> Tensor:
+        releases = known.simulate(
+            bench.victims.images, bench.victims.labels, np.random.default_rng(0), gradients=True
+        )
+        return torch.cat([r.gradient for r in releases if r.gradient is not None])
+
+    torch.manual_seed(1)
+    first = simulated()
+    torch.manual_seed(2)
+    assert torch.equal(first, simulated())
+    after = known.upper.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert not known.upper.training
+    # In training, gradients at a batch-normalised layer sum to zero over the batch.
+    batch = first[: known.batch_size].flatten(1)
+    assert float(batch.sum(0).abs().max()) < 1e-3 * float(batch.abs().max())
+
+
+def test_a_shadow_model_with_dropout_comes_from_the_seed(bench: Bench) -> None:
+    known = replace(bench.view(NoMixing()).knowledge, upper=Stochastic())
+    members, rest = bench.public.divided(32)
+
+    def weights(state: int) -> Tensor:
+        torch.manual_seed(state)
+        made = train_shadow(known, members, rest, epochs=2, budget=Budget("smoke"), seed=0)
+        return nn.utils.parameters_to_vector(made.upper.parameters())
+
+    assert torch.equal(weights(1), weights(2))
 
 
 def test_without_labels_there_is_no_such_attack(bench: Bench) -> None:

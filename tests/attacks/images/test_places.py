@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
@@ -73,6 +75,24 @@ def test_lower_segments_that_differ_sign_their_patches(bench: Bench) -> None:
     guess = bench.attack(Attribute(), view)
     assert owned(guess, view) == 1
     assert float(guess.confidence.min()) > 0.9
+
+
+class Normalised(Embedding):
+    """A lower segment whose buffers change in training mode."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.norm: Any = nn.BatchNorm2d(1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(self.norm(images))
+
+
+def test_signatures_leave_the_known_segments_as_they_are(bench: Bench) -> None:
+    lowers = {0: Normalised(0), 1: Normalised(1)}
+    view = bench.view(PatchCutMix(2), "upper only", lowers)
+    Attribute().fit(view, bench.public, Budget(scale="smoke"))
+    assert [lower.norm.running_mean.tolist() for lower in lowers.values()] == [[0], [0]]
 
 
 def test_they_do_so_whatever_their_weights_when_rows_share_a_mask(bench: Bench) -> None:

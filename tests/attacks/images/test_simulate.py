@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from flwr_splitmix.attacks.fitted import Budget
+from flwr_splitmix.attacks.images import simulate
 from flwr_splitmix.attacks.images.shadows import train_shadow
 from flwr_splitmix.attacks.images.simulate import Simulate
 from flwr_splitmix.mixers import NoMixing
@@ -34,6 +39,53 @@ def test_nor_does_that_of_a_shadow_model() -> None:
         shadow.lowers.parameters(), known.fresh_lower(SEED).parameters(), strict=True
     ):
         assert not torch.equal(own, theirs)
+
+
+@pytest.mark.parametrize("only_judged", [False, True], ids=["both losses", "the judge alone"])
+def test_the_simulated_segments_tokens_approach_the_victims(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, only_judged: bool
+) -> None:
+    monkeypatch.setattr(simulate, "_TOKENS", 128)
+    if only_judged:
+        monkeypatch.setattr(simulate, "_distance", lambda made, real: 0 * made.sum())
+    view = bench.view(NoMixing(), lowers=Embedding(SEED), known=False)
+    sent = torch.cat([release.smashed for release in view.releases]).mean(0)
+
+    def apart(lower: nn.Module) -> float:
+        with torch.no_grad():
+            tokens = lower(view.knowledge.normalise(bench.public.images))
+        return float((tokens.mean(0) - sent).square().mean())
+
+    attack = Simulate()
+    attack.fit(view, bench.public, Budget("cpu", iterations=40), seed=SEED)
+    assert apart(attack.lower) < 0.9 * apart(view.knowledge.own_lower(SEED))
+
+
+def test_the_distance_of_two_samples_is_zero_if_they_are_alike() -> None:
+    one, other = torch.randn(2, 400, 3, generator=torch.Generator().manual_seed(0))
+    assert float(simulate._distance(one, one)) == pytest.approx(0, abs=1e-6)
+    near, far = (float(simulate._distance(one, other + shift)) for shift in (0.0, 3.0))
+    assert 0 <= near < 0.05 < 0.5 < far
+
+
+class Dropping(Embedding):
+    """A lower segment with dropout."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.dropout(super().forward(images), 0.3, self.training)
+
+
+def test_a_simulated_segment_with_dropout_comes_from_the_seed(bench: Bench) -> None:
+    view = bench.view(NoMixing(), known=False)
+    view = replace(view, knowledge=replace(view.knowledge, fresh_lower=Dropping))
+
+    def weights(state: int) -> Tensor:
+        torch.manual_seed(state)
+        attack = Simulate()
+        attack.fit(view, bench.public, Budget("smoke"), seed=SEED)
+        return nn.utils.parameters_to_vector(attack.lower.parameters())
+
+    assert torch.equal(weights(1), weights(2))
 
 
 def test_nothing_is_learned_of_noise(bench: Bench) -> None:
