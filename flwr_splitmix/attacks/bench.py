@@ -130,7 +130,9 @@ def train_victim(
         lower = copy.deepcopy(setting.segments.lower)
         evaluate_fn = central_evaluation(strategy.upper, lower, setting.test)
     with ExitStack() as stack:
-        watches = [stack.enter_context(ShuffleWatch(client.segment)) for client in clients]
+        watches = [
+            stack.enter_context(ShuffleWatch(client.segment, KEPT_ORDERS)) for client in clients
+        ]
         result = strategy.fit(clients, victim.rounds, evaluate_fn=evaluate_fn)
     lowers: Lowers = {
         index: undefended(client.segment).cpu() for index, client in enumerate(clients)
@@ -139,9 +141,9 @@ def train_victim(
         lowers = setting.segments.lower
         lowers.load_state_dict(to_tensors(result.arrays))
     orders = {
-        (client, number): watch.orders[number].to(torch.int32)
+        (client, number): order.to(torch.int32)
         for client, watch in enumerate(watches)
-        for number in range(len(watch.orders))[-KEPT_ORDERS:]
+        for number, order in enumerate(watch.orders, watch.passes - len(watch.orders))
     }
     summary = _summary(strategy.rows)
     made = _attacked(setting, strategy, recorder.trace, lowers, orders, summary)

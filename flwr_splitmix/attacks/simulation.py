@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -244,14 +245,22 @@ class ShuffleWatch:
     Secrets must be seeded, as the draw is repeated from the same state of the generator. If they
     come from the operating system, nothing is recorded.
 
+    Parameters
+    ----------
+    newest
+        How many orders are kept.
+
     Attributes
     ----------
     orders
-        int64 (b, N), one per forward pass in training mode; see `Origin.order`.
+        The newest ones, int64 (b, N), one per forward pass in training mode; see `Origin.order`.
+    passes
+        Number of these passes so far.
     """
 
-    def __init__(self, segment: nn.Module) -> None:
-        self.orders: list[Tensor] = []
+    def __init__(self, segment: nn.Module, newest: int = 1) -> None:
+        self.orders: deque[Tensor] = deque(maxlen=newest)
+        self.passes = 0
         self._edges = [m for m in segment.modules() if isinstance(m, PatchShuffle)]
 
     def __enter__(self) -> ShuffleWatch:
@@ -274,3 +283,4 @@ class ShuffleWatch:
         own = torch.arange(batch).unsqueeze(1) * patches
         # Without exchange in the batch, number the patches within each image.
         self.orders.append(order - own if kept == patches else order)
+        self.passes += 1

@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 import torch
 
+from flwr_splitmix.attacks import bench
 from flwr_splitmix.attacks.bench import train_victim
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.reader import StepReader
 from flwr_splitmix.attacks.recorder import Recorder
+from flwr_splitmix.attacks.simulation import ShuffleWatch
 from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.vault import VaultError
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.seeding import seeded_secrets
+from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
 from flwr_splitmix.strategies import STRATEGIES
 from tests.attacks.victims import attacked, small
 
@@ -197,6 +201,21 @@ def test_shuffles_of_frozen_edges_are_known_to_the_truth(method: str) -> None:
         ordered = plain(system.knowledge.normalise(images))
     moved = ordered.gather(1, origin.order[:, :, None].expand_as(ordered))
     assert torch.allclose(release.smashed, moved, atol=1e-4)
+
+
+def test_only_the_newest_shuffles_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = ShuffleWatch(PatchShuffle(), newest=3)
+    edge = watch._edges[0].train()
+    with watch, seeded_secrets():
+        passed = [edge(torch.arange(8.0).view(2, 4, 1)) for _ in range(5)]
+    assert (len(watch.orders), watch.passes) == (3, 5)
+    for order, patches in zip(watch.orders, passed[2:], strict=True):
+        assert torch.equal(order, patches[..., 0].long() - torch.tensor([[0], [4]]))
+    monkeypatch.setattr(bench, "KEPT_ORDERS", 3)  # of two rounds of two steps
+    kept = train_victim(small("PatchShuffleSL")).vault.orders
+    assert sorted(kept) == [(client, number) for client in range(2) for number in (1, 2, 3)]
+    whole = attacked("PatchShuffleSL").vault.orders
+    assert all(torch.equal(order, whole[key]) for key, order in kept.items())
 
 
 def test_pictures_are_the_data_sets_without_normalisation() -> None:
