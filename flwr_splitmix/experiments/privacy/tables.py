@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flwr_splitmix.experiments.privacy.kinds import Fact, Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.results import NOT_APPLICABLE, Result
+from flwr_splitmix.experiments.tables import grid
 
 NOTHING = "-"
 _ATTACKS = 5  # columns of attacks that fit into 200 characters with the others
@@ -44,11 +45,8 @@ def blocks(results: Sequence[Result], matrix: Matrix = IMAGES) -> list[Block]:
 
 def to_markdown(results: Sequence[Result], matrix: Matrix = IMAGES) -> str:
     """Return the matrix as tables in Markdown, followed by the legend."""
-    made = []
-    for block in blocks(results, matrix):
-        lines = [block.headings, ["---"] * len(block.headings), *block.rows]
-        made.append("\n".join("| " + " | ".join(cells) + " |" for cells in lines))
-    return "\n\n".join([*made, matrix.legend]) + "\n"
+    lines = [line for each in blocks(results, matrix) for line in grid(each.headings, each.rows)]
+    return "\n".join([*lines, matrix.legend]) + "\n"
 
 
 def _facts(results: Sequence[Result], matrix: Matrix) -> dict[str, dict[str, str]]:
