@@ -39,7 +39,7 @@ class GenerationScores(TextScores):
     Each test batch is sent once with its right answers, which gives the loss and the first tokens,
     and then once per further token. All texts of a batch are sent until the last answer has ended,
     so the server learns only the length of the longest one. Every exchange carries the whole
-    texts: the trunk keeps no cache.
+    texts: the trunk keeps no cache. Of a text that is all answer the first token is prompt.
 
     Parameters
     ----------
@@ -110,10 +110,11 @@ class GenerationScores(TextScores):
         return self._batch(batch.inputs.device)
 
     def _of(self, ids: Tensor, labels: Tensor) -> _Answer:
-        answered = (labels != IGNORED).nonzero().flatten()
-        prompt = int(answered[0]) if len(answered) else len(ids)
+        # Nothing predicts a text's first token, so it is prompt even if it has a label.
+        answered = (labels[1:] != IGNORED).nonzero().flatten() + 1
         if not len(answered):
-            return _Answer(ids.tolist(), prompt, None, ended=True)
+            return _Answer(ids.tolist(), len(ids), None, ended=True)
+        prompt = int(answered[0])
         right = [token for token in labels[answered].tolist() if token != self.end]
         return _Answer(ids[:prompt].tolist(), prompt, right)
 

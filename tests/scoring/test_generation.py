@@ -120,6 +120,16 @@ def test_a_text_without_an_answer_is_not_scored() -> None:
     assert scores.result()["exact_match"] == 0.0
 
 
+def test_a_text_that_is_all_answer_goes_on_from_its_first_token() -> None:
+    texts = [[5, 6, 7, END], [3, 8, 9, END], [4]]  # nothing can be said of a single token
+    texts_and_labels = TextSet(texts, texts).batch(torch.arange(3).numpy())
+    scores = made()
+    sent = generate(scores, MaskedBatch.of(texts_and_labels, torch.device("cpu")))
+    assert scores.said == ["w6 w7 w8 w9", "w4 w5 w6 w7 w8 w9"]
+    assert scores.right == ["w6 w7", "w8 w9"]
+    assert sent[1].inputs[:, :2].tolist() == [[5, 6], [3, 4], [4, 0]]
+
+
 def test_loss_and_accuracy_are_those_of_the_right_answers() -> None:
     scores = made()
     generate(scores, batch(([7], [8, 8])))
