@@ -74,8 +74,7 @@ class TextFloors:
         return blind
 
     def _generator(self, number: int, draw: int) -> torch.Generator:
-        seed = derive_seed(self.seed, "floor", number, draw) if draw else self.seed + number
-        return torch.Generator().manual_seed(seed)
+        return torch.Generator().manual_seed(derive_seed(self.seed, "floor", number, draw))
 
     @cached_property
     def _frequent(self) -> list[int]:

@@ -190,6 +190,14 @@ def test_more_draws_do_not_change_the_first_blind_guess() -> None:
     assert len(far["most frequent token"]) == 16
 
 
+def test_floors_of_neighbouring_seeds_are_other_draws() -> None:
+    one, other = (TextFloors(tiny_parts(0), PUBLIC, BEGIN, seed=seed) for seed in (0, 1))
+    for number in range(3):
+        (next_text,), (this,) = one.guesses(16, number + 1), other.guesses(16, number)
+        assert not torch.equal(next_text["random token"], this["random token"])
+        assert not torch.equal(next_text["language model"], this["language model"])
+
+
 def test_the_attacks_are_listed_by_their_modules() -> None:
     known = text_attacks()
     assert {"key-search", "sip", "vocabulary"} <= known.keys()
