@@ -52,6 +52,19 @@ def never_seen(number: int, sides: int = 1) -> float:
     return float(1 - ((1 - LEVEL) / 2 / sides) ** (1 / number))
 
 
+def of_alike(share: float, number: int) -> tuple[float, float]:
+    """Return the interval of a share that all of `number` groups have.
+
+    Source: Clopper and Pearson 1934, for that share of as many coins.
+    """
+    from scipy.special import betaincinv  # an extra
+
+    own, rest, tail = share * number, (1 - share) * number, (1 - LEVEL) / 2
+    low = 0.0 if own <= 0 else float(betaincinv(own, rest + 1, tail))
+    high = 1.0 if rest <= 0 else float(betaincinv(own + 1, rest, 1 - tail))
+    return low, high
+
+
 def mean_interval(
     values: np.ndarray, rows: Sequence[np.ndarray], *, share: bool, seed: int
 ) -> tuple[float, float]:
@@ -66,17 +79,18 @@ def mean_interval(
     rows
         The positions of each group's samples.
     share
-        Whether values are between 0 and 1. If all are alike, the interval is then that of
-        Clopper and Pearson; else it is their value alone.
+        Whether values are between 0 and 1. If all groups have the same mean, the interval is then
+        that of Clopper and Pearson; else it is this mean alone.
     """
-    number = len(rows)
-    if np.ptp(values) == 0:
-        value, missed = float(values[0]), never_seen(number) if share else 0.0
-        return value * (1 - missed), value + (1 - value) * missed if share else value
-    if number < 2 or not np.isfinite(values).all():
+    number, alike = len(rows), np.ptp(values) == 0
+    if not alike and (number < 2 or not np.isfinite(values).all()):
         return float(values.min()), float(values.max())
     sums = np.array([values[own].sum() for own in rows])
     counts = np.array([len(own) for own in rows], dtype=np.float64)
+    means = sums / counts
+    if alike or np.ptp(means) <= 1e-12 * np.abs(means).max():  # but for rounding
+        value = float(values.mean())
+        return of_alike(value, number) if share else (value, value)
     rng, drawn = np.random.default_rng(seed), []
     for _ in range(0, RESAMPLES, _AT_ONCE):
         at = rng.integers(0, number, (_AT_ONCE, number))

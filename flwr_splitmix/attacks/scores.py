@@ -24,7 +24,12 @@ from flwr_splitmix.attacks.image_scores import (
     squared_errors,
     structures,
 )
-from flwr_splitmix.attacks.intervals import Measure, curve_measures, mean_measure
+from flwr_splitmix.attacks.intervals import (
+    Measure,
+    batch_curve_measure,
+    curve_measures,
+    mean_measure,
+)
 from flwr_splitmix.attacks.pairs import (
     best_blind_images,
     first_victims,
@@ -282,7 +287,10 @@ def _releases(guess: Guess, pairs: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
-    """Score classes by accuracy, and scores for two classes by max(AUC, 1 - AUC)."""
+    """Score classes by accuracy, and scores for two classes by max(AUC, 1 - AUC).
+
+    The latter is taken of all rows as one curve, and of each release, a batch, as in the paper.
+    """
     pairs = first_victims(guess, truth)
     numbers = [number for number, _ in pairs]
     victims = [victim for _, victim in pairs]
@@ -290,9 +298,10 @@ def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
     values = guess.values.cpu()[numbers]
     if values.is_floating_point() and values.ndim == 1:
         positive = (labels == labels.max()).numpy()
-        measures = curve_measures(
-            values.double().numpy(), positive, groups=victims, seed=seed, either_way=True
-        )
+        scores = values.double().numpy()
+        measures = curve_measures(scores, positive, groups=victims, seed=seed, either_way=True)
+        by_batch = batch_curve_measure(scores, positive, _releases(guess, pairs), seed=seed)
+        measures += [] if by_batch is None else [by_batch]
         return Scored(_rows(guess, truth, pairs, {"score": values, "label": labels}), measures)
     said = values.argmax(1) if values.ndim == 2 else values
     right = said == labels

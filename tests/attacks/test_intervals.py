@@ -5,12 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import bootstrap, ttest_1samp
+from scipy.stats import binomtest, bootstrap, ttest_1samp
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Goal, Guess
-from flwr_splitmix.attacks.intervals import RATES, curve_measures, mean_measure
+from flwr_splitmix.attacks.intervals import (
+    RATES,
+    batch_curve_measure,
+    curve_measures,
+    mean_measure,
+)
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Origin
 from flwr_splitmix.attacks.scores import Floors, score_guess
@@ -156,6 +161,20 @@ def test_outcomes_that_are_all_alike_have_the_interval_of_clopper_and_pearson() 
     assert not mean_measure("x", np.ones(20), 0.9, share=True).beats_floor
 
 
+@pytest.mark.parametrize("groups", [6, 12, 40])
+def test_groups_that_have_all_the_same_share_have_an_interval(groups: int) -> None:
+    halves, names = np.tile([0.0, 1.0], groups), np.repeat(np.arange(groups), 2).tolist()
+    measure = mean_measure("x", halves, 0.4, share=True, within=[names])
+    exact = binomtest(groups // 2, groups).proportion_ci(0.95)
+    assert [measure.low, measure.high] == pytest.approx([exact.low, exact.high])
+    assert not measure.beats_floor
+    thirds = np.tile([0.1, 0.2, 0.6, 0.6, 0.2, 0.1], groups)  # sums that differ by rounding
+    uneven = mean_measure("x", thirds, 0.0, share=True, within=[np.repeat(range(2 * groups), 3)])
+    assert uneven.high - uneven.low > 0.2 / groups**0.5
+    error = mean_measure("x", halves, 0.4, lower_is_stronger=True, within=[names])
+    assert (error.low, error.high) == (0.5, 0.5)
+
+
 def test_exact_reconstructions_of_many_victims_pass() -> None:
     exact = mean_measure("MSE", np.full(64, 1e-17), 0.066, lower_is_stronger=True)
     assert (exact.low, exact.high) == (1e-17, 1e-17)
@@ -179,6 +198,69 @@ def test_a_curve_is_that_of_scikit_learn(decimals: int) -> None:
     false, true, _ = roc_curve(positive, scores, drop_intermediate=False)
     for rate, limit in zip(rates, (0.01, 0.001), strict=True):
         assert rate.value == pytest.approx(true[false <= limit].max(), rel=1e-12)
+
+
+def test_an_auc_by_batch_is_the_mean_of_each_batchs_own_side() -> None:
+    rng = np.random.default_rng(0)
+    positive = rng.random(240) < 0.4
+    scores, batches = np.round(rng.normal(size=240), 1), np.repeat(np.arange(12), 20)
+    scores += positive * np.where(batches % 2, 1, -1)  # pooled, the sides cancel out
+    each = [roc_auc_score(positive[batches == b], scores[batches == b]) for b in range(12)]
+    measure = batch_curve_measure(scores, positive, batches.tolist())
+    assert measure is not None
+    assert measure.value == pytest.approx(np.mean(np.maximum(each, 1 - np.array(each))), rel=1e-12)
+    assert (measure.metric, measure.samples, measure.groups) == ("AUC by batch", 12, 12)
+    assert not measure.main
+    assert measure.beats_floor
+    assert curve_measures(scores, positive, either_way=True)[0].value < 0.6
+
+
+def test_a_batch_of_one_class_has_no_auc() -> None:
+    scores, batches = np.arange(6.0), [0, 0, 1, 1, 2, 2]
+    one = batch_curve_measure(scores, np.array([1, 1, 0, 1, 0, 0], bool), batches)
+    assert one is not None
+    assert (one.value, one.samples) == (1.0, 1)
+    assert batch_curve_measure(scores, np.array([1, 1, 0, 0, 1, 1], bool), batches) is None
+
+
+def test_chance_of_an_auc_by_batch_is_above_a_half() -> None:
+    """Noise is at the floor, about 0.58 for 32 rows, and passes as seldom as intervals say."""
+    passed, batches = [], np.repeat(np.arange(15), 32).tolist()
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        measure = batch_curve_measure(rng.normal(size=480), rng.random(480) < 0.5, batches)
+        assert measure is not None
+        assert measure.floor == pytest.approx(0.583, abs=0.005)
+        passed.append(measure.beats_floor)
+    assert np.mean(passed) <= 0.025 + 0.022  # two standard errors
+
+
+def test_scores_of_labels_are_measured_as_one_curve_of_victims_and_by_release() -> None:
+    labels = torch.tensor([0, 4]).repeat(20)
+    pictures = Pictures(torch.zeros(40, 1, 2, 2), labels)
+    rows = torch.arange(40)[:, None]
+    origins = [Origin(rows[i : i + 10], (0,)) for i in (*range(0, 40, 10), *range(0, 40, 10))]
+    truth = Truth(pictures, torch.ones(40, dtype=torch.bool), origins)
+    where = [(release, row) for release in range(8) for row in range(10)]
+    guess = Guess(torch.rand(80), torch.ones(80), where)
+    curve, by_batch = score_guess("labels", guess, truth, PUBLIC).measures
+    assert (curve.metric, curve.samples, curve.groups) == ("AUC", 80, 40)
+    assert (by_batch.metric, by_batch.samples, by_batch.groups) == ("AUC by batch", 8, 8)
+
+
+@pytest.mark.parametrize("of", ["mean", "curve"])
+def test_ends_are_those_of_very_many_resamples(of: str) -> None:
+    """Ends of few resamples would vary from seed to seed."""
+    rng = np.random.default_rng(0)
+    values, positive = rng.normal(size=200), np.arange(200) < 100
+    lows = [
+        mean_measure("x", values, 0.0, seed=seed).low
+        if of == "mean"
+        else curve_measures(values, positive, seed=seed)[0].low
+        for seed in range(30)
+    ]
+    spread = np.std(values) / np.sqrt(200) if of == "mean" else 0.041  # of one resample
+    assert np.std(lows) < 0.25 * spread
 
 
 def test_an_auc_pays_for_the_choice_of_its_side() -> None:

@@ -102,7 +102,12 @@ class Reached:
 
 
 def reached(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> Reached | None:
-    """Read a cell's result in an entry's metric; return None if the cell was not run."""
+    """Read a cell's result in an entry's metric.
+
+    Returns
+    -------
+    None if the cell was not run, or only by a version that did not measure this.
+    """
     result = cell.result(place)
     if result is None:
         return None
@@ -110,7 +115,8 @@ def reached(entry: PrivacyEntry, cell: MatrixCell, place: matrix.Place) -> Reach
     for metric in result.get("metrics", ()):
         if metric["metric"] == entry.metric:
             return Reached(name, cell.seed, float(metric["value"]), float(metric["floor"]))
-    return Reached(name, cell.seed, reason=result.get("reason") or f"no {entry.metric}")
+    reason = result.get("reason")
+    return Reached(name, cell.seed, reason=reason) if reason else None
 
 
 @dataclass(frozen=True)

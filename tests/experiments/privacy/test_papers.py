@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,26 @@ def test_a_claim_compares_the_seeds_that_both_places_have(tmp_path: Path) -> Non
     assert claims["Mixup < Patch CutMix (10 %)"] == ["agrees", pytest.approx(0.005)]
 
 
-def done(cell: MatrixCell, value: float) -> dict[str, object]:
-    metric = {"metric": "MSE", "value": value, "floor": 0.07}
-    return {"state": "done", "metrics": [metric]}
+def test_a_result_from_before_a_metric_was_measured_is_read(tmp_path: Path) -> None:
+    experiment = PRIVACY_EXPERIMENTS["dp-cutmixsl-fig9c"]
+    place = Place(tmp_path, SIZES["smoke"], "fashion-mnist-small")
+    entries = {entry.place: (entry, cell) for entry, cell in experiment.cells([0])}
+    _, cell = entries["SFL", "norm"]
+    assert entries["SFL", "norm, by batch"][1] == cell
+    write_json(cell.file(place), done(cell, 0.6, "AUC"))
+    here = {line.entry.place: line for line in make_table(experiment, place, [0]).lines}
+    assert (here["SFL", "norm"].mean, here["SFL", "norm, by batch"].mean) == (0.6, None)
+    both = [*done(cell, 0.6, "AUC")["metrics"], *done(cell, 0.7, "AUC by batch")["metrics"]]
+    write_json(cell.file(place), {"state": "done", "metrics": both})
+    told = {
+        (row, at): (here, paper)
+        for row, at, here, _, _, paper in rows(make_table(experiment, place, [0]))
+    }
+    assert told["SFL", "norm"] == ("0.6000", "-")
+    assert told["SFL", "norm, by batch"] == ("0.7000", "0.75")
+    assert told["SFL", "cosine, by batch"] == ("not run", "0.68")
+
+
+def done(cell: MatrixCell, value: float, metric: str = "MSE") -> dict[str, Any]:
+    measured = {"metric": metric, "value": value, "floor": 0.07}
+    return {"state": "done", "metrics": [measured]}
