@@ -169,7 +169,9 @@ def test_groups_that_have_all_the_same_share_have_an_interval(groups: int) -> No
     assert [measure.low, measure.high] == pytest.approx([exact.low, exact.high])
     assert not measure.beats_floor
     thirds = np.tile([0.1, 0.2, 0.6, 0.6, 0.2, 0.1], groups)  # sums that differ by rounding
-    uneven = mean_measure("x", thirds, 0.0, share=True, within=[np.repeat(range(2 * groups), 3)])
+    uneven = mean_measure(
+        "x", thirds, 0.0, share=True, within=[np.repeat(range(2 * groups), 3).tolist()]
+    )
     assert uneven.high - uneven.low > 0.2 / groups**0.5
     error = mean_measure("x", halves, 0.4, lower_is_stronger=True, within=[names])
     assert (error.low, error.high) == (0.5, 0.5)

@@ -19,10 +19,10 @@ from flwr_splitmix.attacks.images.membership_scores import (
     rmia,
     train_membership,
 )
-from flwr_splitmix.attacks.images.shadows import fresh_like, losses, train_shadow
+from flwr_splitmix.attacks.images.shadows import Shadow, fresh_like, losses, train_shadow
 from flwr_splitmix.attacks.release import Release
 from flwr_splitmix.mixers import NoMixing
-from tests.attacks.images.conftest import PATCHES, WIDTH, Bench
+from tests.attacks.images.conftest import PATCHES, WIDTH, Bench, Embedding
 
 
 def test_the_network_tells_members_by_their_loss() -> None:
@@ -164,6 +164,31 @@ def test_a_shadow_model_with_dropout_comes_from_the_seed(bench: Bench) -> None:
         return nn.utils.parameters_to_vector(made.upper.parameters())
 
     assert torch.equal(weights(1), weights(2))
+
+
+@pytest.mark.parametrize("winner", ["network", "rmia"])
+def test_the_score_that_detects_members_best_is_used(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, winner: str
+) -> None:
+    view = bench.view(NoMixing(), "upper only")
+    labels = torch.arange(20) % 10
+    both = tuple(
+        [Release(0, 0, None, torch.full((20, PATCHES, WIDTH), value), labels=labels)]
+        for value in (1.0, -1.0)  # members, others
+    )
+    right, wrong = (1.0, -1.0) if winner == "network" else (-1.0, 1.0)
+    attack = Membership()
+    attack.classes = 10
+    attack.shadows = [Shadow(Head(), Embedding(0), bench.victims, bench.victims)] * 2
+    attack.seen = [([*both[0]], [*both[1]])] * 2
+    monkeypatch.setattr(attack, "_network", lambda seen: lambda features: right * features[:, 0])
+    monkeypatch.setattr(
+        attack,
+        "_by_references",
+        lambda score, upper, others, of: torch.cat([wrong * r.smashed[:, 0, 0] for r in of]),
+    )
+    assert "lower" in view.has
+    assert attack._choose(view) == winner
 
 
 def test_without_labels_there_is_no_such_attack(bench: Bench) -> None:

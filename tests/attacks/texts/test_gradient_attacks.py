@@ -10,7 +10,7 @@ import torch
 
 from flwr_splitmix.attacks.catalogue import text_attacks
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.texts import bisr
+from flwr_splitmix.attacks.texts import bisr, lamp
 from flwr_splitmix.attacks.texts.bisr import Bisr, embeddings
 from flwr_splitmix.attacks.texts.gradient_matching import (
     TailGradient,
@@ -26,6 +26,7 @@ from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.segments.language import LanguageParts
 from tests.attacks.texts.tiny_decoder import (
     BEGIN,
+    PUBLIC,
     WORDS,
     attacked,
     guard,
@@ -99,6 +100,41 @@ def test_the_gradient_of_the_right_labels_is_the_one_that_came_back(
     torch.testing.assert_close(target.of(right), release.gradients[0])
     assert float(target.distance(right)) < 1e-3
     assert float(target.distance(right.flip(0))) > 0.1
+
+
+class Indifferent:
+    """A gradient that labels fit alike in any order, or best in one."""
+
+    def __init__(self, best: torch.Tensor | None = None) -> None:
+        self.best = best
+
+    def distance(self, labels: torch.Tensor) -> torch.Tensor:
+        fits = self.best is not None and torch.equal(labels.argmax(-1), self.best)
+        return torch.tensor(-100.0 if fits else 1.0)
+
+
+def test_of_two_orders_that_fit_alike_the_more_fluent_is_taken(
+    parts: LanguageParts, plain: Released, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = PRIVATE[0][1:]
+    monkeypatch.setattr(
+        lamp, "moves", lambda length, count, generator: [torch.arange(length).flip(0)]
+    )
+    both = torch.stack([text_of_labels(own, BEGIN) for own in (words, words.flip(0))])
+    better = int(fluency(parts, both).argmin())
+    attack = Lamp()
+    attack.fit(view_of(parts, plain.releases), PUBLIC, SHORT)
+
+    def ordered(target: Any, first: torch.Tensor) -> torch.Tensor:
+        own = 50 * torch.nn.functional.one_hot(first, WORDS).float()
+        made = attack._ordered(parts, BEGIN, target, lamp.EVERY, own)
+        assert made is not None
+        return made.argmax(-1)
+
+    for first in (words, words.flip(0)):
+        assert torch.equal(ordered(Indifferent(), first), both[better][1:])
+        worse = both[1 - better][1:]
+        assert torch.equal(ordered(Indifferent(worse), first), worse)
 
 
 def test_of_a_step_of_several_texts_the_words_are_counted(parts: LanguageParts) -> None:
