@@ -108,10 +108,8 @@ def train_shadow(
     optimizer = torch.optim.AdamW(upper.parameters(), lr=1e-3, weight_decay=0.05)
     with seeded_draws(budget.device, seed):  # of dropout
         for _ in budget.steps(epochs, "shadow model"):
-            order = torch.from_numpy(rng.permutation(len(members)))
-            epoch = members.take(order)
-            for release in knowledge.simulate(
-                epoch.images, epoch.labels, rng, lower=lowers, adversary="upper only"
+            for release in knowledge.simulate(  # in another order each time
+                members.images, members.labels, rng, lower=lowers, adversary="upper only"
             ):
                 targets = soft_targets(release, knowledge.num_classes).to(budget.device)
                 logits = upper(release.smashed.to(budget.device))
