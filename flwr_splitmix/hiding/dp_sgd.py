@@ -230,6 +230,9 @@ class DPSGD(Hiding):
     def before_update(self) -> None:
         """Replace the batch's gradient by the clipped and noised one, and charge it.
 
+        Every trained parameter gets noise, also one that this batch did not use: whether it did can
+        depend on a single example.
+
         Raises
         ------
         ValueError
@@ -261,18 +264,21 @@ class DPSGD(Hiding):
                     "DP-SGD needs a gradient for each example, but a layer with weights of shape "
                     f"{tuple(parameter.shape)} does not keep examples apart; {_REMEDY}"
                 )
-        if not learned:
+        if not trained:
             return
-        _leave_out_what_overflowed(learned)
-        clipping = DPOptimizer(
-            torch.optim.SGD(learned),
-            noise_multiplier=self.noise_multiplier,
-            max_grad_norm=self.clip_norm,
-            expected_batch_size=self._size,
-        )
-        clipping.clip_and_accumulate()
-        for parameter in learned:
-            total = of_all_rows(parameter, parameter.summed_grad)
+        if learned:
+            _leave_out_what_overflowed(learned)
+            clipping = DPOptimizer(
+                torch.optim.SGD(learned),
+                noise_multiplier=self.noise_multiplier,
+                max_grad_norm=self.clip_norm,
+                expected_batch_size=self._size,
+            )
+            clipping.clip_and_accumulate()
+        for parameter in trained:
+            total = torch.zeros_like(parameter)
+            if parameter.grad_sample is not None:
+                total = of_all_rows(parameter, parameter.summed_grad)
             noisy = add_noise(total, self.noise_multiplier * self.clip_norm)
             parameter.grad = noisy / self._size
         self._gradients.forget()

@@ -133,6 +133,59 @@ def test_a_step_whose_gradient_is_lost_is_neither_taken_nor_charged() -> None:
     assert len(words.activations) == 1  # those of the step in progress
 
 
+class Gated(ToyTail):
+    """Has a layer that runs only if a text asks for it, by its first token, and one never used."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, 0.0, None)
+        self.gated = nn.Linear(width, width)
+        self.unused = nn.Linear(3, 3)
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.open = False
+
+    def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if self.open:
+            hidden = hidden + self.gated(hidden)
+        return super().forward(hidden, mask)
+
+
+@pytest.mark.fresh_secrets
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_layer_that_no_text_of_the_batch_has_called_gets_the_same_noise(opened: bool) -> None:
+    """Without it, a single text decides whether the layer's weights change at all."""
+    toy = replace(TOY, width=40)
+    tail = Gated(40)
+    tail.open = opened
+    hiding = DPSGD(noise_multiplier=2.0, clip_norm=1e-6)
+    client = UShapeClient(
+        toy.head(), tail.double(), toy.texts(5, 8), device="cpu", batch_size=4, hiding=hiding
+    )
+    client.attach(ORDER, None)
+    batch = MaskedBatch.of(fetch(client.batches.data, np.arange(4)), client.device)
+    gradients = step(client, batch, toy.server())
+    assert float(gradients["tail.gated.weight"].std()) == pytest.approx(0.5e-6, rel=0.15)
+    assert gradients["tail.unused.weight"].any()
+    assert "tail.frozen.weight" not in gradients
+    assert hiding.metrics()["epsilon"] > 0
+
+
+@pytest.mark.fresh_secrets
+def test_a_step_in_which_nothing_is_learned_is_noise_and_is_charged() -> None:
+    toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=1.3))
+    (client,) = toy.clients_for()
+    client.attach(ORDER, None)
+    hiding: Any = client.hiding
+    for parameter in client.tail.parameters():
+        parameter.requires_grad_(False)
+    batch = MaskedBatch.of(fetch(client.batches.data, np.arange(4)), client.device)
+    client.segments.train()
+    hiding.charge("train", np.arange(4))
+    hiding.obfuscate(batch)  # and no gradient comes back
+    hiding.before_update()
+    assert all(p.grad is not None and p.grad.any() for p in client.head.parameters())
+    assert hiding.metrics()["epsilon"] == pytest.approx(exact_epsilon(1e-5, 2 / 1.3), rel=1e-9)
+
+
 class NormedTail(ToyTail):
     """Normalises the batch with a layer that has no weights, so that Opacus does not refuse it."""
 
