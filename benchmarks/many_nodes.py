@@ -169,7 +169,7 @@ def serve(play: Play) -> dict[str, Any]:
         link.open(None)
         ticket = Ticket(client=-1, seed=0, server_round=1, num_rounds=1)
         messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
-        messages = with_tickets(messages, nodes, ticket, lambda client: 0)
+        messages = with_tickets(messages, nodes, ticket, lambda client: {})
         before = process.memory_info().rss
         began = time.perf_counter()
         with link.round(cast(Grid, grid), messages) as clients:

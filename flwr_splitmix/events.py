@@ -63,8 +63,8 @@ class RoundBegun:
     Parameters
     ----------
     attempts
-        By client index, how often it may have sent the batches of this round before, in rounds
-        that it did not finish.
+        By client index, for each earlier attempt at this round: how many batches it may have sent
+        then, from the place in its data on where it is now; None if that is not known.
     averaged
         Whether the lower segments are sent at the end of the round.
     descriptions
@@ -74,16 +74,19 @@ class RoundBegun:
         round from. None if nothing is averaged.
     nodes
         Client indices of the participating nodes: the clients themselves, or behind mixing groups.
+    steps
+        Most batches that a client is asked for in the round; None if that is not known.
     rounded
         Whether the link rounds uploads to a narrower format.
     """
 
     server_round: int
-    attempts: Mapping[int, int]
+    attempts: Mapping[int, Sequence[int | None]]
     averaged: bool
     descriptions: Mapping[int, Mapping[str, Any]]
     segment: Callable[[], Mapping[str, Tensor]] | None = None
     nodes: Sequence[int] = ()
+    steps: int | None = None
     rounded: bool = False
 
 

@@ -23,6 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _EXCHANGE = "_splitmix_exchange"
 
+MOST_EARLIER = 1 << 20
+"""Most batches of earlier attempts at a round: a client draws them all again to charge them."""
+
 NO_DATA = "this client has no training data"
 """Message of a client that cannot take part at all; a server stops asking it."""
 
@@ -74,11 +77,15 @@ class Order:
     draws
         Seed of the client's draws, but for the order of its examples: dropout, augmentations and
         repeatable secrets. None: `seed`; another one if a `fit` goes on with the same clients.
+    earlier
+        Of the rounds among these times, how many batches the client may have sent in each, from the
+        place in its data on where it is now. Those whose lengths are not known are missing.
 
     Raises
     ------
     ClientError
-        If `attempt` is negative: a ledger would take it for a refund.
+        If `attempt` or a length is negative, which a ledger would take for a refund, or the lengths
+        are no integers or together beyond `MOST_EARLIER`.
     """
 
     client: int
@@ -88,10 +95,34 @@ class Order:
     attempt: int = 0
     averaged: bool = False
     draws: int | None = None
+    earlier: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.attempt < 0:
             raise ClientError(f"the server's ticket has attempt {self.attempt}; 0 is the first")
+        if any(type(batches) is not int or batches < 0 for batches in self.earlier) or (
+            sum(self.earlier) > MOST_EARLIER
+        ):
+            raise ClientError(
+                "the server's ticket has earlier attempts that are no numbers of batches, or are "
+                f"more than {MOST_EARLIER} together"
+            )
+
+    def unheld(self, held: int = 0) -> tuple[list[int], bool]:
+        """Return what earlier attempts may have sent that a ledger does not hold.
+
+        Parameters
+        ----------
+        held
+            How many of the attempts it holds; which ones is not known, so the shortest.
+
+        Returns
+        -------
+        The lengths of the others, in batches, and whether there are some of unknown length.
+        """
+        unknown = max(self.attempt - len(self.earlier), 0)
+        left = max(len(self.earlier) + unknown - held, 0)
+        return sorted(self.earlier, reverse=True)[: max(left - unknown, 0)], min(left, unknown) > 0
 
     def seed_for(self, purpose: str, *place: int) -> int:
         """Return the seed of the client's draws for one purpose at one place of this round."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -13,16 +14,16 @@ import numpy as np
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError, Order
+from flwr_splitmix.clients.earlier_attempts import EarlierAttempts, Owed, RecordsOf
 from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.mixers.accounting import covered, earlier_releases, release_of
+from flwr_splitmix.mixers.accounting import covered, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger
 from flwr_splitmix.privacy.client_ledger import ClientLedger
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.journal import JournalError, reason_of
 from flwr_splitmix.privacy.ledger_file import LedgerFile
-from flwr_splitmix.seeding import secrets_are_seeded
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -112,7 +113,7 @@ class PrivacyGuard:
         self._first_weights = first_weights or FirstWeights()
         self._trainable = any(p.requires_grad for p in segment.parameters())
         self._round: Order | None = None
-        self._held_before = 0  # times that the node's file has this round
+        self._attempts = EarlierAttempts(records)
         self._begins: int | None = None  # where it begins, until its first charge
         self.across_batch = ""
         """By what a record changes uploads of others, if it does."""
@@ -124,8 +125,16 @@ class PrivacyGuard:
 
     @property
     def epsilon(self) -> float:
-        """The epsilon that the client has spent, at the budget's delta."""
-        return self.ledger.epsilon(self.budget.delta)
+        """The epsilon that the client has spent, at the budget's delta.
+
+        Where what it may have sent in interrupted rounds does not fit into `max_epsilon`, it is at
+        least that: they were admitted by the same budget.
+        """
+        epsilon = self.ledger.epsilon(self.budget.delta)
+        limit = self.budget.max_epsilon
+        if limit is None or not (self.spent and self._attempts):
+            return epsilon
+        return max(epsilon, limit)
 
     def admit_round(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
         """Refuse a round that would send or replace the lower segment, unless averaging is allowed.
@@ -189,9 +198,14 @@ class PrivacyGuard:
         shape: tuple[int, int, int],
         records: np.ndarray,
         order: Order,
-        begun_at: int = 0,
+        begun_at: int,
+        records_of: RecordsOf,
     ) -> bool:
         """Charge the uploads of one batch, unless they would exceed the budget.
+
+        With the first of a round is charged what earlier attempts at it may have sent, with other
+        noise, as far as the node's file does not hold it: all of it, since this attempt may be
+        shorter.
 
         Parameters
         ----------
@@ -203,6 +217,8 @@ class PrivacyGuard:
             int64 (b,): the examples of the batch.
         begun_at
             Batches drawn when the round began: an earlier attempt at it began there, too.
+        records_of
+            The records of any other batches.
 
         Returns
         -------
@@ -217,17 +233,30 @@ class PrivacyGuard:
         if order != self._round:
             self._round, self._begins = order, begun_at
             # The file holds what an attempt has sent, unless it is younger than the attempt.
-            self._held_before = 0 if self._file is None else self._file.begun[begun_at]
-        events = self._events(shares, shape, order)
+            held = 0 if self._file is None else self._file.begun[begun_at]
+            self._attempts.note(order, begun_at, held)
+        events = self._events(shares, shape)
+        earlier = self._attempts.owed(shares, shape, records_of) if self._attempts else []
         if self._bounds:
-            self._check_bounded(events)
+            self._check_bounded([*events, *(event for owed, _ in earlier for event in owed)])
         with self._held():  # between look and charge no other run may charge
-            return self._pays(events, records, order)
+            return self._pays(events, records, order, earlier)
 
-    def _pays(self, events: Sequence[Event], records: np.ndarray, order: Order) -> bool:
+    def _pays(
+        self,
+        events: Sequence[Event],
+        records: np.ndarray,
+        order: Order,
+        earlier: Sequence[Owed],
+    ) -> bool:
         limit = self.budget.max_epsilon
         if limit is not None:
-            if not self.spent and self.ledger.would_exceed(
+            after = self.ledger
+            if earlier and not self.spent:
+                after = copy.deepcopy(after)
+                for releases, owing in earlier:
+                    after.charge(*releases, records=owing)
+            if not self.spent and after.would_exceed(
                 *events, max_epsilon=limit, delta=self.budget.delta, records=records
             ):
                 self.spent = True
@@ -240,6 +269,9 @@ class PrivacyGuard:
                 )
             if self.spent:
                 return False
+        for releases, owing in earlier:
+            self._charge(releases, owing, begins=False)
+            self._attempts.forget()
         self._charge(events, records)
         self._begins = None
         return True
@@ -256,13 +288,15 @@ class PrivacyGuard:
                 "sent"
             ) from None
 
-    def _charge(self, events: Sequence[Event], records: np.ndarray | None = None) -> None:
+    def _charge(
+        self, events: Sequence[Event], records: np.ndarray | None = None, *, begins: bool = True
+    ) -> None:
         if self._file is None:
             self.ledger.charge(*events, records=records)
             return
         with self._held():
-            begins = None if records is None else self._begins
-            self._file.charge(self.ledger.price(*events), records, begins=begins)
+            place = None if records is None or not begins else self._begins
+            self._file.charge(self.ledger.price(*events), records, begins=place)
 
     def _check_bounded(self, events: Sequence[Event]) -> None:
         alone = Ledger(self.budget.relation)
@@ -323,15 +357,9 @@ class PrivacyGuard:
             statement = self.ledger.statement(self.budget.delta)
             log.log(level, "client %d: %s", order.client, statement)
 
-    def _events(
-        self, shares: Sequence[Share | None], shape: tuple[int, int, int], order: Order
-    ) -> list[Event]:
+    def _events(self, shares: Sequence[Share | None], shape: tuple[int, int, int]) -> list[Event]:
         asked = [share for share in shares if share is not None]
         events: list[Event] = [release_of(share, shape[1], shape[2]) for share in asked]
-        if not secrets_are_seeded():
-            # A repeated round sends the same batches again, with fresh noise.
-            unknown = max(order.attempt - self._held_before, 0)
-            events += earlier_releases(shares, shape[1], shape[2], unknown)
         if any(share.learns for share in asked):
             events.append(Exposure("gradients"))
         if self._trainable:
@@ -343,11 +371,13 @@ class PrivacyGuard:
         return [Exposure("batch-norm")] if self.across_batch else []
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger, and whether the budget is spent, as plain values."""
-        return {"ledger": self.ledger.state_dict(), "spent": self.spent}
+        """Return the ledger, whether the budget is spent, and what is owed, as plain values."""
+        owed = {"owed": self._attempts.state()} if self._attempts else {}
+        return {"ledger": self.ledger.state_dict(), "spent": self.spent, **owed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`, unless the node keeps its own file, which takes precedence."""
+        """Go on from `state`; a ledger that the node keeps in a file of its own has precedence."""
         if self._file is None:
             self.ledger.load_state_dict(state["ledger"])
             self.spent |= bool(state["spent"])
+        self._attempts.restore(state.get("owed", ()))

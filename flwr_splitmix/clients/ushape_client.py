@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -242,6 +244,8 @@ class UShapeClient(GraphlessExchanges):
                 client=order.client,
                 examples={"train": self.batches.examples, **sizes_of(self.tests)},
                 attempt=order.attempt,
+                earlier=self._earlier(order),
+                uncounted=order.unheld()[1],
                 averaged=order.averaged,
                 returns=self.learns == "all",
                 padded=holds_ids(first.inputs),
@@ -257,6 +261,12 @@ class UShapeClient(GraphlessExchanges):
             "hiding": self.hiding.names(),
             **describe_tests(self.tests),
         }
+
+    def _earlier(self, order: Order) -> list[np.ndarray]:
+        """Return the examples of earlier attempts at a round, if the hiding accounts for them."""
+        lengths = order.unheld()[0] if self.hiding.accounts else []
+        again = partial(self.batches.again, order.seed, order.client)
+        return [records for length in lengths for records in again(length)]
 
     def _check_statistics(self) -> None:
         for name, part in self.segments.items():

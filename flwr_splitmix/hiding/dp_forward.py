@@ -106,6 +106,7 @@ class DPForward(Hiding):
             sigma_s=self.sigma, sigma_y=0.0, clip="sample", clip_norm=clip_norm
         )
         self.ledger = RecordLedger()
+        self._paid = False
 
     @property
     def shift(self) -> float:
@@ -116,6 +117,7 @@ class DPForward(Hiding):
         """Begin a round; create the ledgers in the first one."""
         super().attach(side)
         self.ledger.open(side.examples)
+        self._paid = False
 
     def charge(self, kind: str, records: np.ndarray) -> None:
         """Charge each example for a release."""
@@ -126,7 +128,14 @@ class DPForward(Hiding):
             losses=kind != "train" or self.side.returns,  # `UShapeClient.release`
             padded=self.side.padded,
         )
-        self.ledger.charge(kind, records, self.shift, attempt=self.side.attempt, outside=outside)
+        attempt = self.side.attempt
+        if kind == "train":
+            # In training only these may have been sent before, perhaps more than this round sends.
+            attempt = 0
+            if not self._paid:
+                self.ledger.charge_earlier(self.side, self.shift)
+                self._paid = True
+        self.ledger.charge(kind, records, self.shift, attempt=attempt, outside=outside)
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Clip each example's hidden states and add noise; places without a token are all noise."""

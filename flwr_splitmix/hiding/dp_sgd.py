@@ -121,6 +121,7 @@ class DPSGD(Hiding):
         self._watched: ExampleGradients | None = None
         self._hooks: list[RemovableHandle] = []
         self._size = 0
+        self._paid = False
         self._records = np.empty(0, dtype=np.int64)
 
     def attach(self, side: ClientSide) -> None:
@@ -136,6 +137,7 @@ class DPSGD(Hiding):
 
         super().attach(side)
         self.ledger.open(side.examples)
+        self._paid = False
         if layer := unsupported(self._both):
             raise ValueError(
                 f"DP-SGD needs a gradient for each example, which Opacus does not compute for "
@@ -197,9 +199,16 @@ class DPSGD(Hiding):
             )
 
     def charge(self, kind: str, records: np.ndarray) -> None:
-        """Record the examples of the next step, which is charged when it is taken."""
-        if kind == "train":
-            self._records = records
+        """Record the examples of the next step, which is charged when it is taken.
+
+        A round's first batch charges the steps that earlier attempts at the round may have taken.
+        """
+        if kind != "train":
+            return
+        self._records = records
+        if not self._paid:
+            self.ledger.charge_earlier(self.side, shift_of(self.noise_multiplier), _occurrences)
+            self._paid = True
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Send hidden states unchanged; in training, track each example's part in them."""
@@ -282,13 +291,10 @@ class DPSGD(Hiding):
             noisy = add_noise(total, self.noise_multiplier * self.clip_norm)
             parameter.grad = noisy / self._size
         self._gradients.forget()
-        # An example that is in the batch n times moves the sum n times as far, which costs n^2.
-        examples, copies = np.unique(self._records, return_counts=True)
         self.ledger.charge(
             "train",
-            np.repeat(examples, copies**2),
+            _occurrences(self._records),
             shift_of(self.noise_multiplier),
-            attempt=self.side.attempt,
             outside=outside_of(returns=self.side.returns, padded=self.side.padded),
         )
         number = self.side.examples.get("train", self._size)
@@ -329,6 +335,15 @@ class DPSGD(Hiding):
         """Continue from `state`."""
         self.ledger.restore(meta["text-ledger"])
         self.accountant.history = [tuple(entry) for entry in meta["accountant"]]
+
+
+def _occurrences(records: np.ndarray) -> np.ndarray:
+    """Return a batch's examples as often as they cost, int64.
+
+    One that is in the batch n times moves the sum n times as far, which costs n^2.
+    """
+    examples, copies = np.unique(records, return_counts=True)
+    return np.repeat(examples, copies**2)
 
 
 def _leave_out_what_overflowed(parameters: Sequence[Any]) -> None:

@@ -43,6 +43,12 @@ class ClientSide:
         Number of the client's examples by purpose: "train", and the kinds of evaluation.
     attempt
         How often the same may have been asked of the client before.
+    earlier
+        The training examples that it may have sent in these times: int64 indices of one batch, or
+        of several that have no example in common. If the round was longer then, they are more than
+        this round's.
+    uncounted
+        Whether there may have been more that is not known.
     averaged
         Whether head and tail leave the client at the end of the round.
     returns
@@ -60,6 +66,8 @@ class ClientSide:
     client: int
     examples: Mapping[str, int] = field(default_factory=dict)
     attempt: int = 0
+    earlier: Sequence[np.ndarray] = ()
+    uncounted: bool = False
     averaged: bool = False
     returns: bool = True
     padded: bool = True

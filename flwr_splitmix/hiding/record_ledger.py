@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from flwr_splitmix.hiding.hiding import ClientSide
 from flwr_splitmix.privacy.analytic import gaussian_epsilon
 from flwr_splitmix.privacy.client_ledger import ClientLedger
-from flwr_splitmix.privacy.events import Channel
+from flwr_splitmix.privacy.events import Channel, Exposure
 from flwr_splitmix.privacy.ledger import Charge, Ledger
 from flwr_splitmix.privacy.statement import Statement
 from flwr_splitmix.seeding import secrets_are_seeded
@@ -87,6 +88,30 @@ class RecordLedger:
         times = 1 if secrets_are_seeded() else 1 + attempt
         cost = times * shift * shift / 2
         self._ledgers[kind].post(Charge((cost, 0.0), 0.0, tuple(outside), times), records=records)
+
+    def charge_earlier(
+        self,
+        side: ClientSide,
+        shift: float,
+        occurrences: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    ) -> None:
+        """Charge training examples that may have been sent before, each time with other noise.
+
+        Parameters
+        ----------
+        side
+            Which they are.
+        shift
+            As for `charge`.
+        occurrences
+            From the examples of a batch to those that `charge` takes for it.
+        """
+        if secrets_are_seeded():
+            return
+        for records in side.earlier:
+            self.charge("train", occurrences(records), shift)
+        if side.uncounted and (ledger := self._ledgers.get("train")) is not None:
+            ledger.charge(Exposure("uncounted"))
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon of the example that spent most."""

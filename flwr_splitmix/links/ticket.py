@@ -55,6 +55,9 @@ class Ticket:
     attempt
         How often the client may have sent what it is asked for before, in rounds or evaluations
         that it did not finish.
+    earlier
+        Of these rounds, how many batches the client may have sent in each, from the place in its
+        data on where it is now. Rounds whose lengths are not known are missing.
     kept_rounds
         Rounds that the server could resume from; the client keeps its states of these.
     run_config
@@ -89,6 +92,7 @@ class Ticket:
     returns_arrays: bool = True
     state_round: int = 0
     attempt: int = 0
+    earlier: list[int] = field(default_factory=list)
     kept_rounds: list[int] = field(default_factory=list)
     run_config: str = ""
     link: str = ""
@@ -114,6 +118,7 @@ class Ticket:
             self.attempt,
             self.returns_arrays,
             self.draws,
+            tuple(self.earlier),
         )
 
     @property

@@ -75,7 +75,7 @@ def earlier_releases(
     shares
         The batch's share of each pass in this attempt.
     times
-        How many times the batch may have been sent before; 0 returns an empty list.
+        How many times it may have been sent before; 0 returns an empty list.
     """
     now = [release_of(s, tokens, width, times) for s in shares if s is not None] if times else []
     if not now:

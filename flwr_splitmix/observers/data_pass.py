@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
 from flwr_splitmix.values import MAX_COUNT
@@ -23,7 +25,7 @@ class Description(NamedTuple):
     state_round
         The last round that the client's state has.
     begun
-        How many batches of a pass it has drawn, or something that is 0 only if it has drawn none.
+        How many batches of a pass it has drawn: if it does not say, the most that it can have been.
     repeats
         Whether its secrets are the run's seed's, so that a repeated round has the same noise.
     """
@@ -59,7 +61,7 @@ class Description(NamedTuple):
             tokens=prefix + patches,
             width=width,
             state_round=state_round,
-            begun=drawn % max(per_epoch, 1) if type(drawn) is int else state_round,
+            begun=(drawn if type(drawn) is int else -bool(state_round)) % max(per_epoch, 1),
             repeats=described.get("repeatable-secrets") is True,
             public_tests=described.get("public-evaluation") is True,
             batch_norm=described.get("batch-norm") is True,
@@ -70,8 +72,10 @@ class Description(NamedTuple):
 class DataPass:
     """A client's position in its data; its fields are what a checkpoint keeps.
 
-    `begun` is the newest round, `finished` the newest in which the client was asked for a batch,
-    and `unfinished` the number of those since the last one that it finished.
+    `begun` is the newest round, at whose beginning `place` batches of a pass were drawn; `finished`
+    is the newest in which the client was asked for a batch. `unfinished` has the numbers of batches
+    asked for in the rounds since the last one that it finished, and `earlier` the lengths, in
+    batches, of earlier attempts that are to be charged; None where the length is not known.
     """
 
     per_epoch: int = 0
@@ -82,8 +86,9 @@ class DataPass:
     offset: int = 0
     begun: int = 0
     finished: int = 0
-    attempts: int = 0
-    unfinished: int = 0
+    place: int = 0
+    earlier: list[int | None] = field(default_factory=list)
+    unfinished: list[int | None] = field(default_factory=list)
     asked: bool = False
     aligned: bool = True
     public_tests: bool = False
@@ -93,13 +98,29 @@ class DataPass:
         """Return the position of a client that is met for the first time, perhaps amid a pass."""
         return cls(aligned=not said.begun)
 
-    def begin_round(self, server_round: int, said: Description, attempts: int) -> None:
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Self:
+        """Return what `state` has kept; an earlier checkout knew numbers of rounds, no lengths."""
+        kept = dict(state)
+        if "attempts" in kept:
+            kept |= {"earlier": [], "unfinished": [None] * kept["unfinished"]}
+            del kept["attempts"]
+        return cls(**kept)
+
+    def state(self) -> dict[str, Any]:
+        """Return all fields as plain values."""
+        return asdict(self)
+
+    def begin_round(
+        self, server_round: int, said: Description, attempts: Sequence[int | None]
+    ) -> None:
         """Begin a round.
 
         Parameters
         ----------
         attempts
-            How often the client may have sent the round's batches before, with other noise.
+            How many batches the client may have sent in each earlier attempt at the round, with
+            other noise.
         """
         resized = (said.batch, said.per_epoch) != (self.batch, self.per_epoch)
         if self.finished and (resized or said.state_round < self.finished):
@@ -108,8 +129,10 @@ class DataPass:
             self.offset, self.drawn, self.aligned = self.epoch + 1, 0, False
         self.batch, self.per_epoch = said.batch, said.per_epoch
         self.tokens, self.width = said.tokens, said.width
-        # A repeated round sends the same batches, with fresh noise unless secrets repeat too.
-        self.attempts = 0 if said.repeats else attempts
+        self.place = said.begun
+        # A repeated round sends the same batches, with fresh noise unless secrets repeat too. What
+        # no plan has priced yet is still owed.
+        self.earlier = [] if said.repeats else longest(self.earlier, attempts)
         # A round counts from its first batch on: one that is drawn again before has sent nothing.
         self.begun, self.asked = server_round, False
         self.public_tests = said.public_tests
@@ -118,8 +141,15 @@ class DataPass:
         """Count a batch that the client is asked for."""
         if not self.asked:
             self.asked, self.finished = True, self.begun
-            self.unfinished += 1
+            self.unfinished.append(0)
+        self.unfinished[-1] = (self.unfinished[-1] or 0) + 1
         self.drawn += 1
+
+    def most(self, batches: int) -> int:
+        """Return how often a record may occur in so many batches from the round's beginning on."""
+        if not self.per_epoch:
+            return batches * self.batch
+        return (self.place + batches - 1) // self.per_epoch + 1 if batches else 0
 
     @property
     def epoch(self) -> int:
@@ -137,3 +167,17 @@ class DataPass:
         if not self.per_epoch:
             return self.batch
         return 1 if self.aligned else 2
+
+
+def longest(one: Sequence[int | None], other: Sequence[int | None]) -> list[int | None]:
+    """Return the lengths of attempts of which two parties know, each perhaps not of all.
+
+    The longest that one knows is taken for the longest that the other knows, and so on. None, an
+    unknown length, is the longest.
+    """
+    both = (sorted(lengths, key=_size, reverse=True) for lengths in (one, other))
+    return [max(pair, key=_size) for pair in zip_longest(*both, fillvalue=0)]
+
+
+def _size(length: int | None) -> float:
+    return math.inf if length is None else length

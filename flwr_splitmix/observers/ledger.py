@@ -12,7 +12,7 @@ import torch
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.mixers import Mixed, Plan, Share, known_shares, share_from_wire
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
-from flwr_splitmix.observers.data_pass import DataPass, Description
+from flwr_splitmix.observers.data_pass import DataPass, Description, longest
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release, RunAccount
 from flwr_splitmix.privacy.accountant import check_delta
@@ -94,17 +94,13 @@ class PrivacyLedger(Observer):
     def on_begin(self, event: RoundBegun) -> None:
         """Record each client's position in its data, and whether its uploads are rounded."""
         self._rounded = event.rounded
-        attempts = {
-            client: max(event.attempts.get(client, 0), self.unfinished(client))
-            for client in event.descriptions
-        }
-        self.begin(event.server_round, event.descriptions, attempts, averaged=event.averaged)
+        self.begin(event.server_round, event.descriptions, event.attempts, averaged=event.averaged)
 
     def begin(
         self,
         server_round: int,
         descriptions: Mapping[int, Mapping[str, Any]],
-        attempts: Mapping[int, int],
+        attempts: Mapping[int, Sequence[int | None]],
         *,
         averaged: bool = False,
     ) -> tuple[int, ...]:
@@ -115,8 +111,9 @@ class PrivacyLedger(Observer):
         descriptions
             Each client's description of itself, by client index.
         attempts
-            By client index, how often it may have sent this round's batches before, with other
-            noise.
+            By client index, for each earlier attempt at this round how many batches it may have
+            sent, with other noise; None if that is not known. Attempts that this ledger has seen
+            and that did not finish count, too.
         averaged
             Whether the lower segments are sent at the end of the round.
 
@@ -133,7 +130,8 @@ class PrivacyLedger(Observer):
                 continue
             if client not in self._passes:
                 self._passes[client] = DataPass.met(said)
-            self._passes[client].begin_round(server_round, said, attempts[client])
+            before = longest(attempts.get(client, ()), self.unfinished(client))
+            self._passes[client].begin_round(server_round, said, before)
             ledger = self._ledger_of(client)
             if averaged:
                 ledger.charge(Exposure("lower-segments"))
@@ -141,13 +139,13 @@ class PrivacyLedger(Observer):
                 ledger.charge(Exposure("batch-norm"))
         return tuple(strange)
 
-    def unfinished(self, client: int) -> int:
-        """Return how many rounds a client was asked for batches in since the last that it finished.
+    def unfinished(self, client: int) -> list[int | None]:
+        """Return for how many batches a client was asked in each round since it last finished one.
 
         Its own ledger may have lost these rounds.
         """
         place = self._passes.get(client)
-        return 0 if place is None else place.unfinished
+        return [] if place is None else place.unfinished
 
     def on_exchange(self, event: Exchange) -> None:
         """Count the batches that clients draw, and charge what they send.
@@ -165,11 +163,7 @@ class PrivacyLedger(Observer):
         elif event.direction == "down":
             plan = event.payload.get("plan")
             if plan is not None and not event.payload.get("part"):
-                self.draw(event.client)
-                self._asked[event.client] = [
-                    None if share is None else share_from_wire(share, self._shares)
-                    for share in plan
-                ]
+                self._asked[event.client] = self.draw(event.client, plan)
                 self._parts_left.pop(event.client, None)
                 self._parts_of[event.client] = event.payload.get("parts", 1)
         elif "smashed" in event.payload and event.client in self._asked:
@@ -178,9 +172,28 @@ class PrivacyLedger(Observer):
         elif event.nbytes:
             self._ledger_of(event.client).charge(Exposure("uncounted"))
 
-    def draw(self, client: int) -> None:
-        """Count a batch requested from a client that has begun the round."""
-        self._passes[client].draw()
+    def draw(self, client: int, plan: Sequence[Mapping[str, Any] | None]) -> list[Share | None]:
+        """Count a batch requested from a client that has begun the round; return its shares.
+
+        Earlier attempts at the round are charged with the noise of the first batch, whether it is
+        then sent or not. Which records these had the server does not know, so all pay.
+
+        Parameters
+        ----------
+        plan
+            The batch's share of each pass, as it travels.
+        """
+        place = self._passes[client]
+        place.draw()
+        shares = [None if one is None else share_from_wire(one, self._shares) for one in plan]
+        if None in place.earlier:
+            self._ledger_of(client).charge(Exposure("uncounted"))
+            place.earlier = [length for length in place.earlier if length is not None]
+        times = sum(place.most(length) for length in place.earlier if length is not None)
+        if before := earlier_releases(shares, place.tokens, place.width, times):
+            self._ledger_of(client).charge_each(*before)
+            place.earlier = []
+        return shares
 
     def _begins_batch(self, client: int) -> bool:
         """Count an arrived part of a batch; return whether it is the first."""
@@ -241,7 +254,6 @@ class PrivacyLedger(Observer):
             if share is not None:
                 release = release_of(share, *size, place.copies)
                 events.append(_as_sum(release, groups[index]) if index in groups else release)
-        events += earlier_releases(shares, *size, place.attempts * place.copies)
         if any(share is not None and share.learns for share in shares):
             events += [Exposure("gradients"), Exposure("training")]
         self.ledgers[client].charge(*events, epoch=place.epoch)
@@ -265,7 +277,7 @@ class PrivacyLedger(Observer):
         """End a round: all clients that began it have finished, except for failures."""
         for client, place in self._passes.items():
             if place.begun == server_round and client not in failures:
-                place.unfinished = 0
+                place.unfinished = []
 
     def account(self, rounds: Collection[int]) -> RunAccount:
         """Return the largest epsilon and the union of all statements, without naming any client.
@@ -294,7 +306,7 @@ class PrivacyLedger(Observer):
         """Return all ledgers and positions."""
         return {
             "ledgers": {str(c): ledger.state_dict() for c, ledger in self.ledgers.items()},
-            "passes": {str(c): vars(place).copy() for c, place in self._passes.items()},
+            "passes": {str(c): place.state() for c, place in self._passes.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -303,7 +315,7 @@ class PrivacyLedger(Observer):
         for client, kept in state["ledgers"].items():
             self.ledgers[int(client)] = Ledger(self.relation)
             self.ledgers[int(client)].load_state_dict(kept)
-        self._passes = {int(client): DataPass(**place) for client, place in state["passes"].items()}
+        self._passes = {int(c): DataPass.of(place) for c, place in state["passes"].items()}
 
 
 def _as_sum(release: Release, ratios: tuple[float, ...]) -> Release:

@@ -7,33 +7,39 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flwr_splitmix.events import RoundBegun, RoundDone
+from flwr_splitmix.events import Exchange, RoundBegun, RoundDone
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.runs.begun import Begun
 from flwr_splitmix.storage import text_keys, whole_keys
 
 
 class UnfinishedRounds(Observer):
-    """Counts, for each client, how often it may have sent before what it is asked for next.
+    """Knows, for each client, what it may have sent before of what it is asked for next.
 
     A client that is lost in a round continues from its last state, which may lack what it charged
     itself in that round. After an interruption all clients continue from their states of the
-    newest checkpoint: the first rounds of a client from there repeat those that it had begun since
-    the checkpoint, whichever these were. One that followed a lost one may have repeated it, or gone
-    on where the client was lost; both are counted.
+    newest checkpoint: from there they send again what they have sent in the rounds since. One that
+    was lost in one of these may then have repeated it, or gone on where it was lost; both are
+    counted.
+
+    Each such attempt is known by its length: how many batches, from the place in the data at which
+    the client's state stands, it may have sent; None if that is not known. A client that finishes a
+    round in which it was asked for a batch has charged them all, however long that round was.
     """
 
     def __init__(self) -> None:
-        self._lost: Counter[int] = Counter()
-        self._repeats: dict[int, list[int]] = {}
-        """By client, how often each of its next rounds was begun before the interruptions."""
+        self._lost: dict[int, list[int | None]] = {}
+        self._repeats: dict[int, list[int | None]] = {}
+        """By client, what it sent before interruptions."""
         self._evaluations: Counter[int] = Counter()
         self._recorded = 0
         self._attached: tuple[int, ...] = ()
+        self._idle: set[int] = set()
+        """Clients that attached, and have not been asked for a batch yet."""
 
-    def of(self, client: int) -> int:
-        """Return how often a client may have sent the batches of its next round before."""
-        return self._lost[client] + next(iter(self._repeats.get(client, ())), 0)
+    def of(self, client: int) -> list[int | None]:
+        """Return the lengths of earlier attempts at the client's next round, in batches."""
+        return [*self._repeats.get(client, ()), *self._lost.get(client, ())]
 
     @property
     def lost(self) -> Collection[int]:
@@ -43,7 +49,7 @@ class UnfinishedRounds(Observer):
     @property
     def clients(self) -> set[int]:
         """All clients that have begun rounds which they did not finish."""
-        return {client for client in {*self._lost, *self._repeats} if self.of(client)}
+        return {*self._lost, *self._repeats}
 
     def of_evaluation(self, client: int) -> int:
         """Return how often a client may have sent its test data since its last state."""
@@ -66,43 +72,47 @@ class UnfinishedRounds(Observer):
         since = begun if missing else begun[self._recorded :]
         self._recorded = len(begun)
         self._evaluations.update(client for one in since if one.evaluates for client in one.clients)
-        rounds: Counter[int] = Counter()
-        again: Counter[int] = Counter()
+        here: set[int] = set()
         last = 0
         for one in since:
             if one.evaluates:
                 continue
             if one.round <= last:
-                rounds.clear()
-                again.clear()
+                here.clear()
             for client in one.clients:
-                if client in rounds:
-                    again[client] += client in one.again
-                self._owe(client, rounds[client] - again[client], rounds[client])
-                rounds[client] += 1
+                attempts = self._repeats.setdefault(client, [])
+                # Where it may have begun this round: at its state, or where it was lost.
+                before = attempts[-1] if client in here else 0
+                if client in here and client not in one.again:
+                    attempts.pop()  # the same attempt goes on
+                unknown = before is None or one.steps is None
+                attempts.append(None if unknown else (before or 0) + (one.steps or 0))
+                here.add(client)
             last = one.round
         return missing
-
-    def _owe(self, client: int, first: int, last: int) -> None:
-        """Count a begun round for the client's next rounds from the `first` to the `last`."""
-        repeats = self._repeats.setdefault(client, [])
-        repeats += [0] * (last + 1 - len(repeats))
-        repeats[first : last + 1] = [times + 1 for times in repeats[first : last + 1]]
 
     def on_begin(self, event: RoundBegun) -> None:
         """Count the round for all nodes that attached to it."""
         self._attached = tuple(event.nodes)
-        self._lost.update(self._attached)
+        self._idle = {client for client in self._attached if client in event.descriptions}
+        for client in self._attached:
+            self._lost.setdefault(client, []).append(event.steps)
+
+    def on_exchange(self, event: Exchange) -> None:
+        """Note who is asked for a batch: with a plan, or where there are no plans."""
+        if event.phase == "train" and event.payload.get("plan", ()) is not None:
+            self._idle.discard(event.client)
 
     def on_round(self, event: RoundDone) -> None:
         """Drop the counts of those that finished it; who was not asked keeps its count."""
         for client in self._attached:
-            if client not in event.failures:
+            if client in self._idle:
+                self._lost[client].pop()
+                if not self._lost[client]:
+                    del self._lost[client]
+            elif client not in event.failures:
                 del self._lost[client]
-                if (repeats := self._repeats.get(client)) is not None:
-                    del repeats[0]
-                    if not repeats:
-                        del self._repeats[client]
+                self._repeats.pop(client, None)
 
     @contextmanager
     def evaluating(self, clients: Collection[int], failures: Collection[int]) -> Iterator[None]:
@@ -126,15 +136,27 @@ class UnfinishedRounds(Observer):
     def state(self) -> dict[str, Any]:
         """Return the counts."""
         return {
-            "lost": text_keys(self._lost),
-            "repeats": {str(client): list(times) for client, times in self._repeats.items()},
+            "lost-lengths": _text_keys(self._lost),
+            "repeated-lengths": _text_keys(self._repeats),
             "evaluations": text_keys(self._evaluations),
             "recorded": self._recorded,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        self._lost = Counter(whole_keys(state["lost"]))
-        self._repeats = {int(client): list(times) for client, times in state["repeats"].items()}
+        if "lost" in state:  # of an earlier checkout, which knew numbers and no lengths
+            self._lost = {int(c): [None] * number for c, number in state["lost"].items()}
+            self._repeats = {int(c): [None] * max(each) for c, each in state["repeats"].items()}
+        else:
+            self._lost = _whole_keys(state["lost-lengths"])
+            self._repeats = _whole_keys(state["repeated-lengths"])
         self._evaluations = Counter(whole_keys(state["evaluations"]))
         self._recorded = state["recorded"]
+
+
+def _text_keys(attempts: Mapping[int, Sequence[int | None]]) -> dict[str, list[int | None]]:
+    return {str(client): list(lengths) for client, lengths in attempts.items()}
+
+
+def _whole_keys(attempts: Mapping[str, Sequence[int | None]]) -> dict[int, list[int | None]]:
+    return {int(client): list(lengths) for client, lengths in attempts.items()}

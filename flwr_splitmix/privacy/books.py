@@ -31,6 +31,9 @@ class Book(Protocol):
             (steps, b): the records of each batch.
         """
 
+    def charge_each(self, costs: Floats) -> None:
+        """Charge every record, slopes (2,) for smashed data and labels."""
+
     def charge_all(self, rho: float) -> None:
         """Charge every record."""
 
@@ -76,6 +79,10 @@ class PassBook:
         self._before += worst[:-1].sum(axis=0)
         self._worst = worst[-1]
         self._epoch = int(epochs[-1])
+
+    def charge_each(self, costs: Floats) -> None:
+        """Charge every record, beside the passes."""
+        self._before += [*costs, costs.sum()]
 
     def charge_all(self, rho: float) -> None:
         """Add to each slope of every record: the parts of what is charged are not known."""
@@ -135,6 +142,10 @@ class RecordBook:
         flat, size = batches.ravel(), batches.shape[1]
         for part, cost in zip(self._spent, costs.T, strict=True):
             part += np.bincount(flat, np.repeat(cost, size), minlength=count)
+
+    def charge_each(self, costs: Floats) -> None:
+        """Charge every record."""
+        self._spent += costs[:, None]
 
     def charge_all(self, rho: float) -> None:
         """Add to each slope of every record: the parts of what is charged are not known."""

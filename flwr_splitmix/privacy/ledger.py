@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,19 @@ class Ledger:
         self._book.charge_all(charge.everywhere)
         self._notes.update(dict.fromkeys(charge.notes))
         self._releases += charge.count
+
+    def charge_each(self, *events: Event) -> None:
+        """Charge what was sent together about every record, beside the passes over the data.
+
+        Raises
+        ------
+        TypeError
+            If an event is not understood; nothing is charged then.
+        """
+        charge = self.price(*events)
+        if charge.batch is not None:
+            self._book.charge_each(np.array(charge.batch))
+        self.post(replace(charge, batch=None))
 
     def charge_series(
         self,

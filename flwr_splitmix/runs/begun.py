@@ -15,13 +15,16 @@ class Begun(NamedTuple):
     """A round's training or evaluation that has begun, whether it finished or not.
 
     `again` has those of `clients` that were lost in the round that they had begun before, so that
-    they send its batches again; files of earlier versions lack it.
+    they send its batches again; files of earlier versions lack it. `steps` is the length of a round
+    of training, in which no client is asked for more batches; None if it is not known, as in files
+    of earlier versions.
     """
 
     round: int
     clients: Sequence[int]
     evaluates: bool
     again: Sequence[int] = ()
+    steps: int | None = None
 
 
 def append_begun(path: Path, begun: Begun) -> None:
@@ -53,7 +56,10 @@ def _parsed(path: Path, number: int, line: str) -> Begun:
     except (ValueError, TypeError, RecursionError):
         raise unreadable(path, f"line {number} is damaged") from None
     lists = all(isinstance(named, list) for named in (begun.clients, values.get("again", [])))
-    numbers: Sequence[Any] = (begun.round, *begun.clients, *begun.again) if lists else (None,)
+    steps = 0 if begun.steps is None else begun.steps
+    numbers: Sequence[Any] = (None,)
+    if lists:
+        numbers = (begun.round, steps, *begun.clients, *begun.again)
     if any(type(one) is not int or one < 0 for one in numbers):
         raise unreadable(path, f"line {number} holds other values than numbers of clients")
     return begun

@@ -190,6 +190,7 @@ class Run:
         *,
         evaluates: bool = False,
         again: Collection[int] = (),
+        steps: int | None = None,
     ) -> None:
         """Record what begins, so that a repeated round counts its uploads as sent before.
 
@@ -197,6 +198,8 @@ class Run:
         ----------
         again
             Those of `clients` that did not finish the round that they began before.
+        steps
+            Most batches that training asks a client for; None if that is not known.
 
         Raises
         ------
@@ -205,7 +208,7 @@ class Run:
         """
         asked = sorted(clients)
         repeat = [client for client in asked if client in again]
-        append_begun(self.path / "begun.jsonl", Begun(round, asked, evaluates, repeat))
+        append_begun(self.path / "begun.jsonl", Begun(round, asked, evaluates, repeat, steps))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Complete metrics.parquet and write summary.json, which marks the run as finished."""

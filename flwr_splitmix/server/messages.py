@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from flwr.app import Message, Metadata, RecordDict
 
@@ -15,7 +16,7 @@ def with_tickets(
     messages: Sequence[Message],
     nodes: Mapping[int, int],
     ticket: Ticket,
-    attempts: Callable[[int], int],
+    attempts: Callable[[int], Mapping[str, Any]],
 ) -> list[Message]:
     """Put each node's ticket into its message and return the messages sorted by client index.
 
@@ -26,12 +27,13 @@ def with_tickets(
     ticket
         The round's ticket; only the client and its attempts differ between nodes.
     attempts
-        How often a client may have sent what it is asked for before, by its index.
+        By a client's index, what its ticket says of earlier attempts, in which it may have sent
+        what it is asked for.
     """
     client_of = {node: client for client, node in nodes.items()}
     for message in messages:
         client = client_of[message.metadata.dst_node_id]
-        own = replace(ticket, client=client, attempt=attempts(client))
+        own = replace(ticket, client=client, **attempts(client))
         message.content = with_record(message.content, own.to_record())
     return sorted(messages, key=lambda message: client_of[message.metadata.dst_node_id])
 

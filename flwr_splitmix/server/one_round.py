@@ -103,7 +103,11 @@ class OneRound(RoundMessages):
         """Record and tell that a round begins with the clients that have attached to it."""
         self._participants.admit(clients, self.min_nodes)
         self.require(clients)
-        self.recorder.begin(clients.server_round, clients.nodes, required=self.keeps_ledger)
+        steps = self.agree(clients)
+        self.require(clients)
+        self.recorder.begin(
+            clients.server_round, clients.nodes, steps=steps, required=self.keeps_ledger
+        )
         averages = self.aggregator.averages
         self.audience.on_begin(
             RoundBegun(
@@ -113,6 +117,7 @@ class OneRound(RoundMessages):
                 descriptions={c: clients.descriptions[c] for c in clients.alive},
                 segment=partial(to_tensors, arrays) if averages else None,
                 nodes=clients.nodes,
+                steps=steps,
                 rounded=self.link is not None and self.link.rounds_uploads,
             )
         )

@@ -192,12 +192,23 @@ class RunRecorder:
         return RunStarted(strategy, num_rounds, first_round, self._config, run.id, run.path)
 
     def begin(
-        self, server_round: int, clients: Iterable[int], *, evaluates: bool = False, required: bool
+        self,
+        server_round: int,
+        clients: Iterable[int],
+        *,
+        evaluates: bool = False,
+        steps: int | None = None,
+        required: bool,
     ) -> None:
         """Record that training or evaluation begins, before a client is asked about its data.
 
         A round that no clients attach to has not begun: nothing was released in it, so it costs
         nothing when it is repeated.
+
+        Parameters
+        ----------
+        steps
+            Most batches that training asks a client for; None if that is not known.
 
         Raises
         ------
@@ -213,7 +224,7 @@ class RunRecorder:
             return
         try:
             again = () if evaluates else self.unfinished.lost
-            self.run.begin(server_round, clients, evaluates=evaluates, again=again)
+            self.run.begin(server_round, clients, evaluates=evaluates, again=again, steps=steps)
         except OSError as error:
             if required:
                 raise RunError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -57,7 +58,7 @@ class RoundMessages(Shape):
             server_round, arrays, config, grid, list(nodes.values())
         )
         ticket = self._ticket(server_round, server_round - 1)
-        return with_tickets(messages, nodes, ticket, self.recorder.unfinished.of)
+        return with_tickets(messages, nodes, ticket, self._attempts)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -75,7 +76,13 @@ class RoundMessages(Shape):
             list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
         )
         ticket = self._ticket(server_round, server_round)
-        return with_tickets(messages, nodes, ticket, self.recorder.unfinished.of_evaluation)
+        before = self.recorder.unfinished.of_evaluation
+        return with_tickets(messages, nodes, ticket, lambda client: {"attempt": before(client)})
+
+    def _attempts(self, client: int) -> Mapping[str, Any]:
+        attempts = self.recorder.unfinished.of(client)
+        known = [batches for batches in attempts if batches is not None]
+        return {"attempt": len(attempts), "earlier": known}
 
     @property
     def _open_link(self) -> Link:

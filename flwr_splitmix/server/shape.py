@@ -29,6 +29,13 @@ class Shape(flower.Strategy):
 
     states_in_checkpoint: ClassVar[bool] = False
 
+    def agree(self, clients: Clients) -> int | None:
+        """Leave out of a round who does not fit, and return the round's number of steps.
+
+        No client is asked for more batches than that. None: the number is not known before.
+        """
+        return None
+
     @abstractmethod
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps."""

@@ -60,10 +60,10 @@ class _ShuffledEdgeSL(SplitStrategy):
             ):
                 raise ValueError(f"labels of client {client} {wrong}")
 
-    def train_round(self, clients: Clients, server_round: int) -> int:
-        """Train for one round with the clients whose edges are as required."""
+    def agree(self, clients: Clients) -> int:
+        """Leave out whose edges or shapes are not as required, and return the round's steps."""
         self._check_edges(clients)
-        return super().train_round(clients, server_round)
+        return super().agree(clients)
 
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
         """Score the clients whose edges are as required."""

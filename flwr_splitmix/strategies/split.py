@@ -13,7 +13,7 @@ from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Clients, MixerLink
-from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing
+from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing, SmashedShape
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.mixers.hooks import check_mixer
 from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
@@ -238,6 +238,7 @@ class SplitStrategy(RoundLoop):
         self._parts.check(mixer, server_update, upper, self.pace)
         self._remarks = Remarks()
         self._seconds: dict[int, float] = {}
+        self._agreed: tuple[SmashedShape, int, RoundLength]
 
     def _check_positions(self, upper: nn.Module, mixer: Mixer) -> None:
         placed = getattr(getattr(upper, "geometry", None), "positions", None)
@@ -302,6 +303,13 @@ class SplitStrategy(RoundLoop):
             return super()._said_least(key)
         return f"{self.mixer} needs at least {self.min_nodes} (its min_members)"
 
+    def agree(self, clients: Clients) -> int:
+        """Leave out whose smashed data have another shape, and return the round's steps."""
+        shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
+        length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
+        self._agreed = shape, batches, length
+        return length.steps
+
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.
 
@@ -312,13 +320,11 @@ class SplitStrategy(RoundLoop):
         """
         self.upper.warn_of_unknown_weights()
         self._uploads.begin_round(clients)
-        shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
-        self.require(clients)
+        shape, batches, length = self._agreed
         self._remarks.on_few(server_round, self.mixer, len(clients.nodes), self.min_nodes)
         self._remarks.on_clients(
             clients, self.mixer, shape, batches, self.trained, averages=self.aggregator.averages
         )
-        length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
         planner = Planner(self.mixer, shape, length, self.draws, server_round)
         steps = length.steps
         self.mixer.group_within(self.pace.classes(self._seconds))

@@ -141,6 +141,7 @@ class UShapeStrategy(RoundLoop):
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self._calibrations = Calibrations()
+        self._length: int
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Begin a run, after a check of the trunk and of clients in this process.
@@ -162,17 +163,21 @@ class UShapeStrategy(RoundLoop):
         """Whether the clients account for an epsilon."""
         return self.hiding.accounts
 
+    def agree(self, clients: Clients) -> int:
+        """Leave out who does not fit the trunk or the hiding, and return the round's steps."""
+        length = RoundLength.of(self._agree(clients), self.steps_per_round, self.epochs_per_round)
+        self._length = length.steps
+        return self._length
+
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.
 
         Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
         """
         self.trunk.warn_of_unknown_weights()
-        batches = self._agree(clients)
-        self.require(clients)
         taken = self._steps(clients)
         taken.calibrate()
-        steps = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round).steps
+        steps = self._length
         for number in range(steps):
             progress = server_round - 1 + number / steps
             self.audience.on_step(taken.take(Place(server_round, number, progress)))

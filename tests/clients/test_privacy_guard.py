@@ -198,7 +198,7 @@ def test_public_tests_cost_nothing(limit: float | None) -> None:
 
 @pytest.mark.parametrize("attempt", [0, 1, 3])
 def test_a_repeated_round_pays_for_its_earlier_attempts_with_the_worst_masks(attempt: int) -> None:
-    order = replace(ORDER, attempt=attempt)
+    order = replace(ORDER, attempt=attempt, earlier=(1,) * attempt)
     client = client_of(order)
     ask(client, 0, mask(2))
     assert spent(client) == pytest.approx(epsilon(cost(2) + attempt * cost(N)), rel=1e-9)
@@ -206,6 +206,44 @@ def test_a_repeated_round_pays_for_its_earlier_attempts_with_the_worst_masks(att
     repeating = client_of(order, repeatable_secrets=True)
     ask(repeating, 0, mask(2))
     assert spent(repeating) == pytest.approx(epsilon(cost(2)), rel=1e-9)
+
+
+def test_a_longer_attempt_is_charged_in_whole_with_the_first_batch() -> None:
+    """Of two passes of three batches; the round that repeats it has a single batch."""
+    client = client_of(replace(ORDER, attempt=1, earlier=(6,)))
+    ask(client, 0, mask(2))
+    assert spent(client) == pytest.approx(epsilon(cost(2) + 2 * cost(N)), rel=1e-9)
+    ask(client, 1, mask(2))
+    assert spent(client) == pytest.approx(epsilon(cost(2) + 2 * cost(N)), rel=1e-9)
+
+
+def test_attempts_that_do_not_fit_into_the_budget_have_at_most_spent_it() -> None:
+    """The same budget has admitted them; what they were is not known, and nothing follows."""
+    limit = allowing(2.5 * cost(N))
+    budget = PrivacyBudget(delta=DELTA, max_epsilon=limit)
+    client = client_of(replace(ORDER, attempt=3, earlier=(3, 3, 3)), privacy=budget)
+    assert ask(client, 0, mask(2)) == {"budget-spent": True}
+    assert spent(client) == 0
+    assert client.epsilon == limit
+    other = client_of(privacy=budget)
+    other.restore(*client.state())
+    assert other.epsilon == limit
+
+
+def test_attempts_of_unknown_length_have_no_epsilon() -> None:
+    order = replace(ORDER, attempt=2, earlier=(1,))
+    client = client_of(order)
+    ask(client, 0, mask(2))
+    assert client.epsilon == math.inf
+    limited = client_of(order, privacy=PrivacyBudget(delta=DELTA, max_epsilon=9.0))
+    with pytest.raises(ClientError, match="no ledger can count"):
+        ask(limited, 0, mask(2))
+
+
+@pytest.mark.parametrize("earlier", [(-1,), (True,), (1.0,), (1 << 20, 1)])
+def test_lengths_that_are_none_are_refused(earlier: tuple[int, ...]) -> None:
+    with pytest.raises(ClientError, match="earlier attempts that are no numbers of batches"):
+        replace(ORDER, attempt=1, earlier=earlier)
 
 
 def test_a_restored_client_goes_on_with_its_ledger_and_stays_stopped() -> None:

@@ -36,6 +36,21 @@ def test_an_epoch_has_each_example_at_most_once_and_drops_the_short_last_batch()
     assert len({*first, *second}) == 8
 
 
+@pytest.mark.parametrize(("examples", "arrays"), [(11, 4), (3, 6), (4, 6)])
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_records_of_later_batches_are_known_before_they_are_drawn(
+    examples: int, arrays: int, first: int
+) -> None:
+    """Those of one pass together, and what is drawn with replacement batch by batch."""
+    batches = Batches(numbered(examples), 4)
+    drawn(batches, first, seed=5, client=2)
+    known = [records.tolist() for records in batches.again(5, 2, 6)]
+    assert len(known) == arrays - (examples == 11 and first == 0)
+    flat = [record for batch in drawn(batches, 6, seed=5, client=2) for record in batch]
+    assert [record for records in known for record in records] == flat
+    assert all(len(set(records)) == len(records) for records in known) or examples < 4
+
+
 def test_a_batch_that_cannot_be_read_is_not_the_last_batch() -> None:
     """Whoever is charged for the last batch must be in it."""
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, Order, UShapeClient
+from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import DPForward
+from flwr_splitmix.hiding import DPSGD, DPForward
 from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.strategies.ushape_defences import DPForwardSL
 from flwr_splitmix.testing.toy_texts import TextToy, ToyHead, text_toy
@@ -183,11 +184,50 @@ def test_what_was_asked_for_again_is_paid_again() -> None:
     """Its noise was another one; only where secrets repeat is it the same release."""
     for repeatable, times in ((False, 3), (True, 1)):
         (client,) = replace(TOY, hiding=DPForward).clients_for(repeatable_secrets=repeatable)
-        client.attach(replace(ORDER, attempt=2), None)
+        client.attach(replace(ORDER, attempt=2, earlier=(1, 1)), None)
         client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
         hiding: Any = client.hiding
         expected = exact_epsilon(1e-5, math.sqrt(times) * hiding.shift)
         assert client.epsilon == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.fresh_secrets
+@pytest.mark.parametrize("hiding", [DPForward, DPSGD])
+@pytest.mark.parametrize(("drawn", "earlier"), [(0, (6,)), (2, (2, 3)), (0, ())])
+def test_what_was_asked_for_is_paid_for_also_if_it_is_more_than_is_asked_for_again(
+    hiding: Any, drawn: int, earlier: tuple[int, ...]
+) -> None:
+    """Passes have three batches of four texts, and this round has one batch, or two."""
+    (client,) = replace(TOY, hiding=hiding).clients_for(repeatable_secrets=False)
+    client.batches.drawn = drawn
+    client.attach(replace(ORDER, attempt=len(earlier), earlier=earlier), None)
+    client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    kept: Any = client.hiding
+    assert client.batches.per_epoch == 3
+    # What DP-SGD's steps cost is charged with the step itself, which is not taken here.
+    now = hiding is DPForward
+    paid = np.zeros(12)
+    for length in earlier:
+        for number in range(drawn, drawn + length):
+            paid[batch_indices(12, 4, ORDER.seed, 0, number)] += 1
+    shift = kept.shift if now else 2 / kept.noise_multiplier
+    for number in range(2):
+        if number:
+            client.run("encode", {"number": number, "progress": 0.0, "gradient": None})
+        paid[client.batches.indices] += now
+        expected = exact_epsilon(1e-5, math.sqrt(paid.max()) * shift) if paid.any() else 0
+        assert kept.ledger.epsilon(1e-5) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.fresh_secrets
+@pytest.mark.parametrize("hiding", [DPForward, DPSGD])
+def test_an_attempt_of_unknown_length_has_no_epsilon(hiding: Any) -> None:
+    (client,) = replace(TOY, hiding=hiding).clients_for(repeatable_secrets=False)
+    client.attach(replace(ORDER, attempt=2, earlier=(1,)), None)
+    client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    kept: Any = client.hiding
+    assert kept.ledger.epsilon(1e-5) == math.inf
+    assert "no ledger can count" in str(kept.statement())
 
 
 def test_a_state_with_a_note_of_another_version_has_no_epsilon() -> None:

@@ -62,7 +62,7 @@ def messages(kind: str = "train", **changes: Any) -> list[Message]:
         messages_to(list(nodes.values()), content, kind, in_run=False),
         nodes,
         ticket,
-        lambda client: 0,
+        lambda client: {},
     )
 
 

@@ -97,6 +97,7 @@ def test_a_ticket_with_other_values_is_refused() -> None:
         ("attempt", False),
         ("server_round", "5"),
         ("kept_rounds", 3),
+        ("earlier", 3),
         ("returns_arrays", 0),
         ("timeout", True),
         ("arrays", 1),

@@ -38,12 +38,13 @@ def cost(kept: int) -> float:
 
 
 def begin(
-    ledger: PrivacyLedger, server_round: int = 1, *, attempt: int = 0, averaged: bool = False,
+    ledger: PrivacyLedger, server_round: int = 1, *, earlier: Sequence[int | None] = (),
+    averaged: bool = False,
     clients: Sequence[int] = (0,), described: Mapping[str, Any] | None = None,
     rounded: bool = False,
 ) -> None:  # fmt: skip
     description = {**DESCRIBED, "state-round": server_round - 1, **(described or {})}
-    attempts = dict.fromkeys(clients, attempt)
+    attempts = dict.fromkeys(clients, earlier)
     descriptions = dict.fromkeys(clients, description)
     ledger.on_begin(RoundBegun(server_round, attempts, averaged, descriptions, rounded=rounded))
 

@@ -86,7 +86,7 @@ def test_a_client_that_lost_a_round_pays_again_and_twice_for_what_counts_as_a_pa
         send(ledger, mask(2))
     # Three batches from the middle of a pass hold a record twice.
     # What it lost of its own ledger it charges again, with the worst masks.
-    lost = 2 * FULL
+    lost = FULL
     assert spent(ledger) == pytest.approx(cost(4) + 2 * cost(2) + lost)
     end(ledger, 2)
     begin(ledger, 3)
@@ -141,19 +141,20 @@ def test_a_client_that_was_not_drawn_for_a_round_has_lost_nothing() -> None:
 
 def test_rounds_that_were_begun_and_not_finished_are_counted() -> None:
     ledger = PrivacyLedger(DELTA)
-    assert ledger.unfinished(0) == 0
+    assert ledger.unfinished(0) == []
     begin(ledger, 1, clients=(0, 1))
     send(ledger, mask(4), client=1)
     end(ledger, 1, failures=[1])
     begin(ledger, 2, clients=(0,))
     end(ledger, 2)
     begin(ledger, 3, clients=(0, 1), described={"state-round": 0})
-    send(ledger, mask(4), client=1)
+    for _ in range(2):
+        send(ledger, mask(4), client=1)
     end(ledger, 3, failures=[1])
-    assert [ledger.unfinished(client) for client in (0, 1)] == [0, 2]
+    assert [ledger.unfinished(client) for client in (0, 1)] == [[], [1, 2]]
     begin(ledger, 4, clients=(0, 1), described={"state-round": 0})
     end(ledger, 4)
-    assert [ledger.unfinished(client) for client in (0, 1)] == [0, 0]
+    assert [ledger.unfinished(client) for client in (0, 1)] == [[], []]
 
 
 def test_a_round_that_is_drawn_again_before_its_first_batch_is_charged_once() -> None:
@@ -164,19 +165,71 @@ def test_a_round_that_is_drawn_again_before_its_first_batch_is_charged_once() ->
     end(ledger, 1)
     for _ in range(3):
         begin(ledger, 2)
-        assert ledger.unfinished(0) == 0
+        assert ledger.unfinished(0) == []
     send(ledger, mask(4))
-    assert ledger.unfinished(0) == 1
+    assert ledger.unfinished(0) == [1]
     assert spent(ledger) == pytest.approx(cost(4))  # the second of the three batches of one pass
 
 
 @pytest.mark.parametrize(("repeats", "times"), [(False, 2), (True, 0)])
 def test_an_earlier_attempt_at_a_round_is_charged_in_full(repeats: bool, times: int) -> None:
     ledger = PrivacyLedger(DELTA)
-    begin(ledger, attempt=2, described={"repeatable-secrets": repeats})
+    begin(ledger, earlier=[1, 1], described={"repeatable-secrets": repeats})
     send(ledger, mask(4), None)
     # Two passes each time, as the plan has: the group may have been a full one.
     assert spent(ledger) == pytest.approx(cost(4) + times * 2 * FULL)
+    send(ledger, mask(4), None)  # the second batch of the pass
+    assert spent(ledger) == pytest.approx(cost(4) + times * 2 * FULL)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "length", "times"), [(0, 3, 1), (0, 4, 2), (2, 1, 1), (2, 2, 2), (1, 9, 4), (5, 0, 0)]
+)
+def test_an_earlier_attempt_is_charged_for_all_the_passes_that_it_touched(
+    drawn: int, length: int, times: int
+) -> None:
+    """Passes are of three batches, and this round has one batch."""
+    ledger = PrivacyLedger(DELTA)
+    begin(ledger, described={"drawn": drawn}, earlier=[length])
+    send(ledger, mask(4), answers=False)
+    end(ledger, 1)
+    assert spent(ledger) == pytest.approx(times * FULL)
+    begin(ledger, 2, described={"drawn": drawn + 1})
+    send(ledger, mask(4), answers=False)
+    assert spent(ledger) == pytest.approx(times * FULL)
+
+
+def test_an_attempt_that_no_plan_has_priced_is_charged_later() -> None:
+    """A round that leaves a client out of all of its groups asks it for nothing."""
+    ledger = PrivacyLedger(DELTA)
+    begin(ledger, earlier=[3])
+    end(ledger, 1)
+    begin(ledger, 2, described={"drawn": 0})
+    send(ledger, mask(4))
+    assert spent(ledger) == pytest.approx(cost(4) + FULL)
+
+
+def test_an_attempt_of_unknown_length_has_no_epsilon() -> None:
+    ledger = PrivacyLedger(DELTA)
+    begin(ledger, earlier=[None, 3])
+    send(ledger, mask(4))
+    assert ledger.epsilons == {0: math.inf}
+    assert "no ledger can count" in ledger.report()
+
+
+def test_a_checkpoint_of_a_version_without_lengths_is_read() -> None:
+    ledger, other = PrivacyLedger(DELTA), PrivacyLedger(DELTA)
+    begin(ledger)
+    send(ledger, mask(4))
+    state = ledger.state()
+    for place in state["passes"].values():
+        for new in ("place", "earlier"):
+            del place[new]
+        place |= {"attempts": 1, "unfinished": 1}
+    other.restore(json.loads(json.dumps(state)))
+    assert other.unfinished(0) == [None]
+    end(other, 1)
+    assert other.unfinished(0) == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from flwr_splitmix.runs.begun import Begun
 
 
 def begin(rounds: UnfinishedRounds, number: int, nodes: Sequence[int] = (0, 1)) -> None:
-    rounds.on_begin(RoundBegun(number, {}, False, {}, nodes=nodes))
+    rounds.on_begin(RoundBegun(number, {}, False, {}, nodes=nodes, steps=number))
 
 
 def end(rounds: UnfinishedRounds, number: int, failures: Sequence[int] = ()) -> None:
@@ -30,12 +30,12 @@ def test_rounds_are_counted_until_one_is_finished() -> None:
     for number in (1, 2):
         begin(rounds, number)
         end(rounds, number, failures=[1])
-    assert [rounds.of(client) for client in (0, 1, 7)] == [0, 2, 0]
+    assert [rounds.of(client) for client in (0, 1, 7)] == [[], [1, 2], []]
     begin(rounds, 3)  # and it is lost
-    assert [rounds.of(client) for client in (0, 1)] == [1, 3]
+    assert [rounds.of(client) for client in (0, 1)] == [[3], [1, 2, 3]]
     begin(rounds, 4)
     end(rounds, 4)
-    assert [rounds.of(client) for client in (0, 1)] == [0, 0]
+    assert [rounds.of(client) for client in (0, 1)] == [[], []]
 
 
 def test_who_is_not_asked_in_a_round_has_not_finished_it() -> None:
@@ -44,7 +44,7 @@ def test_who_is_not_asked_in_a_round_has_not_finished_it() -> None:
     end(rounds, 1, failures=[1])
     begin(rounds, 2, nodes=[0])
     end(rounds, 2)
-    assert rounds.of(1) == 1
+    assert rounds.of(1) == [1]
 
 
 def test_the_counts_outlive_a_process() -> None:
@@ -52,16 +52,17 @@ def test_the_counts_outlive_a_process() -> None:
     begin(rounds, 1, nodes=(0, 3))
     rounds.resume([Begun(1, [0, 3], evaluates=True)])
     other.restore(json.loads(json.dumps(rounds.state(), allow_nan=False)))
-    assert [other.of(client) for client in (0, 1, 3)] == [1, 0, 1]
+    assert [other.of(client) for client in (0, 1, 3)] == [[1], [], [1]]
     assert [other.of_evaluation(client) for client in (0, 1, 3)] == [1, 0, 1]
     assert other.state() == rounds.state()
 
 
-def train(number: int, *clients: int) -> Begun:
-    return Begun(number, list(clients), evaluates=False)
+def train(number: int, *clients: int, again: Sequence[int] = (), steps: int | None = 4) -> Begun:
+    return Begun(number, list(clients), evaluates=False, again=again, steps=steps)
 
 
-def test_a_client_repeats_its_rounds_whichever_these_were() -> None:
+def test_after_an_interruption_a_client_sends_all_again_that_it_has_sent_since_its_state() -> None:
+    """However long the rounds are that repeat them: the first charges all."""
     rounds = UnfinishedRounds()
     begin(rounds, 1)
     end(rounds, 1)
@@ -71,28 +72,22 @@ def test_a_client_repeats_its_rounds_whichever_these_were() -> None:
         [
             *(train(1, 0, 1), train(2, 0), train(3, 0, 1), train(4, 0)),
             *(train(2), train(3, 0)),
-            *(train(2, 0), train(3, 0)),
+            *(train(2, 0, steps=1), train(3, 0)),
         ]
     )
-    repeats = []
-    for number in (5, 7, 8, 9):
-        repeats.append(rounds.of(0))
-        begin(rounds, number, nodes=[0])
-        end(rounds, number)
-    assert repeats == [3, 2, 1, 0]
-    assert [rounds.of(1), rounds.of(2)] == [1, 0]
+    assert [rounds.of(client) for client in (0, 1, 2)] == [[12, 4, 5], [4], []]
+    assert rounds.clients == {0, 1}
+    begin(rounds, 5, nodes=[0])
+    assert rounds.of(0) == [12, 4, 5, 5]
+    end(rounds, 5)
+    assert [rounds.of(client) for client in (0, 1)] == [[], [4]]
 
 
 def test_who_is_lost_may_have_repeated_its_round_or_gone_on_before_an_interruption() -> None:
     rounds = UnfinishedRounds()
-    begun = [train(1, 0, 1), Begun(2, [0, 1], evaluates=False, again=[0]), train(3, 0, 1)]
-    rounds.resume(begun)
-    repeats = []
-    for number in (1, 2, 3, 4):
-        repeats.append((rounds.of(0), rounds.of(1)))
-        begin(rounds, number)
-        end(rounds, number)
-    assert repeats == [(2, 1), (2, 1), (1, 1), (0, 0)]
+    rounds.resume([train(1, 0, 1), train(2, 0, 1, again=[0]), train(3, 0, 1)])
+    # The first four batches twice, or twelve once: both are within these.
+    assert [rounds.of(0), rounds.of(1)] == [[4, 12], [12]]
 
 
 def test_who_was_lost_before_the_checkpoint_has_sent_one_round_more() -> None:
@@ -101,8 +96,8 @@ def test_who_was_lost_before_the_checkpoint_has_sent_one_round_more() -> None:
     end(rounds, 1, failures=[0])
     assert set(rounds.lost) == {0}
     rounds.recorded()
-    rounds.resume([train(1, 0, 1), Begun(2, [0, 1], evaluates=False, again=[0])])
-    assert [rounds.of(0), rounds.of(1)] == [2, 1]
+    rounds.resume([train(1, 0, 1), train(2, 0, 1, again=[0])])
+    assert [rounds.of(0), rounds.of(1)] == [[4, 1], [4]]
 
 
 def test_a_client_that_is_lost_when_it_repeats_a_round_may_send_it_a_third_time() -> None:
@@ -110,26 +105,40 @@ def test_a_client_that_is_lost_when_it_repeats_a_round_may_send_it_a_third_time(
     rounds.resume([train(1, 0, 1)])
     begin(rounds, 1)
     end(rounds, 1, failures=[0])
-    assert [rounds.of(0), rounds.of(1)] == [2, 0]
+    assert [rounds.of(0), rounds.of(1)] == [[4, 1], []]
     begin(rounds, 2)
     end(rounds, 2)
-    assert rounds.of(0) == 0
+    assert rounds.of(0) == []
 
 
 def test_a_second_interruption_adds_to_the_first() -> None:
     rounds = UnfinishedRounds()
     rounds.resume([train(1, 0), train(2, 0)])
-    assert rounds.of(0) == 1
+    assert rounds.of(0) == [8]
     begun = [train(1, 0), train(2, 0), train(1, 0), train(2, 0)]
     rounds.recorded()
     begin(rounds, 1, nodes=[0])
     end(rounds, 1)  # the first repeat; its checkpoint is what the third process starts from
+    assert rounds.of(0) == []
     rounds.resume(begun)
-    assert rounds.of(0) == 2
+    assert rounds.of(0) == [4]
     shorter = UnfinishedRounds()
     shorter.restore(rounds.state())
     shorter.resume(begun[:1])  # the file was removed meanwhile: all of the new one counts
-    assert shorter.of(0) == 3
+    assert shorter.of(0) == [4, 4]
+
+
+def test_rounds_of_unknown_length_make_an_attempt_of_unknown_length() -> None:
+    rounds = UnfinishedRounds()
+    rounds.resume([train(1, 0), train(2, 0, steps=None), train(1, 0)])
+    assert rounds.of(0) == [None, 4]
+
+
+def test_a_state_of_a_version_without_lengths_is_read() -> None:
+    rounds = UnfinishedRounds()
+    state = {"lost": {"0": 2}, "repeats": {"1": [1, 3]}, "evaluations": {}, "recorded": 0}
+    rounds.restore(state)
+    assert [rounds.of(client) for client in (0, 1)] == [[None] * 2, [None] * 3]
 
 
 def test_an_evaluation_counts_until_states_have_what_was_sent() -> None:

@@ -148,7 +148,16 @@ def test_mixtures_of_wrong_types_are_named_with_their_remedy(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"round": -1}, {"round": True}, {"clients": [0, -1]}, {"clients": "01"}, {"again": [-1]}],
+    [
+        {"round": -1},
+        {"round": True},
+        {"clients": [0, -1]},
+        {"clients": "01"},
+        {"again": [-1]},
+        {"steps": -1},
+        {"steps": True},
+        {"steps": "3"},
+    ],
     ids=str,
 )
 def test_beginnings_of_no_rounds_and_no_clients_are_damage(

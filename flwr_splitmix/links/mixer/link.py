@@ -202,6 +202,7 @@ class MixerLink(DialledLink):
             **asked,
             "run": self.run or self.run_of_strategy,
             "attempts": attempts,
+            "earlier": {str(ticket.client): ticket.earlier for ticket in tickets},
         }
 
     def _begin(

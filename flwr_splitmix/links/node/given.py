@@ -26,7 +26,7 @@ TRAINING = "allow-training"
 It and `WEIGHTS` are also keys of a kept state's values.
 """
 
-_OWN = ("client", "attempt", "token")
+_OWN = ("client", "attempt", "earlier", "token")
 """What an honest server tells each node differently."""
 
 

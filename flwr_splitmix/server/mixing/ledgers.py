@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flwr_splitmix.events import Exchange
@@ -48,11 +48,16 @@ class RoundLedger:
     delta
         Delta of the reported epsilon.
     attempts
-        By client index, how often it may have sent this round before, according to the ServerApp.
+        By client index, for each earlier attempt at this round how many batches it may have sent,
+        according to the ServerApp; None if that is not known.
     """
 
     def __init__(
-        self, run: RunLedger, server_round: int, delta: float, attempts: Mapping[int, int]
+        self,
+        run: RunLedger,
+        server_round: int,
+        delta: float,
+        attempts: Mapping[int, Sequence[int | None]],
     ) -> None:
         self._run = run
         self._round = server_round
@@ -71,19 +76,14 @@ class RoundLedger:
         with run.lock:
             run.newest = self
             run.rounds.add(self._round)
-            # The ledger knows unfinished rounds that a restarted server has forgotten.
-            attempts = {
-                client: max(self._attempts.get(client, 0), run.ledger.unfinished(client))
-                for client in descriptions
-            }
-            return run.ledger.begin(self._round, descriptions, attempts)
+            return run.ledger.begin(self._round, descriptions, self._attempts)
 
     def observe(self, event: Exchange) -> None:
         """Count the batches that clients are asked for; the server does not see their uploads."""
-        if event.direction == "down" and event.payload.get("plan") is not None:
+        if event.direction == "down" and (plan := event.payload.get("plan")) is not None:
             with self._run.lock:
                 self._check()
-                self._run.ledger.draw(event.client)
+                self._run.ledger.draw(event.client, plan)
 
     def charge(self, plan: Plan, mixed: Mixed) -> None:
         """Charge mixtures before they are sent to the server.

@@ -52,6 +52,9 @@ class LedgerAsked(BaseModel):
         As in `PrivacyLedger`.
     attempts
         Client index, as text -> how often it may have sent this round's batches before.
+    earlier
+        Client index, as text -> how many batches it may have sent in each of these attempts; those
+        of which it is not known are missing.
     """
 
     model_config = ConfigDict(
@@ -62,6 +65,16 @@ class LedgerAsked(BaseModel):
     delta: Annotated[StrictFloat, Field(gt=0, lt=1)]
     relation: Relation
     attempts: dict[str, Whole] = Field(max_length=MAX_MIXED_NODES)
+    earlier: dict[str, list[Whole]] = Field(default_factory=dict, max_length=MAX_MIXED_NODES)
+
+    @property
+    def lengths(self) -> dict[int, list[int | None]]:
+        """By client index, lengths of its earlier attempts in batches; None for all others."""
+        made: dict[int, list[int | None]] = {}
+        for client, number in self.attempts.items():
+            known = self.earlier.get(client, [])
+            made[int(client)] = [*known, None] if number > len(known) else [*known]
+        return made
 
 
 class Opening(BaseModel):

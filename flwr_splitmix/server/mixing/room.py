@@ -145,9 +145,8 @@ class MixingRoom:
         """Return the round's ledger, if its clients add noise."""
         if (asked := order.ledger) is None:
             return None
-        attempts = {int(client): number for client, number in asked.attempts.items()}
         run = self._ledgers.of(asked.run, asked.relation)
-        return RoundLedger(run, order.round, asked.delta, attempts)
+        return RoundLedger(run, order.round, asked.delta, asked.lengths)
 
     def _attach(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Report the nodes still awaited; the ServerApp names those that will not come."""

@@ -222,7 +222,12 @@ def test_a_node_of_a_later_version_is_mixed_with_the_others(
 def test_nodes_that_began_a_round_before_or_join_late_are_mixed(server: Server) -> None:
     """What differs in an honest run: attempts, tokens, and who has trained before."""
     config: dict[str, Any] = {"run_config": '{"lr": 0.01}'}
-    assert server.round(1, same((0, 1)), {1: {"attempt": 1}}, gradient=1.0, **config)[0] == {}
+    assert (
+        server.round(1, same((0, 1)), {1: {"attempt": 1, "earlier": [3]}}, gradient=1.0, **config)[
+            0
+        ]
+        == {}
+    )
     assert server.round(2, same((0, 1, 2)), gradient=1.0, **config)[0] == {}
     kept = ClientStore(server.folder / "r").load(0)
     assert kept is not None

@@ -16,7 +16,7 @@ from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.privacy import GaussianNoise
-from flwr_splitmix.server.mixing.opening import MAX_MIXED_NODES
+from flwr_splitmix.server.mixing.opening import MAX_MIXED_NODES, Opening
 from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.server.mixing.steps import MixedSteps
 from tests.links.mixer.nodes import DESCRIPTION, FIRST, OPENING, Nodes, wait_until_attached
@@ -62,6 +62,13 @@ def test_an_opening_with_noise_is_none_that_is_refused(channel: MixerChannel) ->
     assert channel.open({**OPENING, **with_ledger()})["tokens"].keys() == {"0", "1"}
 
 
+def test_attempts_whose_lengths_are_not_told_are_of_unknown_length() -> None:
+    told = {"attempts": {"0": 2**31 - 1, "1": 2}, "earlier": {"0": [3], "1": [5, 4]}}
+    read = Opening.read({**OPENING, **with_ledger(**told)})
+    assert read.ledger is not None
+    assert read.ledger.lengths == {0: [3, None], 1: [5, 4]}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -90,6 +97,8 @@ def test_an_opening_with_noise_is_none_that_is_refused(channel: MixerChannel) ->
         (with_ledger(attempts={"0": 0}), "attempts must be those of the nodes"),
         (with_ledger(attempts={"0": -1, "1": 0}), "ledger.attempts.0 is wrong"),
         (with_ledger(attempts={"0": 0.5, "1": 0}), "ledger.attempts.0 is wrong"),
+        (with_ledger(earlier={"0": [-1]}), "ledger.earlier.0.0 is wrong"),
+        (with_ledger(earlier={"0": 1}), "ledger.earlier.0 is wrong"),
         (with_ledger(**{"wire-dtype": "keep"}), "ledger.wire-dtype is wrong"),
         ({"mixing": {"mixer": "NoMixing", "noise": NOISE}, "ledger": LEDGER}, "no such mixer here"),
         (

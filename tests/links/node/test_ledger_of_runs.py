@@ -33,14 +33,14 @@ def test_attempts_that_the_ledger_holds_are_not_charged_again(tmp_path: Path, lo
     if lost:
         (node.folder / "privacy-ledger-0.jsonl").unlink()
     # Its state is that before the lost round, so a later round repeats the same batches.
-    node.begin(server_round=2, attempt=1)
+    node.begin(server_round=2, attempt=1, earlier=[2])
     for number in range(2):
         assert node.step([share], number).reply
     full = 4 * once  # whatever the masks were: of half of everything the cost is a quarter
     assert node.slope() == pytest.approx(full + once if lost else 2 * once)
     node.end()
     # The next batch is another: the file has no attempt at it.
-    node.begin(server_round=3, state_round=2, attempt=1)
+    node.begin(server_round=3, state_round=2, attempt=1, earlier=[1])
     assert node.step([share]).reply
     assert node.slope() == pytest.approx(full + once)
 

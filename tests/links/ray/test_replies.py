@@ -53,7 +53,7 @@ def test_errors_leave_their_clients_out_and_warnings_are_logged(
     nodes = {index: 100 + index for index in range(7)}
     ticket = Ticket(client=-1, seed=0, server_round=1, num_rounds=9)
     messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
-    messages = with_tickets(messages, nodes, ticket, lambda client: 0)
+    messages = with_tickets(messages, nodes, ticket, lambda client: {})
     with link.round(grid.grid, messages) as clients:
         assert clients.descriptions == {c: {"num-examples": 7} for c in (0, 3, 4, 5)}
     assert clients.failures == {

@@ -105,7 +105,7 @@ def a_round(link: StreamLink, peers: Sequence[Peer], server_round: int = 1) -> I
     nodes = {index: 100 + index for index in range(len(peers))}
     ticket = Ticket(client=-1, seed=0, server_round=server_round, num_rounds=9)
     messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
-    messages = with_tickets(messages, nodes, ticket, lambda client: 0)
+    messages = with_tickets(messages, nodes, ticket, lambda client: {})
     with link.round(grid.grid, messages) as clients:
         yield clients
 

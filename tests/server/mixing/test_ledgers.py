@@ -20,7 +20,7 @@ SHARE = noisy(WeightedShare(lam=0.5), clamp_labels=False)
 
 def begun(ledgers: RunLedgers, run: str, server_round: int = 1, attempt: int = 0) -> RoundLedger:
     """Begin a round of two clients."""
-    attempts = dict.fromkeys(CLIENTS, attempt)
+    attempts = dict.fromkeys(CLIENTS, [1] * attempt)
     ledger = RoundLedger(ledgers.of(run, "replace"), server_round, DELTA, attempts)
     described = {**DESCRIBED, "state-round": server_round - 1}
     assert ledger.begin(dict.fromkeys(CLIENTS, described)) == ()
@@ -52,7 +52,7 @@ def test_epsilon_is_reported_at_the_delta_that_was_asked_for() -> None:
     ledgers = RunLedgers()
     said = []
     for run, delta in (("one", 1e-3), ("another", 1e-9)):
-        ledger = RoundLedger(ledgers.of(run, "replace"), 1, delta, dict.fromkeys(CLIENTS, 0))
+        ledger = RoundLedger(ledgers.of(run, "replace"), 1, delta, {})
         ledger.begin(dict.fromkeys(CLIENTS, DESCRIBED))
         step(ledger)
         said.append(ledger.finish(()).epsilon)

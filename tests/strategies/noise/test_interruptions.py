@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -147,6 +150,65 @@ def test_two_interruptions_of_one_round_are_charged_twice(tmp_path: Path) -> Non
         assert outcome.slopes(client) == pytest.approx((1 + 3) * (E_S + E_Y))
         assert truth(sent, client) == pytest.approx(outcome.by_client(client))
     check_order(outcome, range(4))
+
+
+@pytest.mark.parametrize("form", ["DPSL", "DPMixSL", "DPCutMixSL", "k-times"])
+@pytest.mark.parametrize(("first", "again"), [(9, 1), (4, 2), (2, 5)])
+def test_a_round_that_was_longer_than_its_repetition_is_charged_in_whole(
+    form: str, first: int, again: int, tmp_path: Path
+) -> None:
+    """As when clients with less data take part the second time; passes have three batches."""
+    kind, own = FORMS[form]
+    home, sent = new_run(tmp_path), Sent()
+    options: dict[str, Any] = {**own, "rounds": 2, "sent": sent}
+    for _ in range(2):
+        stop = [StopIn(1, first - 1)]
+        with pytest.raises(InterruptionError):
+            run(noised(kind), run=home, watch=stop, steps_per_round=first, **options)
+        home = Run.open(home.id, home=tmp_path)
+    assert [begun.steps for begun in home.begun] == [first, first]
+    outcome = run(noised(kind), run=home, steps_per_round=again, **options)
+    check_order(outcome, range(4))
+    if form == "DPSL":  # no masks, which a ledger does not know, hide anything of the first times
+        for client in range(4):
+            assert outcome.by_client(client) == pytest.approx(truth(sent, client))
+
+
+@pytest.mark.parametrize("limit", [2.5, 5.5, 7.5])
+def test_a_budget_holds_over_longer_rounds_that_were_interrupted(
+    limit: float, tmp_path: Path
+) -> None:
+    home, sent, budgets = new_run(tmp_path), Sent(), limits(*[epsilon(limit * (E_S + E_Y))] * 4)
+    options: dict[str, Any] = {"rounds": 9, "sent": sent, "budgets": budgets}
+    for last in (1, 7):
+        stop = [StopIn(1, last)]
+        with suppress(InterruptionError):  # what is lost may have been the budget, which ends a run
+            run(noised(DPSL), run=home, watch=stop, steps_per_round=9, **options)
+        home = Run.open(home.id, home=tmp_path)
+    outcome = run(noised(DPSL), run=home, steps_per_round=1, **options)
+    for client, budget in budgets.items():
+        assert budget.max_epsilon is not None
+        spent = outcome.clients[client].epsilon
+        if spent is None:  # the run has ended before
+            continue
+        assert truth(sent, client) <= spent * (1 + 1e-9) <= budget.max_epsilon * (1 + 2e-9)
+
+
+def test_a_run_of_a_version_without_lengths_has_no_epsilon_once_it_was_interrupted(
+    tmp_path: Path,
+) -> None:
+    home = new_run(tmp_path)
+    with pytest.raises(InterruptionError):
+        run(noised(DPSL), run=home, watch=[StopIn(1, 1)])
+    file = home.path / "begun.jsonl"
+    (line,) = file.read_text().splitlines()
+    old = json.loads(line)
+    del old["steps"]
+    file.write_text(json.dumps(old) + "\n")
+    outcome = run(noised(DPSL), run=Run.open(home.id, home=tmp_path))
+    for client in range(4):
+        assert outcome.by_client(client) == outcome.by_server(client) == math.inf
+        assert "no ledger can count" in outcome.said(client)
 
 
 def test_a_run_that_goes_on_forgets_nothing_of_the_run_in_between(tmp_path: Path) -> None:
