@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import logging
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.seeding import seeded_draws
-from flwr_splitmix.segments.across_batch import mixing_layers
+from flwr_splitmix.segments.across_batch import draw_like, has_halves, mixing_layers, renew
+
+log = logging.getLogger("flwr.splitmix")
 
 
 def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) -> None:
@@ -77,6 +84,59 @@ def check_apart(
                 f"so there is no epsilon: take a {part} without {layer}"
             )
     return known
+
+
+def rehearse(hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, single: bool) -> None:
+    """Let a hiding that keeps an epsilon try a step on copies of head and tail.
+
+    They have random weights and get random inputs, so that what it finds tells of no example, and
+    zeros in the weights hide nothing. Where these are nothing that head and tail can take, they get
+    the examples, with their own weights. Torch's random generators are left as they were.
+
+    Parameters
+    ----------
+    batch
+        A few of the client's examples, on its device.
+    single
+        Whether the client's batches have one example each.
+
+    Raises
+    ------
+    UnfitError
+        If the epsilon would not hold.
+    ClientError
+        If head and tail fail with these few examples.
+    """
+    if not hiding.accounts:
+        return
+    why: Exception | None = None
+    device = batch.inputs.device
+    for widened in (True, False) if has_halves(ends) else (False,):  # halves round too much
+        for random in (True, False):
+            try:
+                copied = copy.deepcopy(ends)
+            except Exception as error:
+                log.warning("head and tail cannot be copied, to try a step on them: %s", error)
+                return
+            inputs = batch.inputs
+            if widened:
+                copied = copied.float()
+                inputs = inputs.float() if inputs.is_floating_point() else inputs
+            if random:
+                renew(copied, device)
+                inputs = draw_like(inputs)[0]
+            try:
+                with seeded_draws(device, 0):
+                    hiding.rehearse(copied, replace(batch, inputs=inputs), single=single)
+                return
+            except UnfitError:
+                raise
+            except Exception as error:
+                why = error
+    raise ClientError(
+        f"{type(hiding).__name__} tries a step on a few examples before the first round, so that "
+        f"its epsilon holds, and head or tail fail at it: {why}"
+    ) from why
 
 
 def _states_like(head: nn.Module, batch: MaskedBatch) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.data.errors import ExamplesError
+from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.mixers.share import UnknownShareError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_draws, seeded_secrets
@@ -52,6 +53,7 @@ FORESEEN: tuple[type[Exception], ...] = (
     ClientError,
     ExamplesError,
     FewValuesError,
+    UnfitError,
     UnknownShareError,
 )
 """Errors whose messages say all, and nothing of the data."""

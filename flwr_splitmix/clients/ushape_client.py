@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from flwr_splitmix.clients.accounted import check_accounted, check_apart
+from flwr_splitmix.clients.accounted import check_accounted, check_apart, rehearse
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
@@ -158,7 +158,7 @@ class UShapeClient(GraphlessExchanges):
         self.repeatable_secrets = repeatable_secrets
         self._sent_tests: SentTests | None = None
         self._first_weights: FirstWeights | None = None
-        self._looked = False
+        self._looked = self._rehearsed = False
         self._due = self._calibrated = 0
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
@@ -198,8 +198,9 @@ class UShapeClient(GraphlessExchanges):
         ------
         ClientError
             If the arrays do not fit, or have NaN, infinite or very large numbers, an epsilon is
-            kept that would not hold (`check_accounted`, `check_apart`), the hiding is for texts
-            only, or head and tail are averaged and have running statistics, which are not.
+            kept that would not hold (`check_accounted`, `check_apart`, `rehearse`), the hiding is
+            for texts only, or head and tail are averaged and have running statistics, which are
+            not.
         """
         check_accounted(type(self), UShapeClient, self.hiding)
         if order.averaged:
@@ -251,6 +252,10 @@ class UShapeClient(GraphlessExchanges):
                 padded=holds_ids(first.inputs),
             )
         )
+        if not self._rehearsed:
+            few = self._first_batch(min(3, self.batches.size))
+            rehearse(self.hiding, self.segments, few, single=self.batches.size == 1)
+            self._rehearsed = True
         self._due, self._calibrated = self.hiding.calibration_steps, 0
         return {
             "num-examples": self.batches.examples,

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.extras import as_logged_before, needed_for
 from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.hiding.record_ledger import RecordLedger
+from flwr_splitmix.hiding.unfit import REMEDY as _REMEDY
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise
 from flwr_splitmix.privacy.statement import Statement
 from flwr_splitmix.scoring.texts import text_loss
-from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
     from flwr_splitmix.hiding.example_gradients import ExampleGradients
-
-_REMEDY = "take another model, or adapters if it is a language model (lora-rank)"
+    from flwr_splitmix.hiding.watched_rows import WatchedRows
 
 
 def outside_of(*, returns: bool, padded: bool) -> tuple[Channel, ...]:
@@ -118,8 +116,7 @@ class DPSGD(Hiding):
             from opacus.accountants import RDPAccountant
 
         self.accountant = RDPAccountant()
-        self._watched: ExampleGradients | None = None
-        self._hooks: list[RemovableHandle] = []
+        self._watched: WatchedRows | None = None
         self._size = 0
         self._paid = False
         self._records = np.empty(0, dtype=np.int64)
@@ -144,59 +141,27 @@ class DPSGD(Hiding):
                 f"{layer}; {_REMEDY}"
             )
 
+    def rehearse(self, ends: nn.ModuleDict, batch: MaskedBatch, *, single: bool) -> None:
+        """Take gradients of single examples through copies of head and tail; see `try_gradients`.
+
+        Raises
+        ------
+        ValueError
+            If those of a trained layer are not known.
+        """
+        from flwr_splitmix.hiding.watched_rows import try_gradients
+
+        try_gradients(ends, batch.inputs, batch.mask, single=single)
+
     def release(self) -> None:
         """End a round; remove the hooks from head and tail, which may be used elsewhere."""
-        while self._hooks:
-            self._hooks.pop().remove()
         if self._watched is not None:
-            self._watched.forget()
-            self._watched.to_standard_module()
+            self._watched.remove()
             self._watched = None
 
     @property
     def _both(self) -> nn.ModuleDict:
         return nn.ModuleDict({"head": self.side.head, "tail": self.side.tail})
-
-    def _watch(self) -> ExampleGradients:
-        """Register hooks on head and tail, Opacus' and those that check what it takes for rows."""
-        from flwr_splitmix.hiding.example_gradients import ExampleGradients
-
-        both = self._both
-        # Of some layers Opacus runs copies, example by example, which must not have these checks.
-        watched = ExampleGradients(both, strict=False)
-        for name, part in both.named_modules():
-            if isinstance(part, nn.Embedding):
-                self._hooks.append(part.register_forward_pre_hook(self._for_each_text))
-            elif next(part.parameters(recurse=False), None) is not None:
-                check = partial(self._check_rows, name)
-                self._hooks.append(part.register_forward_pre_hook(check))
-        return watched
-
-    def _for_each_text(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-        """Look up positions for each text, if the model does it once per batch."""
-        shared = module.training and torch.is_grad_enabled() and len(inputs[0]) == 1 < self._size
-        return inputs[0].expand(self._size, -1) if shared else None
-
-    def _check_rows(self, name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Refuse a trained layer that is called once for all examples.
-
-        Opacus would take its gradient for the first example's, and clip it with that one's.
-
-        Raises
-        ------
-        ValueError
-            If its first input has not a row for each example; the message names the layer.
-        """
-        if not (self._size and module.training and torch.is_grad_enabled()):
-            return
-        seen = inputs[0] if inputs else None
-        learns = any(p.requires_grad for p in module.parameters(recurse=False))
-        if learns and isinstance(seen, Tensor) and len(seen) != self._size:
-            raise ValueError(
-                f"DP-SGD needs a gradient for each example, but {name} ({type(module).__name__}) "
-                f"is called with {counted(len(seen), 'row')} for "
-                f"{counted(self._size, 'example')}; take another model"
-            )
 
     def charge(self, kind: str, records: np.ndarray) -> None:
         """Record the examples of the next step, which is charged when it is taken.
@@ -214,15 +179,17 @@ class DPSGD(Hiding):
         """Send hidden states unchanged; in training, track each example's part in them."""
         if torch.is_grad_enabled():
             if self._watched is None:
-                self._watched = self._watch()
-            self._watched.forget()
-            self._size = len(batch.inputs)
+                from flwr_splitmix.hiding.watched_rows import WatchedRows
+
+                self._watched = WatchedRows(self._both)
+            self._watched.gradients.forget()
+            self._watched.size = self._size = len(batch.inputs)
         return super().obfuscate(batch)
 
     @property
     def _gradients(self) -> ExampleGradients:
         assert self._watched is not None
-        return self._watched
+        return self._watched.gradients
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the mean over examples of each one's own mean loss.

@@ -16,6 +16,22 @@ from torch import Tensor, nn
 warnings.filterwarnings("ignore", "Full backward hook", module=r"flwr_splitmix\.|sys$")
 
 
+class SampleError(Exception):
+    """Opacus fails to compute the examples' gradients of a layer.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__(
+            f"Opacus cannot compute gradients of single examples for {type(layer).__name__}"
+        )
+        self.layer = layer
+
+
 class ExampleGradients(GradSampleModule):  # type: ignore[misc]
     """Opacus' gradients of each example, kept small for embeddings.
 
@@ -26,6 +42,22 @@ class ExampleGradients(GradSampleModule):  # type: ignore[misc]
     """
 
     GRAD_SAMPLERS: ClassVar[Mapping[type[nn.Module], Any]]
+
+    def capture_activations_hook(self, module: nn.Module, *arguments: Any) -> None:
+        """Keep what a layer got; raises SampleError if Opacus cannot, as of what is no tensor."""
+        try:
+            super().capture_activations_hook(module, *arguments)
+        except Exception as error:
+            raise SampleError(module) from error
+
+    def capture_backprops_hook(self, module: nn.Module, *arguments: Any, **options: Any) -> None:
+        """Compute the gradients of a layer; raises SampleError if Opacus cannot."""
+        try:
+            super().capture_backprops_hook(module, *arguments, **options)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise SampleError(module) from error
 
     def forget(self) -> None:
         """Discard what a step has left: activations, gradients and rows."""

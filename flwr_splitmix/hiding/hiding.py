@@ -205,6 +205,26 @@ class Hiding:
         It may be called at any time: `fit` does at its end, for rounds that were interrupted.
         """
 
+    def rehearse(self, ends: nn.ModuleDict, batch: MaskedBatch, *, single: bool) -> None:
+        """Try a step on copies of a client's head and tail; does nothing here.
+
+        A client calls it before its first round if the hiding keeps an epsilon.
+
+        Parameters
+        ----------
+        ends
+            The copies, "head" and "tail", whose weights and gradients are lost.
+        batch
+            A few examples.
+        single
+            Whether the client's batches have one example each.
+
+        Raises
+        ------
+        ValueError
+            If the epsilon would not hold for such a head or tail.
+        """
+
     @property
     def longest(self) -> int | None:
         """Most tokens that a text may have; None for no limit."""

@@ -108,7 +108,7 @@ def mixes_examples(
     batch, others = inputs[rows], tuple(each[rows] for each in others)
     why = ""
     # Halves hide small differences; a segment may be unable to compute in float32.
-    for widened in (True, False) if _has_halves(segment) else (False,):
+    for widened in (True, False) if has_halves(segment) else (False,):
         try:
             copied = copy.deepcopy(segment).train()
             if widened:
@@ -146,7 +146,8 @@ def mixing_layers(
     )
 
 
-def _has_halves(segment: nn.Module) -> bool:
+def has_halves(segment: nn.Module) -> bool:
+    """Return whether a segment has weights or buffers of 16 bits."""
     weights = segment.state_dict().values()
     return any(
         isinstance(w, Tensor) and w.dtype in (torch.float16, torch.bfloat16) for w in weights
@@ -160,13 +161,13 @@ def _tried(
     # Rolled the other way, half of the examples would be in every mixture, though elsewhere.
     exchanged = inputs, inputs.roll(-1, 0)
     alike = bool((exchanged[0] == exchanged[1]).reshape(len(inputs), -1).all(1).any())
-    drawn = _draw_like(inputs)
+    drawn = draw_like(inputs)
     pairs = [drawn, exchanged] if alike else [exchanged, drawn]
     # Whether it can be told is asked of random weights: with a server's, it could tell of examples.
     found = _first_answer(segment, pairs, others)[0] or ""
     if found or not renewed:
         return found, ""
-    _renew(segment, inputs.device)
+    renew(segment, inputs.device)
     answer, why = _first_answer(segment, [drawn, exchanged], others)
     return answer, f"with random weights, {why}"
 
@@ -270,7 +271,7 @@ def _joined(one: Tensor, other: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(chosen.view(-1, *(1,) * (one.dim() - 1)), other, one)
 
 
-def _draw_like(inputs: Tensor) -> tuple[Tensor, Tensor]:
+def draw_like(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Draw two batches of numbers of the inputs' range.
 
     The range is that of the examples at the same place, which may hold an index of few values; or
@@ -289,7 +290,7 @@ def _draw_like(inputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _renew(segment: nn.Module, device: torch.device) -> None:
+def renew(segment: nn.Module, device: torch.device) -> None:
     """Replace weights by random ones of usual sizes; norms, biases and gates lie around 1."""
     with seeded_draws(device, 0):
         for value in segment.state_dict().values():

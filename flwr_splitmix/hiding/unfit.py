@@ -1,0 +1,10 @@
+"""The error of a head or tail by which a hiding cannot keep its epsilon."""
+
+from __future__ import annotations
+
+REMEDY = "take another model, or adapters if it is a language model (lora-rank)"
+"""What to do where a layer's gradients of single examples are unknown."""
+
+
+class UnfitError(ValueError):
+    """Head or tail has a layer of which the gradients of single examples are not known."""
