@@ -9,7 +9,7 @@ from typing import Any
 from flwr_splitmix.attacks.attacked import Assumption, Attacked
 from flwr_splitmix.attacks.base import Attack, Guess
 from flwr_splitmix.attacks.case import Case
-from flwr_splitmix.attacks.catalogue import attack_named
+from flwr_splitmix.attacks.catalogue import attack_named, own_attack
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.hints import hints, without
 from flwr_splitmix.attacks.intervals import Measure
@@ -62,7 +62,7 @@ def attempt(
 
 def measure_leak(
     system: Attacked,
-    attack: str = "linear",
+    attack: str | type[Attack] = "linear",
     adversary: Adversary = "server",
     *,
     assume: Sequence[Assumption] = (),
@@ -77,7 +77,7 @@ def measure_leak(
     Parameters
     ----------
     attack
-        Name of an attack on images; `splitmix attack list` shows all.
+        Name of an attack on images, of which `splitmix attack list` shows all; or an own class.
     assume
         Segments given to the adversary in addition to those it would have: "lower", "upper".
     victims
@@ -89,12 +89,14 @@ def measure_leak(
     ------
     NotApplicable
         If the adversary lacks what the attack needs.
+    TypeError
+        If it is neither, or a class without its name, its goal or `run`.
     ValueError
         If there is no such attack.
     VaultError
         If the recording is not of the clients' images.
     """
-    kind = attack_named(attack)
+    kind = attack_named(attack) if isinstance(attack, str) else own_attack(attack)
     if remark := taken_as_sent(system.kinds):
         log.warning("%s", remark)
     spent = budget or Budget("cpu")

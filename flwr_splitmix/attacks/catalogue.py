@@ -57,6 +57,26 @@ def attack_named(name: str) -> type[Attack]:
     return known[name]
 
 
+def own_attack(kind: object) -> type[Attack]:
+    """Return an own class of an attack on images.
+
+    Raises
+    ------
+    TypeError
+        If it is no such class, or lacks its name, its goal or `run`.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Attack)):
+        raise TypeError(
+            f"attack is {kind!r}; it must be the name of an attack on images, or a subclass of "
+            "flwr_splitmix.attacks.Attack"
+        )
+    lacking = [name for name in ("name", "goal") if not hasattr(kind, name)]
+    lacking += sorted(kind.__abstractmethods__)
+    if lacking:
+        raise TypeError(f"the attack {kind.__name__} lacks {', '.join(lacking)}")
+    return kind
+
+
 def text_attack_named(name: str) -> type[TextAttack]:
     """Return an attack on texts by its name; raises as `attack_named`."""
     known = text_attacks()

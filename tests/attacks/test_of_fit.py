@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
 from flwr_splitmix import SplitClient
-from flwr_splitmix.attacks import Recorder
+from flwr_splitmix.attacks import Attack, Guess, Pictures, Recorder, View
 from flwr_splitmix.attacks.attempt import measure_leak
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.of_fit import attacked_fit
@@ -143,3 +144,43 @@ def test_what_the_adversary_lacks_is_given_by_assume() -> None:
         measure_leak(system, "linear", victims=50, budget=spent)
     main, *_ = measure_leak(system, "linear", assume=["lower"], victims=50, budget=spent)
     assert main.value < main.floor
+
+
+class MeanImage(Attack):
+    """Guesses the mean of public images."""
+
+    name = "mean-image"
+    goal = "images"
+    needs = frozenset({"smashed data", "public data"})
+
+    def learn(self, view: View, public: Pictures | None) -> None:
+        assert public is not None
+        self.mean = public.fitted(view.knowledge.image_shape).images.mean(0)
+
+    def run(self, view: View) -> Guess:
+        rows = [
+            (i, row) for i, each in enumerate(view.releases) for row in range(len(each.smashed))
+        ]
+        return Guess(self.mean.expand(len(rows), *self.mean.shape), torch.ones(len(rows)), rows)
+
+
+class Nameless(Attack):
+    """An attack that says neither its name nor its goal."""
+
+
+def test_an_own_attack_is_measured_like_those_with_names() -> None:
+    """Only names were taken."""
+    recorder = Recorder()
+    system = attacked_fit(*fitted(SignShare, recorder), recorder, IMAGES.test, fresh_lower=Lower)
+    spent = Budget("smoke")
+    main, *_ = measure_leak(system, MeanImage, victims=50, budget=spent)
+    assert main.metric == "MSE"
+    assert main.value == pytest.approx(main.floor, rel=0.05)
+    wrong: Any
+    for wrong, said in (
+        (MeanImage(), "attack is <.*MeanImage object .*name of an attack on images, or a subclass"),
+        (Recorder, "attack is <class .*Recorder'>; it must be the name"),
+        (Nameless, "the attack Nameless lacks name, goal, run"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            measure_leak(system, wrong, victims=50, budget=spent)
