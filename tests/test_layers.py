@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mixers": {"seeding", "labels", "privacy", "values", "words"},  # noise is a part of a share
     "segments": {"seeding", "schedule", "files", "extras", "pretrained", "values", "words"},
     "data": {"seeding", "registries", "files", "pretrained", "extras", "values", "words"},
-    "scoring": {"data", "extras", "labels"},
+    "scoring": {"data", "extras", "labels", "words"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
     # exports, their cards
     "runs": {"files", "storage", "segments", "data", "methods", "extras", "values", "words"},

@@ -202,7 +202,7 @@ class Client(ABC):
         """Return the first examples, for a look before a round; what they draw is seeded, too."""
         order = self.order
         with seeded_draws(self.device, derive_seed(order.seed, "first-examples", order.client)):
-            return fetch(batches.data, batches.first(number))
+            return fetch(batches.data, batches.first(number), floats=batches.floats)
 
     @property
     def epsilon(self) -> float | None:

@@ -19,6 +19,7 @@ from flwr_splitmix.schedule import (
     ScheduledOptimizer,
 )
 from flwr_splitmix.storage import under
+from flwr_splitmix.words import described
 
 
 class Ends:
@@ -54,11 +55,16 @@ class Ends:
         Raises
         ------
         ClientError
-            If the hidden states are not (b, T, d).
+            If the hidden states are no tensor (b, T, d).
         """
         head = self.segments["head"].eval()
         with torch.no_grad():  # what a head caches may need a graph
-            hidden: Tensor = head(batch.inputs, batch.mask)
+            hidden: object = head(batch.inputs, batch.mask)
+        if not isinstance(hidden, Tensor):
+            raise ClientError(
+                "a head must return one tensor (batch, tokens, width), this one returns "
+                f"{described(hidden)}; return the tensor in it"
+            )
         if hidden.dim() != 3:
             raise ClientError(
                 f"a head must return (batch, tokens, width), this one {tuple(hidden.shape)}"

@@ -43,7 +43,8 @@ def score_locally(
     examples = len(data)  # type: ignore[arg-type]
     with seeded_draws(client.device, derive_seed(0, "local inference")):
         for start in range(0, examples, size):
-            example = fetch(data, np.arange(start, min(start + size, examples)))
+            places = np.arange(start, min(start + size, examples))
+            example = fetch(data, places, floats=client.batches.floats)
             batch: MaskedBatch | None = scores.begin(MaskedBatch.of(example, client.device))
             while batch is not None:
                 hidden = trunk(client.head(batch.inputs, batch.mask), batch.mask)

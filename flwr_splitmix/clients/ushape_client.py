@@ -38,7 +38,7 @@ from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, scored
+from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, check_scores, scored
 from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
 from flwr_splitmix.segments.modules import check_takes_mask, with_statistics
 from flwr_splitmix.values import check_choice, check_kind, check_truth
@@ -66,7 +66,8 @@ class UShapeClient(GraphlessExchanges):
         (hidden states (b, T, d), the same mask) to logits (b, T, V) or (b, L).
     data
         Training texts: a `TextSet`, or any data set with batches of the same form. Or images and
-        the like: pairs of a tensor, floating or of at least two dimensions, and a class.
+        the like: pairs of a tensor, floating or of at least two dimensions, and a class. With a
+        `loss` of a subclass labels may be others, also floating.
     batch_size
         Examples in a batch; if there are fewer, batches are drawn with replacement.
     hiding
@@ -82,7 +83,8 @@ class UShapeClient(GraphlessExchanges):
         "all": head, trunk and tail. "tail": the head is frozen, and this client returns no gradient
         to the trunk. An embedding shared by head and tail is frozen in both.
     scores
-        Creates the scores of an evaluation; by default loss and accuracy.
+        A class, or another callable without arguments, that makes the scores of an evaluation: an
+        object with the members of `TextScores`, which is the default (loss and accuracy).
     device
         "auto", "cpu", "cuda", ...
     repeatable_secrets
@@ -96,7 +98,7 @@ class UShapeClient(GraphlessExchanges):
         tail has nothing to train, or if the hiding works by training the head, which does not
         learn.
     TypeError
-        If head or tail takes no mask.
+        If head or tail takes no mask, or `scores` makes no scores.
     ValueError
         If `learns` is neither "all" nor "tail", or texts have tokens beyond the head's vocabulary,
         or more of them than the hiding takes.
@@ -150,10 +152,12 @@ class UShapeClient(GraphlessExchanges):
             )
         self.ends = Ends(self.head, self.tail, optimizer, schedule)
         self.segments = self.ends.segments
-        self.batches = Batches(data, batch_size)
+        self.batches = Batches(data, batch_size, floats=True)  # `loss` decides
         if not self.batches.examples:
             raise ClientError(NO_DATA)
         self.tests = tests_of(test_data, benchmark_data)
+        if scores is not None:
+            check_scores(scores)
         self.scores = scores or TextScores
         self.repeatable_secrets = repeatable_secrets
         self._sent_tests: SentTests | None = None
@@ -201,6 +205,8 @@ class UShapeClient(GraphlessExchanges):
             kept that would not hold (`check_accounted`, `check_apart`, `rehearse`), the hiding is
             for texts only, or head and tail are averaged and have running statistics, which are
             not.
+        ExamplesError
+            If labels are floating, and `loss` is no own one.
         """
         check_accounted(type(self), UShapeClient, self.hiding)
         if order.averaged:
@@ -224,6 +230,8 @@ class UShapeClient(GraphlessExchanges):
             self.ends.load(arrays)
         # BatchNorm without running statistics needs two.
         first = self._first_batch(2 if needs_whole_batch(self.head) else 1)
+        if first.labels.is_floating_point() and type(self).loss is UShapeClient.loss:
+            check_labels(first)
         if self.hiding.texts_only and not holds_ids(first.inputs):
             raise ClientError(
                 f"{type(self.hiding).__name__} hides texts, by their tokens, and this client's "

@@ -197,7 +197,7 @@ class UShapeEvaluation:
             self._scores[kind] = self.scores()
         self._current = self._scores[kind]
         self.going = kind, np.arange(start, stop)
-        batch = MaskedBatch.of(fetch(data, self.going[1]), self.device)
+        batch = MaskedBatch.of(fetch(data, self.going[1], floats=True), self.device)
         return self._current.begin(batch)
 
     def add(self, logits: torch.Tensor, batch: MaskedBatch) -> MaskedBatch | None:

@@ -49,6 +49,8 @@ class Batches:
         The examples, and their number per batch.
     drawn
         Number of batches drawn before.
+    floats
+        Whether labels may be floating; see `fetch`.
 
     Raises
     ------
@@ -58,7 +60,9 @@ class Batches:
         If `size` is below 1.
     """
 
-    def __init__(self, data: Dataset[Example], size: int, *, drawn: int = 0) -> None:
+    def __init__(
+        self, data: Dataset[Example], size: int, *, drawn: int = 0, floats: bool = False
+    ) -> None:
         if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise TypeError(f"batch_size is {size!r}; it must be an integer of at least 1")
         if size < 1:
@@ -70,6 +74,7 @@ class Batches:
         self.per_epoch = self.examples // self.size
         self.drawn = drawn
         self._order = EpochOrder()
+        self.floats = floats
         self.indices = np.empty(0, dtype=np.int64)
         """Indices in the data of the last batch's examples, int64 (size,)."""
 
@@ -87,7 +92,7 @@ class Batches:
         place = seed, client, self.drawn
         indices = batch_indices(self.examples, self.size, *place, order=self._order)
         self.drawn += 1
-        batch = fetch(self.data, indices)
+        batch = fetch(self.data, indices, floats=self.floats)
         self.indices = indices  # after what can fail: the batch before may be sent once more
         return batch
 
@@ -166,8 +171,13 @@ def records_of(
         first = end
 
 
-def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
+def fetch(data: Dataset[Example], indices: np.ndarray, *, floats: bool = False) -> Example:
     """Return the examples at `indices` as one batch, with int64 labels.
+
+    Parameters
+    ----------
+    floats
+        Whether floating labels are returned as they are, for a loss of a user's own.
 
     Raises
     ------
@@ -187,6 +197,8 @@ def fetch(data: Dataset[Example], indices: np.ndarray) -> Example:
     inputs, labels = pair
     if not isinstance(inputs, Tensor):
         raise ExamplesError(f"inputs are {_kind(inputs)}; needed is one tensor for each example")
+    if floats and isinstance(labels, Tensor) and labels.is_floating_point():
+        return inputs, labels
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         kind = labels.dtype if isinstance(labels, Tensor) else _kind(labels)
         raise ExamplesError(f"labels are {kind}; {_NEEDED_LABELS}")

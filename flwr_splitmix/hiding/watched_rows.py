@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from flwr_splitmix.hiding.example_gradients import ExampleGradients, SampleError, of_all_rows
 from flwr_splitmix.hiding.unfit import REMEDY, UnfitError
+from flwr_splitmix.scoring.texts import checked_tail
 from flwr_splitmix.words import counted
 
 _FEW = (2, 3)
@@ -116,7 +117,7 @@ def try_gradients(ends: nn.ModuleDict, inputs: Tensor, mask: Tensor, *, single: 
             rows = torch.arange(size, device=inputs.device) % len(inputs)
             hidden = ends["head"](inputs[rows], mask[rows])
             states = torch.randn_like(hidden).requires_grad_()
-            outputs = [hidden, ends["tail"](states, mask[rows])]
+            outputs = [hidden, checked_tail(ends["tail"](states, mask[rows]))]
         learned = [each for each in outputs if each.requires_grad]
         mean = sum((each * torch.randn_like(each)).sum() for each in learned) / watched.size
         if learned:

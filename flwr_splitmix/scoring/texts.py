@@ -15,6 +15,12 @@ from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.data.texts.text_set import IGNORED, WHOSE_LABELS, labels_tokens
 from flwr_splitmix.extras import needed_for
 from flwr_splitmix.labels import wrong_labels
+from flwr_splitmix.words import with_article
+
+_OTHER_LABELS = (
+    "; others need a loss of your own, in a subclass of UShapeClient, and scores of your own "
+    "(scores=) if they are evaluated"
+)
 
 
 def check_labels(batch: MaskedBatch) -> None:
@@ -23,17 +29,31 @@ def check_labels(batch: MaskedBatch) -> None:
     Raises
     ------
     ExamplesError
-        If there is more than one label for each input that is no text, or if the labels of tokens
-        are not the tokens.
+        If labels are floating, if there is more than one label for each input that is no text, or
+        if the labels of tokens are not the tokens.
     """
+    if batch.labels.is_floating_point():
+        raise ExamplesError(
+            f"labels are {batch.labels.dtype}; needed are classes, int64 (batch,){_OTHER_LABELS}"
+        )
     if batch.labels.dim() == 1:
         return
     if not holds_ids(batch.inputs):
         raise ExamplesError(
-            f"labels {wrong_labels(batch.labels, 1, multi_label=False, ushape=True)}"
+            f"labels {wrong_labels(batch.labels, 1, multi_label=False, ushape=True)}{_OTHER_LABELS}"
         )
     if batch.labels.shape != batch.inputs.shape or not labels_tokens(batch.inputs, batch.labels):
-        raise ExamplesError(f"labels are not the tokens: {WHOSE_LABELS}")
+        raise ExamplesError(f"labels are not the tokens: {WHOSE_LABELS}{_OTHER_LABELS}")
+
+
+def checked_tail(logits: object) -> Tensor:
+    """Return what a tail returned; raises ExamplesError if it is no tensor."""
+    if not isinstance(logits, Tensor):
+        raise ExamplesError(
+            "a tail must return one tensor (batch, classes) or (batch, tokens, vocabulary), this "
+            f"one returns {with_article(type(logits).__name__)}; return the tensor in it"
+        )
+    return logits
 
 
 def scored(labels: Tensor) -> Tensor:
@@ -66,9 +86,10 @@ def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor
     Raises
     ------
     ExamplesError
-        If a label is not a class, or the shapes of logits and labels do not match.
+        If logits are no tensor, a label is not a class, or the shapes of both do not match.
     """
-    if logits.dim() != labels.dim() + 1:
+    checked_tail(logits)
+    if logits.dim() != labels.dim() + 1 or len(logits) != len(labels):
         raise ExamplesError(
             f"the tail returns {tuple(logits.shape)}, but labels are {tuple(labels.shape)}: a "
             "class for each text goes with (texts, classes), tokens with (texts, tokens, words)"
@@ -171,3 +192,28 @@ class ClassScores(TextScores):
 
 Scores = Callable[[], TextScores]
 """Factory of the scores of one evaluation."""
+
+
+def check_scores(scores: object) -> None:
+    """Refuse what makes no scores; it is called once.
+
+    Raises
+    ------
+    TypeError
+        If it cannot be called, or what it makes lacks a member of `TextScores`.
+    """
+    if not callable(scores):
+        kind = type(scores).__name__
+        raise TypeError(
+            f"scores is {with_article(kind)}; needed is what makes scores, anew for each "
+            f"evaluation, such as the class: scores={kind}"
+        )
+    made = scores()
+    lacking = [name for name in ("begin", "add", "result") if not hasattr(made, name)]
+    if type(getattr(made, "examples", None)) is not int:
+        lacking.insert(0, "examples (a number, of those scored)")
+    if lacking:
+        raise TypeError(
+            f"scores makes {with_article(type(made).__name__)}, which lacks {', '.join(lacking)}; "
+            "flwr_splitmix.scoring.texts.TextScores has them all"
+        )

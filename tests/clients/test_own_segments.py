@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from flwr_splitmix.clients import ClientError, Order, PrivacyBudget, SplitClient, UShapeClient
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import LinkError
@@ -65,6 +66,25 @@ def test_a_part_of_the_u_shape_without_a_mask_is_named_at_once(name: str) -> Non
 
     with pytest.raises(TypeError, match=rf"^{name} is called with \(inputs, mask\): give its"):
         make()
+
+
+class Pair(Part):
+    """A part that returns its state, too, as torch's recurrent layers do."""
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Any:
+        return super().forward(inputs, mask), mask
+
+
+def test_a_head_or_tail_that_returns_a_tuple_is_told_what_it_must_return() -> None:
+    """These were errors of attributes that a tuple lacks."""
+    head = UShapeClient(Pair(), Part(3, 6), DATA, device="cpu")
+    with pytest.raises(ClientError, match=r"head must return one tensor .* a tuple of a tensor \("):
+        head.attach(ORDER, None)
+    tail = UShapeClient(Part(), Pair(3, 6), DATA, batch_size=4, device="cpu")
+    tail.attach(ORDER, None)
+    sent = tail.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    with pytest.raises(ExamplesError, match=r"tail must return one tensor .* a tuple; return the"):
+        tail.run("decode", {"number": 0, "outputs": sent["messages"]})
 
 
 def normed() -> UShapeClient:

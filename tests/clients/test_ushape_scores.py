@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
@@ -163,8 +163,11 @@ TOKENS = nn.Embedding(9, 3), torch.randint(2, 9, (8, 6))
 @pytest.mark.parametrize(
     ("of", "said"),
     [
-        (PATCHES, r"labels have shape \(4, 6\) .* labels of patches or pixels, are not offered"),
-        (TOKENS, r"labels are not the tokens: each token is .*\(token classification\) is not off"),
+        (
+            PATCHES,
+            r"labels have shape .* of patches or pixels, are not offered.* of your own \(scores=\)",
+        ),
+        (TOKENS, r"labels are not the tokens: .*\(token classification\) is not off.* \(scores=\)"),
     ],
 )
 def test_labels_of_patches_or_of_single_tokens_are_refused(of: Any, said: str) -> None:
@@ -180,6 +183,84 @@ def test_labels_of_patches_or_of_single_tokens_are_refused(of: Any, said: str) -
     sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
     with pytest.raises(ExamplesError, match=said):
         client.run("decode_test", {"outputs": sent["messages"]})
+
+
+class Regressing(UShapeClient):
+    """Learns numbers."""
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        said = self.tail(hidden, sent.mask).mean((1, 2))
+        return mse_loss(said, sent.batch.labels.to(said.dtype))
+
+
+class MeanError:
+    """The mean error of numbers."""
+
+    def __init__(self) -> None:
+        self.examples, self.error = 0, 0.0
+
+    def begin(self, batch: MaskedBatch) -> MaskedBatch:
+        return batch
+
+    def add(self, logits: Tensor, batch: MaskedBatch) -> None:
+        assert batch.labels.is_floating_point()
+        self.examples += len(batch.labels)
+        self.error += float((logits.mean((1, 2)) - batch.labels).square().sum())
+
+    def result(self) -> dict[str, float]:
+        return {"loss": self.error / self.examples, "accuracy": 0.0}
+
+
+def numbers(kind: type[UShapeClient], scores: Any = None, *, listed: bool = False) -> UShapeClient:
+    """Return a client with a floating label for each example, and the same as test data."""
+    head, inputs = PATCHES
+    labels = inputs.mean((1, 2))
+    data: Any = TensorDataset(inputs, labels)
+    if listed:
+        data = [(each, float(label)) for each, label in zip(inputs, labels, strict=True)]
+    tail = Masked(nn.Linear(3, 2))
+    options: dict[str, Any] = {"batch_size": 4, "test_data": data, "device": "cpu"}
+    return kind(Masked(head), tail, data, scores=scores, **options)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_loss_of_ones_own_may_have_floating_labels(listed: bool) -> None:
+    """They were refused for any client, with advice that the U shape refuses, too."""
+    strategy = USplitSL(Masked(nn.Linear(3, 3)), device="cpu", evaluation="federated")
+    strategy.fit([numbers(Regressing, MeanError, listed=listed)], 2)
+    assert 0 < strategy.rows[-1]["eval_loss"] < 10
+    said = r"labels are torch\.float.*; needed are classes, int64 \(batch,\); .*scores of your own"
+    with pytest.raises(ExamplesError, match=said):
+        numbers(UShapeClient, listed=listed).attach(ORDER, None)
+    client = numbers(Regressing, listed=listed)  # has not its own scores
+    client.attach(ORDER, None)
+    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    with pytest.raises(ExamplesError, match=said):
+        client.run("decode_test", {"outputs": sent["messages"]})
+
+
+class Short:
+    """Scores that do not say how many examples they have scored."""
+
+    def begin(self, batch: MaskedBatch) -> MaskedBatch:
+        return batch
+
+    def result(self) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        (MeanError(), "scores is a MeanError; needed is what makes .* the class: scores=MeanError"),
+        (Short, r"makes a Short, which lacks examples \(a number, of those scored\), add; "),
+        (lambda: None, "scores makes a NoneType, which lacks examples .*, begin, add, result"),
+    ],
+)
+def test_what_makes_no_scores_is_refused_at_once(scores: Any, said: str) -> None:
+    """It failed at the first evaluation, after a round of training."""
+    with pytest.raises(TypeError, match=said):
+        numbers(Regressing, scores)
 
 
 @pytest.mark.parametrize("kind", [USplitSL, USplitFL])

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import Order, SplitClient, UShapeClient
 from flwr_splitmix.data import client_split, load_images
@@ -26,7 +28,14 @@ from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments import split_vision_model
-from flwr_splitmix.strategies import SFL, CutMixSFL, CutMixSL, PatchShuffleSL, SplitStrategy
+from flwr_splitmix.strategies import (
+    SFL,
+    CutMixSFL,
+    CutMixSL,
+    PatchShuffleSL,
+    SplitStrategy,
+    USplitSL,
+)
 from flwr_splitmix.testing import laws
 from tests.examples.programs import ROOT, program, readme_files
 
@@ -194,6 +203,34 @@ def test_an_observer_of_ones_own_counts_what_the_metrics_count(
     assert capsys.readouterr().out.startswith("round 1: ")
 
 
+class Masked(nn.Module):
+    """A part of the U shape that ignores its mask."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(inputs)
+        return outputs
+
+
+def test_the_lines_on_other_labels_train_and_score_them() -> None:
+    inputs = torch.randn(40, 3, 5)
+    data = TensorDataset(inputs, (inputs[:, :, 0] > 0).long())
+    trunk, tail = nn.Linear(5, 5), nn.Sequential(nn.Flatten(), nn.Linear(15, 3))
+    names: dict[str, Any] = {"head": Masked(nn.Linear(5, 5)), "tail": Masked(tail), "data": data}
+    exec(program("docs/own-app.md", "MultiLabelScores"), names)
+    strategy = USplitSL(Masked(trunk), device="cpu", evaluation="federated")
+    strategy.fit([names["client"]], 1)
+    client = names["client"]
+    truth = data.tensors[1]
+    with torch.no_grad():
+        said = tail(trunk(client.head(inputs, None)))
+    right = float(((said > 0) == truth.bool()).double().mean())
+    assert strategy.rows[-1]["accuracy"] == pytest.approx(right)
+
+
 def test_the_lines_on_mixers_fit_together(blocks: ModuleType) -> None:
     toy = laws.Toy()
     names: dict[str, Any] = {
@@ -232,7 +269,8 @@ def test_the_lines_on_leaks_measure_the_example(
     exec(program("docs/own-mixer.md", "MeanImage").replace("victims=100", "victims=20"), names)
     (measure,) = capsys.readouterr().out.splitlines()
     found = re.search(r"metric='MSE', value=(0\.0\d+).* floor=(0\.0\d+)", measure)
-    assert found and float(found[1]) == pytest.approx(float(found[2]), rel=0.05)
+    assert found
+    assert float(found[1]) == pytest.approx(float(found[2]), rel=0.05)
 
 
 def test_the_lines_on_a_recording_read_it(
