@@ -15,7 +15,7 @@ from flwr_splitmix.apps.project import kind_of_run
 from flwr_splitmix.apps.run_config import AppConfig, ConfigError
 from flwr_splitmix.files import finite
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
+from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore, lower_of
 from flwr_splitmix.runs.epsilon import counts_mixtures, epsilon_facts
 from flwr_splitmix.runs.export.folder import ExportError, check_target
 from flwr_splitmix.segments.shape_errors import out_of_memory
@@ -113,7 +113,7 @@ def segment_weights(
     if client is not None and (state := store.load(client, at_most=kept.round)) is not None:
         return under("segment", state[1]) | under("buffer", state[1])
     if client is None and shared:
-        return under("lower", kept.tensors)
+        return lower_of(kept.tensors)
     there = store.clients(at_most=kept.round)
     missing = f"there is no state of {'any client' if client is None else f'client {client}'} here"
     own = f"{strategy} leaves {parts} with their clients"

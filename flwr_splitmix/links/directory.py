@@ -107,11 +107,10 @@ class Directory:
                 why = "; ".join(sorted(set(refusals.values()))[:3])
                 if not known and not why:
                     warn_of_ray(limit)
+                remedy = _MORE_VIRTUAL.format(min_nodes) if virtual else _LONGER
                 raise LinkError(
                     f"{counted(len(known), 'node')} answered within {limit:g} s, "
-                    f"min-nodes is {min_nodes}"
-                    + (f": {why}" if why else "")
-                    + (_MORE_VIRTUAL.format(min_nodes) if virtual and not why else "")
+                    f"min-nodes is {min_nodes}" + (f": {why}" if why else remedy)
                 )
             time.sleep(0.5)
 
@@ -220,6 +219,10 @@ _VIRTUAL = 5.0
 """Seconds to wait for further nodes of a simulation."""
 
 _MORE_VIRTUAL = "; give the simulation more: flwr run ... --federation-config 'num-supernodes={}'"
+
+_LONGER = (
+    "; for nodes that come later raise attach-timeout (in Python strategy.start's attach_timeout)"
+)
 
 _OWN = "it says partition-id"
 _REMEDY = "each SuperNode needs its own in --node-config"

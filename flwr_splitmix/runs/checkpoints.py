@@ -13,12 +13,23 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.storage import StorageError, load_tensors, save_tensors
+from flwr_splitmix.storage import StorageError, load_tensors, save_tensors, under
 
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 _BETWEEN = re.compile(r"between-(\d{6,})\.safetensors")
 
+LOWER, INITIAL = "lower", "initial-lower"
+"""Names of a checkpoint's lower segment: of the averaged one; without averaging, of the first."""
+
 _log = logging.getLogger(__name__)
+
+
+def lower_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the lower segment of a checkpoint: averaged, or else that which clients began with.
+
+    Earlier versions wrote either under the name of the averaged one.
+    """
+    return under(LOWER, tensors) or under(INITIAL, tensors)
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,16 @@ from torch import Tensor
 from flwr_splitmix.links.ticket import to_arrays, to_tensors
 from flwr_splitmix.observers import Audience, Observer
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.checkpoints import Checkpoint
+from flwr_splitmix.runs.checkpoints import INITIAL, LOWER, Checkpoint, lower_of
 from flwr_splitmix.server.aggregation import LowerAggregator
-from flwr_splitmix.storage import StorageError, under
-from flwr_splitmix.words import counted
-
-_LOWER = "lower"
+from flwr_splitmix.storage import StorageError
+from flwr_splitmix.words import are, counted
 
 _METHOD = "method"
 """Name in a checkpoint's values: which strategy and which aggregator wrote it."""
+
+_SEED, _CLIENTS = "seed-of-run", "clients-of-fit"
+"""Names of the run's seed, and of the number of clients that `fit` got."""
 
 
 def method_of(strategy: object, aggregator: LowerAggregator) -> str:
@@ -29,12 +30,24 @@ def method_of(strategy: object, aggregator: LowerAggregator) -> str:
     return type(strategy).__name__ + averaged
 
 
+def facts_of(seed: int, clients: int | None) -> dict[str, int]:
+    """Return what else must be equal when a run goes on, as plain values of a checkpoint.
+
+    Parameters
+    ----------
+    clients
+        The number of clients that `fit` got; None inside a Flower run.
+    """
+    return {_SEED: seed} | ({} if clients is None else {_CLIENTS: clients})
+
+
 def pack(
     server: tuple[Mapping[str, Tensor], Mapping[str, Any]],
     arrays: ArrayRecord,
     aggregator: LowerAggregator,
     audience: Audience,
     method: str,
+    facts: Mapping[str, int],
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return a checkpoint's tensors and plain values.
 
@@ -44,13 +57,16 @@ def pack(
         The server's state: tensors and plain values.
     arrays
         The lower segment that the next round starts from.
-    method
-        As returned by `method_of`.
+    method, facts
+        As returned by `method_of` and `facts_of`.
     """
     tensors, meta = server
-    lower = {f"{_LOWER}.{name}": tensor for name, tensor in to_tensors(arrays).items()}
+    # Where it is not averaged, nobody should take it for one that has been trained.
+    prefix = LOWER if aggregator.averages else INITIAL
+    lower = {f"{prefix}.{name}": tensor for name, tensor in to_tensors(arrays).items()}
     return {**tensors, **lower, **aggregator.state()}, {
         **meta,
+        **facts,
         _METHOD: method,
         "observers": audience.states(),
     }
@@ -87,13 +103,20 @@ def newest_checkpoint(run: Run, every: int) -> Checkpoint | None:
 
 
 @contextmanager
-def restoring(checkpoint: Checkpoint, method: str) -> Iterator[None]:
-    """Refuse a checkpoint of another method, and say so if the server cannot be restored from it.
+def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, int]) -> Iterator[None]:
+    """Refuse a checkpoint of another run, and say so if the server cannot be restored from it.
+
+    Parameters
+    ----------
+    method, facts
+        As returned by `method_of` and `facts_of`; what a checkpoint does not say, as those of
+        earlier versions do not, is not compared.
 
     Raises
     ------
     RunError
-        If the checkpoint is of another strategy, aggregator, model or optimizer.
+        If the checkpoint is of another strategy, aggregator, seed, model or optimizer, or of
+        another number of clients.
     """
     of = f"the run's checkpoint of round {checkpoint.round}"
     began = checkpoint.meta.get(_METHOD, method)  # those of earlier versions do not say
@@ -101,6 +124,18 @@ def restoring(checkpoint: Checkpoint, method: str) -> Iterator[None]:
         raise RunError(
             f"{of} is of {began}, and {method} cannot go on from it: resume with the strategy and "
             "the aggregator that the run began with, or start a new run"
+        )
+    kept = {name: checkpoint.meta.get(name, value) for name, value in facts.items()}
+    if (seed := kept[_SEED]) != facts[_SEED]:
+        raise RunError(
+            f"{of} is of seed {seed}, and here it is {facts[_SEED]}: resume with the seed that the "
+            "run began with, or start a new run"
+        )
+    if (clients := kept.get(_CLIENTS)) != facts.get(_CLIENTS):
+        raise RunError(
+            f"the run was begun with {counted(clients or 0, 'client')}, and here "
+            f"{are(facts[_CLIENTS])} {facts[_CLIENTS]}: go on with as many, each with the data "
+            "that it had, or start a new run"
         )
     try:
         yield
@@ -128,7 +163,7 @@ def unpack(
     for observer, state in _states(observers, checkpoint.meta.get("observers", ())):
         if state:
             observer.restore(state)
-    lower = under(_LOWER, checkpoint.tensors)
+    lower = lower_of(checkpoint.tensors)
     if lower.keys() == initial.keys():
         lower = {name: lower[name] for name in initial}
     return to_arrays(lower)

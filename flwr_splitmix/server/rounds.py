@@ -26,7 +26,7 @@ from flwr_splitmix.server.aggregation.choice import (
     check_works_without_grid,
     warn_of_minima,
 )
-from flwr_splitmix.server.checkpointing import method_of, pack, restoring, unpack
+from flwr_splitmix.server.checkpointing import facts_of, method_of, pack, restoring, unpack
 from flwr_splitmix.server.docstrings import complete
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import (
@@ -49,7 +49,7 @@ from flwr_splitmix.server.options import (
 )
 from flwr_splitmix.server.participants import DrawAgainError, Participants
 from flwr_splitmix.server.recording import RunRecorder
-from flwr_splitmix.values import whole_number
+from flwr_splitmix.values import real_number, whole_number
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -136,6 +136,8 @@ class RoundLoop(OneRound):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
+        *,
+        attach_timeout: float | None = None,
     ) -> flower.Result:
         """Run the strategy inside a Flower run.
 
@@ -144,8 +146,8 @@ class RoundLoop(OneRound):
         initial_arrays
             The lower segment that every client starts from.
         timeout
-            Maximum wait, in seconds and at most 120, for clients to attach and to finish; ignored
-            if there is a `link`, which has its own.
+            Maximum wait, in seconds and at most 120, for nodes to answer and for clients to attach
+            and to finish; ignored if there is an `attach_timeout`.
         train_config, evaluate_config
             Entries of the messages, for mods and the aggregator. A `client_fn` does not see them
             (in a simulation it is called once), which a warning says: what a client is built from
@@ -154,6 +156,9 @@ class RoundLoop(OneRound):
             Central evaluation, called every `evaluate_every` rounds and after the last round (not
             before the first). It gets the averaged lower segment; if the strategy does not
             average, the initial one, and a warning says so.
+        attach_timeout
+            The same wait, in seconds, however long: for nodes that start later than the ServerApp.
+            Both are ignored if there is a `link`, which has its own.
 
         Returns
         -------
@@ -166,10 +171,14 @@ class RoundLoop(OneRound):
             If the aggregator draws nodes by itself, or `initial_arrays` is empty and it averages.
         LinkError
             If clients cannot be reached, or fewer than `min_nodes` are left.
+        ValueError
+            If `attach_timeout` is not above 0.
         RunError
             If another process executes the run, or its checkpoint is of another strategy,
-            aggregator, model or optimizer.
+            aggregator, seed, model or optimizer.
         """
+        if attach_timeout is not None and not real_number("attach_timeout", attach_timeout) > 0:
+            raise ValueError(f"attach_timeout is {attach_timeout}; it must be above 0")
         check_draws_no_nodes(self.aggregator.strategy)
         warn_of_minima(self.aggregator.strategy, self.min_nodes)
         self.prepare(None)
@@ -178,7 +187,7 @@ class RoundLoop(OneRound):
         self.draws = self.seed
         run = self.recorder.run
         if self.link is None:
-            self.link = default_link(run, min(timeout, 120.0))
+            self.link = default_link(run, attach_timeout or min(timeout, 120.0))
         # Nodes keep states by this name: those of another start in this Flower run are not its own.
         own = f"{UNNAMED}{secrets.token_hex(8)}"
         self.link.run_of_strategy = own if run is None else run.id
@@ -205,9 +214,9 @@ class RoundLoop(OneRound):
             The lower segment that all clients start from; without an aggregator an empty record
             lets each start from its own. None uses the first client's that fits most of them; if
             they are the clients of the last `fit`, they go on with what they have learned, by other
-            random draws, with the schedule from its beginning. With a `run` its
-            newest checkpoint decides, and `num_rounds` includes the rounds before; clients that no
-            round asks again are restored at the end, but for a privacy ledger.
+            random draws, with the schedule from its beginning. With a `run` its newest checkpoint
+            decides, and `num_rounds` includes the rounds before; it needs the run's seed and as many
+            clients. Those that no round asks again are restored at the end, but for a privacy ledger.
             A ledger of noise counts every `fit`, as other clients may have the same data.
 
         Returns
@@ -221,6 +230,8 @@ class RoundLoop(OneRound):
             or they have no weights.
         LinkError
             If fewer than `min_nodes` clients are given, or are left in a round.
+        RunError
+            As from `start`, or if the run was begun with another number of clients.
         """
         check_live_clients(clients)
         if (n := len(clients)) < self.min_nodes:
@@ -343,7 +354,14 @@ class RoundLoop(OneRound):
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, meta = self.server_state()
         server = tensors, {**meta, **self._participants.state()}
-        return pack(server, arrays, self.aggregator, self.audience, self._method)
+        return pack(
+            server, arrays, self.aggregator, self.audience, self._method, self._facts_to_keep
+        )
+
+    @property
+    def _facts_to_keep(self) -> dict[str, int]:
+        link = self.link
+        return facts_of(self.seed, len(link.clients) if isinstance(link, LocalLink) else None)
 
     @property
     def _method(self) -> str:
@@ -355,7 +373,7 @@ class RoundLoop(OneRound):
         self._participants.restore({} if checkpoint is None else checkpoint.meta)
         if checkpoint is None:
             return 0, initial
-        with restoring(checkpoint, self._method):
+        with restoring(checkpoint, self._method, self._facts_to_keep):
             self.restore_server(checkpoint.tensors, checkpoint.meta)
         arrays = unpack(checkpoint, self.aggregator, self.observers, initial)
         self.recorder.go_on(checkpoint, self.num_rounds)

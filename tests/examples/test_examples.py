@@ -29,6 +29,7 @@ from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments import split_vision_model
 from flwr_splitmix.strategies import (
+    PSL,
     SFL,
     CutMixSFL,
     CutMixSL,
@@ -115,11 +116,28 @@ def test_the_weights_of_a_run_are_loaded_into_ones_own_modules(
     strategy = SFL(toy.upper(), device="cpu", run=Run.create({}, name="mine"), steps_per_round=1)
     result = strategy.fit(toy.make_clients(), 1)
     names: dict[str, Any] = {"Run": Run, "lower": toy.lower(), "upper": toy.upper()}
-    exec(program("docs/own-app.md", "checkpoints.load()"), names)
+    exec(program("docs/own-app.md", 'under("lower"'), names)
     for name, weight in strategy.upper.module.state_dict().items():
         assert torch.equal(names["upper"].state_dict()[name], weight)
     for name, weight in names["lower"].state_dict().items():
         assert np.array_equal(result.arrays[name].numpy(), weight.numpy())
+
+
+def test_the_weights_of_one_client_are_loaded_where_none_are_averaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines on averaged ones loaded the untrained segment that all clients began with."""
+    monkeypatch.setenv("SPLITMIX_HOME", str(tmp_path))
+    toy = laws.Toy()
+    strategy = PSL(toy.upper(), device="cpu", run=Run.create({}, name="mine"), steps_per_round=1)
+    clients = toy.make_clients()
+    strategy.fit(clients, 1)
+    names: dict[str, Any] = {"Run": Run, "lower": toy.lower(), "upper": toy.upper()}
+    with pytest.raises(RuntimeError, match="Missing key"):
+        exec(program("docs/own-app.md", 'under("lower"'), names)
+    exec(program("docs/own-app.md", "ClientStore"), names)
+    for name, weight in clients[0].segment.state_dict().items():
+        assert torch.equal(names["lower"].state_dict()[name], weight)
 
 
 def test_a_resumed_run_of_an_own_app_has_the_configuration_it_began_with(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.server import rounds
 from flwr_splitmix.server.aggregation import AggregatorError
 from flwr_splitmix.server.job import message_config
 from flwr_splitmix.server.rounds import RoundLoop
@@ -62,3 +64,34 @@ def test_an_empty_first_lower_segment_is_not_the_clients_fault(how: str) -> None
     """The message said that the clients have no weights."""
     with pytest.raises(AggregatorError, match="initial_arrays is empty, and a strategy that av"):
         begin(SFL(TOY.upper(), device="cpu"), how, ArrayRecord())
+
+
+@pytest.mark.parametrize(
+    ("given", "waits"),
+    [
+        ({}, 120.0),
+        ({"timeout": 30}, 30.0),
+        ({"timeout": 600}, 120.0),
+        ({"attach_timeout": 600}, 600),
+    ],
+)
+def test_an_app_says_how_long_its_nodes_may_take(
+    given: dict[str, Any], waits: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No argument reached the default link: it gave up after 120 s."""
+    made: list[float] = []
+
+    def link_of(run: object, attach_timeout: float) -> Any:
+        made.append(attach_timeout)
+        raise LinkError("no node")
+
+    monkeypatch.setattr(rounds, "default_link", link_of)
+    toy = Toy()
+    arrays = ArrayRecord(toy.lower().state_dict())
+    grid: Any = None
+    with pytest.raises(LinkError, match="no node"):
+        PSL(toy.upper(), device="cpu").start(grid, arrays, 1, **given)
+    assert made == [waits]
+    for wrong, said in ((0, "is 0; it must be above 0"), ("9", "is '9'; it must be a number")):
+        with pytest.raises(ValueError, match=f"attach_timeout {said}"):
+            PSL(toy.upper(), device="cpu").start(grid, arrays, 1, attach_timeout=wrong)  # type: ignore[arg-type]

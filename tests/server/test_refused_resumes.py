@@ -21,6 +21,8 @@ from flwr_splitmix.links import LinkError, LocalLink
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.checkpoints import lower_of
+from flwr_splitmix.storage import under
 from flwr_splitmix.strategies import DPSL, PSL, SFL, MixupSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
 
@@ -149,6 +151,64 @@ def test_lost_beginnings_are_missed_where_there_is_an_epsilon(
     strategy.fit(list(TOY.make_clients(shares=strategy.mixer.shares)), 3)
     said = f"{run.path / 'begun.jsonl'} has lost lines; without them epsilon lacks"
     assert (said in caplog.text) == told
+
+
+def seeded(toy: Toy, run: Run, seed: int) -> SplitStrategy:
+    return PSL(toy.upper(), device="cpu", steps_per_round=1, run=run, seed=seed)
+
+
+def test_another_seed_and_another_number_of_clients_are_refused(tmp_path: Path) -> None:
+    """A run went on with either, without a word."""
+    run = finished(tmp_path, psl)
+    before = contents(run)
+    with pytest.raises(
+        RunError, match=r"round 2 is of seed 0, and here it is 5: resume with the s"
+    ):
+        seeded(TOY, Run.open(run.id, home=tmp_path), 5).fit(TOY.make_clients(), 4)
+    three = Toy(clients=3)
+    for clients, said in (
+        (
+            three.make_clients(),
+            "was begun with 2 clients, and here are 3: go on with as many, each",
+        ),
+        (list(TOY.make_clients())[:1], "was begun with 2 clients, and here is 1: go on with as"),
+    ):
+        with pytest.raises(RunError, match=said):
+            psl(TOY, Run.open(run.id, home=tmp_path)).fit(clients, 4)
+    assert contents(run) == before
+    psl(TOY, Run.open(run.id, home=tmp_path)).fit(TOY.make_clients(), 3)
+
+
+@pytest.mark.parametrize("make", [psl, sfl])
+def test_a_checkpoint_of_an_earlier_version_goes_on(make: Make, tmp_path: Path) -> None:
+    """It says neither seed nor clients, and has a lower segment that nobody averaged, too."""
+    for old in (False, True):
+        run = finished(tmp_path, make)
+        if old:
+            kept = run.checkpoints.load()
+            tensors = {n.replace("initial-lower.", "lower."): t for n, t in kept.tensors.items()}
+            meta = {
+                n: v for n, v in kept.meta.items() if n not in ("seed-of-run", "clients-of-fit")
+            }
+            assert len(meta) == len(kept.meta) - 2
+            run.checkpoints.save(2, tensors, meta)
+        strategy = make(TOY, Run.open(run.id, home=tmp_path))
+        result = strategy.fit(TOY.make_clients(), 3)
+        arrays = {name: array.numpy() for name, array in result.arrays.items()}
+        if not old:
+            expected = arrays
+    assert arrays.keys() == expected.keys()
+    assert all((arrays[name] == expected[name]).all() for name in arrays)
+
+
+@pytest.mark.parametrize(("make", "averages"), [(psl, False), (sfl, True)])
+def test_only_an_averaged_lower_segment_is_called_lower(
+    make: Make, averages: bool, tmp_path: Path
+) -> None:
+    """Who loaded it, as the pages say, got untrained weights without a word."""
+    tensors = finished(tmp_path, make).checkpoints.load().tensors
+    assert bool(under("lower", tensors)) == averages
+    assert lower_of(tensors).keys() == TOY.lower().state_dict().keys()
 
 
 def contents(run: Run) -> dict[str, bytes]:
