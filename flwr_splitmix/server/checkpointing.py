@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.storage import StorageError
 from flwr_splitmix.words import are, counted
 
+log = logging.getLogger("flwr.splitmix")
+
 _METHOD = "method"
 """Name in a checkpoint's values: which strategy and which aggregator wrote it."""
 
@@ -31,7 +34,7 @@ def method_of(strategy: object, aggregator: LowerAggregator) -> str:
 
 
 def facts_of(seed: int, clients: int | None) -> dict[str, int]:
-    """Return what else must be equal when a run goes on, as plain values of a checkpoint.
+    """Return what else should be equal when a run goes on, as plain values of a checkpoint.
 
     Parameters
     ----------
@@ -106,6 +109,8 @@ def newest_checkpoint(run: Run, every: int) -> Checkpoint | None:
 def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, int]) -> Iterator[None]:
     """Refuse a checkpoint of another run, and say so if the server cannot be restored from it.
 
+    Another number of clients is warned of.
+
     Parameters
     ----------
     method, facts
@@ -115,8 +120,7 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, int]) -> 
     Raises
     ------
     RunError
-        If the checkpoint is of another strategy, aggregator, seed, model or optimizer, or of
-        another number of clients.
+        If the checkpoint is of another strategy, aggregator, seed, model or optimizer.
     """
     of = f"the run's checkpoint of round {checkpoint.round}"
     began = checkpoint.meta.get(_METHOD, method)  # those of earlier versions do not say
@@ -132,10 +136,14 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, int]) -> 
             "run began with, or start a new run"
         )
     if (clients := kept.get(_CLIENTS)) != facts.get(_CLIENTS):
-        raise RunError(
-            f"the run was begun with {counted(clients or 0, 'client')}, and here "
-            f"{are(facts[_CLIENTS])} {facts[_CLIENTS]}: go on with as many, each with the data "
-            "that it had, or start a new run"
+        here = facts[_CLIENTS]
+        log.warning(
+            "the run had %s, and here %s %d: it goes on as if each still had the data "
+            "that it had, by its place in the list; clients whose data are divided anew need a new "
+            "run",
+            counted(clients or 0, "client"),
+            are(here),
+            here,
         )
     try:
         yield

@@ -215,9 +215,10 @@ class RoundLoop(OneRound):
             lets each start from its own. None uses the first client's that fits most of them; if
             they are the clients of the last `fit`, they go on with what they have learned, by other
             random draws, with the schedule from its beginning. With a `run` its newest checkpoint
-            decides, and `num_rounds` includes the rounds before; it needs the run's seed and as many
-            clients. Those that no round asks again are restored at the end, but for a privacy ledger.
-            A ledger of noise counts every `fit`, as other clients may have the same data.
+            decides, and `num_rounds` includes the rounds before; it needs the run's seed. Clients
+            that no round asks again are restored at the end, but for a privacy ledger. A warning
+            says if there are more of them, or fewer, than in the last `fit`. A ledger of noise
+            counts every `fit`, as other clients may have the same data.
 
         Returns
         -------
@@ -231,7 +232,7 @@ class RoundLoop(OneRound):
         LinkError
             If fewer than `min_nodes` clients are given, or are left in a round.
         RunError
-            As from `start`, or if the run was begun with another number of clients.
+            As from `start`.
         """
         check_live_clients(clients)
         if (n := len(clients)) < self.min_nodes:
