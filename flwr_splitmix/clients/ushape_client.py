@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.accounted import check_accounted, check_apart, rehearse
-from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
+from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
 from flwr_splitmix.clients.first_weights import FirstWeights
-from flwr_splitmix.clients.graphless import GraphlessExchanges
-from flwr_splitmix.clients.hooks import (
-    checked_gradient,
-    checked_hidden,
-    checked_loss,
-    checked_perturbed,
-    checked_returned,
-    gradients_through,
-)
-from flwr_splitmix.clients.requests import check_numbers, check_received
+from flwr_splitmix.clients.requests import check_numbers
+from flwr_splitmix.clients.step_exchanges import Learns, StepExchanges
 from flwr_splitmix.clients.text_labels import check_labelled
 from flwr_splitmix.clients.text_lengths import check_lengths
 from flwr_splitmix.clients.ushape_evaluation import SentTests, UShapeEvaluation
@@ -35,20 +26,18 @@ from flwr_splitmix.clients.vocabulary import check_vocabulary
 from flwr_splitmix.data.batches import Batches, Example
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding import ClientSide, Hiding
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, check_scores, scored
-from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
+from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, check_scores
+from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.segments.modules import check_takes_mask, with_statistics
 from flwr_splitmix.values import check_choice, check_kind, check_truth
 
 log = logging.getLogger("flwr.splitmix")
 
-Learns = Literal["all", "tail"]
 
-
-class UShapeClient(GraphlessExchanges):
+class UShapeClient(StepExchanges):
     """Head and tail of a model, its data and its optimizer; neither data nor labels leave it.
 
     A step is two exchanges: `encode` (the last step's backward pass through the head, the
@@ -166,15 +155,6 @@ class UShapeClient(GraphlessExchanges):
         self._due = self._calibrated = 0
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
-
-    def _forget_round(self) -> None:
-        self.steps = 0
-        self._losses: list[float] = []
-        self._sent: Sent | None = None
-        self._local: list[tuple[Tensor, Tensor]] = []
-        self._progress = 0.0
-        self._decoded = False
-        self._public: list[Sent] = []
 
     def _new_evaluation(self, place: tuple[int, int]) -> UShapeEvaluation:
         return UShapeEvaluation(
@@ -297,159 +277,6 @@ class UShapeClient(GraphlessExchanges):
     def epsilon(self) -> float | None:
         """The epsilon that the messages have spent, if the hiding accounts for it."""
         return self.hiding.epsilon
-
-    # What a subclass may override.
-
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
-        """Turn a batch, private or public, into messages to send."""
-        return self.hiding.obfuscate(batch)
-
-    def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
-        """Turn the trunk's outputs, (b, T, d) of each message, into its hidden states of the batch.
-
-        They are (b, T, d), in the graph of the outputs.
-        """
-        return self.hiding.recover(outputs, sent)
-
-    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d).
-
-        A subclass with another loss may have labels of another form, and then needs scores of its
-        own (`scores`).
-
-        Raises
-        ------
-        ExamplesError
-            If labels are neither a class for each example nor a text's tokens.
-        """
-        check_labels(sent.batch)
-        return self.hiding.loss(hidden, sent)
-
-    def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return what to send to the trunk in place of the loss's gradient (b, T, d) at `hidden`.
-
-        It has the shape and dtype of the gradient; see `Hiding.perturb`.
-        """
-        return self.hiding.perturb(gradient, hidden, sent)
-
-    # What the server calls, besides the exchanges without a graph.
-
-    @exchange
-    def encode(
-        self,
-        *,
-        number: int,
-        progress: float,
-        gradient: Sequence[Tensor] | None,
-        last: bool = False,
-    ) -> dict[str, Any]:
-        """Finish the last step at the head and send this step's messages.
-
-        Parameters
-        ----------
-        number
-            The step of the round, from 0.
-        progress
-            Global progress in rounds, for the schedule.
-        gradient
-            The last step's gradient at each message, (b, T, d); None if it did not arrive: then
-            no optimizer step is taken, unless the tail alone learns.
-        last
-            Whether the round ends here and nothing more is sent.
-
-        Returns
-        -------
-        {"messages": [tensor (b, T, d), ...], "mask": uint8 (b, T)}, plus "public" if public texts
-        are due; or {}.
-
-        Raises
-        ------
-        ClientError
-            If steps of calibration are left, or the last step cannot be taken.
-        """
-        self._learn(gradient)
-        if last:
-            return {}
-        self._check_calibrated()
-        due = self.hiding.refines(self.batches.drawn + 1)
-        public = self._send_public() if due else {}
-        example = self.batches.next_batch(self.order.seed, self.order.client)
-        self.segments.train()
-        self.ends.optimizer.zero_grad()
-        self.hiding.charge("train", self.batches.indices)
-        self._sent = self._obfuscated(MaskedBatch.of(example, self.device))
-        self._progress, self._decoded = progress, False
-        return self._sent.outgoing() | public
-
-    def _learn(self, gradient: Sequence[Tensor] | None) -> None:
-        sent, self._sent = self._sent, None
-        local, self._local = self._local, []
-        if sent is None or not self._decoded:
-            return
-        if self.learns == "all":
-            if gradient is None:
-                return
-            check_received("the server's gradient of message", gradient, bounded=True)
-            if sent.penalty is not None:
-                local.append((sent.penalty, torch.ones_like(sent.penalty)))
-            self.ends.backward(
-                [*sent.messages, *(tensor for tensor, _ in local)],
-                [*gradient, *(each for _, each in local)],
-            )
-        self.hiding.before_update()
-        # With noise, an error that depends on the data would itself be a release.
-        inputs = None if self.hiding.accounts else sent.batch.inputs
-        self.ends.step(self._progress, self.order.num_rounds, inputs)
-        self.steps += 1
-
-    @exchange
-    def decode(
-        self,
-        *,
-        number: int,
-        outputs: Sequence[Tensor],
-        public: Sequence[Sequence[Tensor]] | None = None,
-    ) -> dict[str, Any]:
-        """Score the trunk's outputs against the labels.
-
-        Parameters
-        ----------
-        outputs
-            The trunk's output for each message, (b, T, d).
-        public
-            The same for each group of public texts sent with them.
-
-        Returns
-        -------
-        {"gradients": [tensor (b, T, d), ...]}: of the mean loss at each output; an empty list if
-        only the tail learns.
-        """
-        if self._decoded:
-            raise ClientError("the server asks for the gradients of one batch twice")
-        sent = self._expected(self._sent, outputs)
-        leaves = [output.to(self.device).detach().requires_grad_() for output in outputs]
-        recovered = checked_hidden(self.recover(leaves, sent), self.hiding.side.width)
-        hidden = recovered.detach().requires_grad_()
-        with enough_values("tail"):
-            # A copy, because the tail may overwrite its input, as an activation in place does.
-            loss = checked_loss(self.loss(hidden.clone(), sent))
-        loss.backward()  # type: ignore[no-untyped-call]
-        gradient = checked_gradient(hidden.grad)
-        gradients: Sequence[Tensor] = []
-        if self.learns == "all":
-            perturbed = checked_perturbed(self.perturb(gradient, hidden.detach(), sent), gradient)
-            gradients = gradients_through(recovered, leaves, perturbed)
-            gradients = checked_returned(self.hiding.returned(gradients, sent), gradients)
-            if sent.local is not None:
-                self._local = [(sent.local, gradient)]
-        if len(scored(sent.batch.labels)):  # otherwise there was nothing to predict
-            self._losses.append(loss.item())
-        self._decoded = True
-        if public is not None:
-            self._receive_public(public, None)
-        return {"gradients": list(gradients)}
-
-    # What links call.
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round: drop the graph and return head, tail and metrics.

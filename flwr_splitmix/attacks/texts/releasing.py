@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.returning import returned_gradients
 from flwr_splitmix.attacks.texts.view import TextRelease
-from flwr_splitmix.clients.ushape_client import Learns
+from flwr_splitmix.clients.step_exchanges import Learns
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent
