@@ -19,7 +19,12 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "strategies": ("Strategies", ("strategies/*.py",)),
     "clients": (
         "Clients",
-        ("clients/split_client.py", "clients/ushape_client.py", "client_app.py"),
+        (
+            "clients/split_client.py",
+            "clients/ushape_client.py",
+            "clients/step_exchanges.py",
+            "client_app.py",
+        ),
     ),
     "segments": (
         "Segments",
