@@ -217,7 +217,7 @@ def batch_curve_measure(
     -------
     The measure, whose samples are batches; None if no batch has both classes.
 
-    Source: DP-CutMixSL, figure 9.
+    Source: our reading of DP-CutMixSL, figure 9, which does not say how batches are put together.
     """
     from scipy.stats import rankdata  # an extra
 

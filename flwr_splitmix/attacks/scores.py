@@ -289,7 +289,7 @@ def _releases(guess: Guess, pairs: Sequence[tuple[int, int]]) -> list[int]:
 def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
     """Score classes by accuracy, and scores for two classes by max(AUC, 1 - AUC).
 
-    The latter is taken of all rows as one curve, and of each release, a batch, as in the paper.
+    The latter is taken of all rows as one curve, and of each release, a batch, by itself.
     """
     pairs = first_victims(guess, truth)
     numbers = [number for number, _ in pairs]

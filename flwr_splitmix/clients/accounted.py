@@ -116,8 +116,8 @@ def rehearse(hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, single:
             try:
                 copied = copy.deepcopy(ends)
             except Exception as error:
-                log.warning("head and tail cannot be copied, to try a step on them: %s", error)
-                return
+                log.error("head and tail cannot be copied", exc_info=error)
+                raise ClientError(_no_trial(hiding, "cannot be copied (copy.deepcopy)")) from error
             inputs = batch.inputs
             if widened:
                 copied = copied.float()
@@ -133,10 +133,18 @@ def rehearse(hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, single:
                 raise
             except Exception as error:
                 why = error
+    # Its text may quote the examples, and a client's error is told to the server.
+    log.error("head or tail fail at a step on a few examples", exc_info=why)
     raise ClientError(
-        f"{type(hiding).__name__} tries a step on a few examples before the first round, so that "
-        f"its epsilon holds, and head or tail fail at it: {why}"
+        _no_trial(hiding, f"fail at it: {type(why).__name__}; the log says more")
     ) from why
+
+
+def _no_trial(hiding: Hiding, why: str) -> str:
+    return (
+        f"{type(hiding).__name__} tries a step on a few examples before the first round, so that "
+        f"its epsilon holds, and head or tail {why}"
+    )
 
 
 def _states_like(head: nn.Module, batch: MaskedBatch) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.hiding.unfit import UnfitError
-from flwr_splitmix.mixers.share import UnknownShareError
+from flwr_splitmix.mixers.share import OwnShareError, UnknownShareError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_draws, seeded_secrets
 from flwr_splitmix.segments.across_batch import FewValuesError
@@ -53,6 +53,7 @@ FORESEEN: tuple[type[Exception], ...] = (
     ClientError,
     ExamplesError,
     FewValuesError,
+    OwnShareError,
     UnfitError,
     UnknownShareError,
 )

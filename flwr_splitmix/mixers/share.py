@@ -248,6 +248,10 @@ class UnknownShareError(ValueError):
         self.name = name
 
 
+class OwnShareError(ValueError):
+    """A share's own method returned what it must not; the message shows no values."""
+
+
 def share_from_wire(values: Mapping[str, Any], known: Iterable[type[Share]]) -> Share:
     """Make a share, of a kind in `known`, from plain values.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.mixers.share import OwnShareError, Share
 from flwr_splitmix.words import described
 
 
@@ -13,7 +13,7 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
 
     Raises
     ------
-    ValueError
+    OwnShareError
         If `upload` does not return two tensors, or the upload has not the shape that the server
         waits for (`upload_shape`).
     """
@@ -21,7 +21,7 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
     pair = made if isinstance(made, tuple) else (made,)
     if len(pair) != 2 or not all(isinstance(tensor, Tensor) for tensor in pair):
         kinds = ", ".join(type(tensor).__name__ for tensor in pair)
-        raise ValueError(
+        raise OwnShareError(
             f"`upload` of share {share.name!r} must return (upload, anchor), two tensors; here is "
             f"{kinds}"
         )
@@ -31,13 +31,13 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
     batch, tokens, width = smashed.shape
     said: object = share.upload_shape((batch, tokens, width))
     if not isinstance(said, (tuple, list)):
-        raise ValueError(
+        raise OwnShareError(
             f"`upload_shape` of share {share.name!r} must return the shape (b, a, d) of its "
             f"upload, three numbers; here is {described(said)}"
         )
     expected = tuple(said)
     if tuple(upload.shape) != expected:
-        raise ValueError(
+        raise OwnShareError(
             f"`upload` of share {share.name!r} makes a tensor of shape {tuple(upload.shape)}, but "
             f"its `upload_shape` says {expected}"
         )

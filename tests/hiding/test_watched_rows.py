@@ -187,13 +187,29 @@ def test_a_batch_of_one_example_has_the_gradient_of_its_example() -> None:
         client_of(OncePerBatch(), "head", 2).attach(ORDER, None)
 
 
-def test_what_fails_with_few_examples_is_refused_with_its_reason() -> None:
+def test_what_fails_with_few_examples_is_refused_and_only_the_log_quotes_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class OfFour(nn.Module):
         def forward(self, series: Tensor) -> Tensor:
-            return series.view(4 if len(series) > 1 else 1, TOKENS, WIDTH)
+            if 1 < len(series) < 4:
+                raise ValueError(f"no four patients, the first is {series[0, 0, 0]:.3f}")
+            return series
 
-    with pytest.raises(ClientError, match=r"DPSGD tries a step .* head or tail fail at it: shape"):
+    needed = r"DPSGD tries a step .* head or tail fail at it: ValueError; the log says more$"
+    with pytest.raises(ClientError, match=needed):
         client_of(OfFour(), "head", 4).attach(ORDER, None)
+    assert "no four patients" in caplog.text
+
+
+def test_what_cannot_be_tried_is_refused() -> None:
+    class Unique(nn.Linear):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise RuntimeError("there is one of me")
+
+    needed = r"so that its epsilon holds, and head or tail cannot be copied \(copy.deepcopy\)$"
+    with pytest.raises(ClientError, match=needed):
+        client_of(Unique(WIDTH, WIDTH), "head").attach(ORDER, None)
 
 
 def test_the_trial_leaves_nothing_behind_and_is_made_once(monkeypatch: Any) -> None:

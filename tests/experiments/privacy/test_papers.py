@@ -145,7 +145,7 @@ def test_a_result_from_before_a_metric_was_measured_is_read(tmp_path: Path) -> N
         (row, at): (here, paper)
         for row, at, here, _, _, paper in rows(make_table(experiment, place, [0]))
     }
-    assert told["SFL", "norm"] == ("0.6000", "-")
+    assert told["SFL", "norm"] == ("0.6000", "0.75")
     assert told["SFL", "norm, by batch"] == ("0.7000", "0.75")
     assert told["SFL", "cosine, by batch"] == ("not run", "0.68")
 
