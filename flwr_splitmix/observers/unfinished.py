@@ -99,8 +99,8 @@ class UnfinishedRounds(Observer):
             self._lost.setdefault(client, []).append(event.steps)
 
     def on_exchange(self, event: Exchange) -> None:
-        """Note who is asked for a batch: with a plan, or where there are no plans."""
-        if event.phase == "train" and event.payload.get("plan", ()) is not None:
+        """Note who is asked for a batch."""
+        if event.phase == "train" and event.direction == "down" and _asks(event.payload):
             self._idle.discard(event.client)
 
     def on_round(self, event: RoundDone) -> None:
@@ -152,6 +152,13 @@ class UnfinishedRounds(Observer):
             self._repeats = _whole_keys(state["repeated-lengths"])
         self._evaluations = Counter(whole_keys(state["evaluations"]))
         self._recorded = state["recorded"]
+
+
+def _asks(payload: Mapping[str, Any]) -> bool:
+    """Return whether a batch is asked for: by a share in a plan or, without plans, in any step."""
+    if "plan" in payload:
+        return any(share is not None for share in payload["plan"] or ())
+    return not payload.get("last")  # it delivers gradients and asks for nothing
 
 
 def _text_keys(attempts: Mapping[int, Sequence[int | None]]) -> dict[str, list[int | None]]:

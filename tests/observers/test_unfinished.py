@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from flwr_splitmix.events import RoundBegun, RoundDone
+from flwr_splitmix.events import Exchange, RoundBegun, RoundDone
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.observers import UnfinishedRounds
 from flwr_splitmix.runs.begun import Begun
 
 
 def begin(rounds: UnfinishedRounds, number: int, nodes: Sequence[int] = (0, 1)) -> None:
-    rounds.on_begin(RoundBegun(number, {}, False, {}, nodes=nodes, steps=number))
+    described: dict[int, dict[str, Any]] = {client: {} for client in nodes}
+    rounds.on_begin(RoundBegun(number, {}, False, described, nodes=nodes, steps=number))
 
 
-def end(rounds: UnfinishedRounds, number: int, failures: Sequence[int] = ()) -> None:
+PLAN = {"plan": [FullShare().to_wire()]}
+
+
+def call(
+    rounds: UnfinishedRounds, number: int, client: int, method: str, payload: Mapping[str, Any],
+    reply: Mapping[str, Any],
+) -> None:  # fmt: skip
+    rounds.on_exchange(Exchange(number, client, method, "down", payload, 0))
+    rounds.on_exchange(Exchange(number, client, method, "up", reply, 0))
+
+
+def end(
+    rounds: UnfinishedRounds, number: int, failures: Sequence[int] = (), idle: Collection[int] = ()
+) -> None:
+    """End a round in which clients 0, 1 and 3 were asked for a batch, but for the idle ones."""
+    for client in (0, 1, 3):
+        if client not in idle:
+            call(rounds, number, client, "step", PLAN, {"smashed": []})
+        call(rounds, number, client, "step", {"plan": None}, {})
     event = RoundDone(
         server_round=number, num_rounds=9, seconds=1.0, steps=1, step_seconds=1.0,
         clients_alive=2, failures=dict.fromkeys(failures, "gone"),
@@ -45,6 +66,29 @@ def test_who_is_not_asked_in_a_round_has_not_finished_it() -> None:
     begin(rounds, 2, nodes=[0])
     end(rounds, 2)
     assert rounds.of(1) == [1]
+
+
+def test_who_attaches_and_is_asked_for_nothing_has_not_finished_it() -> None:
+    rounds = UnfinishedRounds()
+    rounds.resume([train(1, 0, 1)])
+    begin(rounds, 1)
+    call(rounds, 1, 0, "step", {"plan": [None]}, {})
+    end(rounds, 1, idle=[0])
+    assert [rounds.of(0), rounds.of(1)] == [[4], []]
+    begin(rounds, 2)
+    end(rounds, 2)
+    assert rounds.of(0) == []
+
+
+def test_in_the_u_shape_the_last_call_of_a_round_asks_for_nothing() -> None:
+    rounds = UnfinishedRounds()
+    rounds.resume([train(1, 0, 1)])
+    begin(rounds, 1)
+    call(rounds, 1, 0, "encode", {"number": 0, "last": False}, {"hidden": []})
+    for client in (0, 1):
+        call(rounds, 1, client, "encode", {"number": 1, "last": True}, {})
+    end(rounds, 1, idle=[0, 1])
+    assert [rounds.of(0), rounds.of(1)] == [[], [4]]
 
 
 def test_the_counts_outlive_a_process() -> None:
