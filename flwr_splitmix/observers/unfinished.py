@@ -82,11 +82,14 @@ class UnfinishedRounds(Observer):
             for client in one.clients:
                 attempts = self._repeats.setdefault(client, [])
                 # Where it may have begun this round: at its state, or where it was lost.
-                before = attempts[-1] if client in here else 0
+                before: Sequence[int | None] = ()
+                if client in here:
+                    before = attempts[-1:]
+                elif client in one.again:  # lost before the state was stored
+                    before = self._lost.get(client, ())
                 if client in here and client not in one.again:
                     attempts.pop()  # the same attempt goes on
-                unknown = before is None or one.steps is None
-                attempts.append(None if unknown else (before or 0) + (one.steps or 0))
+                attempts.append(_sum([*before, one.steps]))
                 here.add(client)
             last = one.round
         return missing
@@ -152,6 +155,12 @@ class UnfinishedRounds(Observer):
             self._repeats = _whole_keys(state["repeated-lengths"])
         self._evaluations = Counter(whole_keys(state["evaluations"]))
         self._recorded = state["recorded"]
+
+
+def _sum(lengths: Sequence[int | None]) -> int | None:
+    """Return the length of rounds one after the other; None if one is not known."""
+    known = [length for length in lengths if length is not None]
+    return sum(known) if len(known) == len(lengths) else None
 
 
 def _asks(payload: Mapping[str, Any]) -> bool:

@@ -134,14 +134,26 @@ def test_who_is_lost_may_have_repeated_its_round_or_gone_on_before_an_interrupti
     assert [rounds.of(0), rounds.of(1)] == [[4, 12], [12]]
 
 
-def test_who_was_lost_before_the_checkpoint_has_sent_one_round_more() -> None:
+def test_who_was_lost_before_the_checkpoint_may_have_gone_on_where_it_was_lost() -> None:
+    """It goes on if it is still there; a state of that place is not stored."""
     rounds = UnfinishedRounds()
     begin(rounds, 1)
     end(rounds, 1, failures=[0])
     assert set(rounds.lost) == {0}
     rounds.recorded()
-    rounds.resume([train(1, 0, 1), train(2, 0, 1, again=[0])])
-    assert [rounds.of(0), rounds.of(1)] == [[4, 1], [4]]
+    once = [train(1, 0, 1), train(2, 0, 1, again=[0])]
+    rounds.resume(once)
+    # The first batch twice and three more, or that and the four that follow it.
+    assert [rounds.of(0), rounds.of(1)] == [[5, 1], [4]]
+    rounds.resume([*once, train(2, 0, 1, again=[0]), train(3, 0, 1)])
+    assert [rounds.of(0), rounds.of(1)] == [[5, 9, 1], [4, 8]]
+
+
+def test_who_was_lost_in_a_round_of_unknown_length_may_have_gone_on_anywhere() -> None:
+    rounds = UnfinishedRounds()
+    rounds.restore({"lost": {"0": 1}, "repeats": {}, "evaluations": {}, "recorded": 0})
+    rounds.resume([train(2, 0, again=[0])])
+    assert rounds.of(0) == [None, None]
 
 
 def test_a_client_that_is_lost_when_it_repeats_a_round_may_send_it_a_third_time() -> None:

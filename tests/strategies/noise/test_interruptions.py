@@ -223,6 +223,51 @@ def test_a_run_that_goes_on_forgets_nothing_of_the_run_in_between(tmp_path: Path
         assert first.by_client(client) == pytest.approx(truth(sent, client))
 
 
+class OneLeftOut(NoMixing):
+    """Leaves client 0 out of the plans of the next round of one step."""
+
+    out = 0
+
+    def plan(self, members: Sequence[int], *further: Any) -> Any:
+        if self.out:
+            self.out -= 1
+            members = [member for member in members if member != 0]
+        return super().plan(members, *further)
+
+
+def test_who_is_asked_for_nothing_when_a_round_is_repeated_pays_for_it_later(
+    tmp_path: Path,
+) -> None:
+    """It forgot the round, as the last gradients were delivered to all."""
+    home, sent, mixer = new_run(tmp_path), Sent(), OneLeftOut()
+    kind = partial(SplitStrategy, mixer=Noisy(mixer, NOISE))
+    with pytest.raises(InterruptionError):
+        run(kind, rounds=3, run=home, sent=sent, watch=[StopIn(1, 8)], steps_per_round=9)
+    mixer.out = 1
+    again = Run.open(home.id, home=tmp_path)
+    outcome = run(kind, rounds=3, run=again, sent=sent, steps_per_round=1)
+    check_order(outcome, range(4))
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_who_was_lost_before_the_checkpoint_and_went_on_pays_where_it_went_on(
+    steps: int, tmp_path: Path
+) -> None:
+    """The rounds that were interrupted were charged where its last state stands."""
+    home, sent = new_run(tmp_path), Sent()
+
+    def lose(clients: Sequence[Any]) -> None:
+        clients[0].fails_at = (1, steps)  # with the last gradients
+
+    options: dict[str, Any] = {"rounds": 3, "sent": sent, "steps_per_round": steps}
+    for number, stop in enumerate([(2, steps - 1), *[(3, steps - 1)] * 4]):
+        prepare = None if number else lose
+        with pytest.raises(InterruptionError):
+            run(noised(DPSL), run=home, watch=[StopIn(*stop)], prepare=prepare, **options)
+        home = Run.open(home.id, home=tmp_path)
+    check_order(run(noised(DPSL), run=home, **options), range(4))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_who_is_not_drawn_when_a_round_is_repeated_pays_for_it_later(
     seed: int, tmp_path: Path
