@@ -24,8 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _EXCHANGE = "_splitmix_exchange"
 
-MOST_EARLIER = 1 << 20
-"""Most batches of earlier attempts at a round: a client draws them all again to charge them."""
+MOST_EARLIER = 1 << 17
+"""Most batches of earlier attempts that a client draws again to charge them; more are unknown."""
 
 NO_DATA = "this client has no training data"
 """Message of a client that cannot take part at all; a server stops asking it."""
@@ -87,8 +87,8 @@ class Order:
     Raises
     ------
     ClientError
-        If `attempt` or a length is negative, which a ledger would take for a refund, or the lengths
-        are no integers or together beyond `MOST_EARLIER`.
+        If `attempt` or a length is negative, which a ledger would take for a refund, or a length is
+        no integer.
     """
 
     client: int
@@ -103,12 +103,9 @@ class Order:
     def __post_init__(self) -> None:
         if self.attempt < 0:
             raise ClientError(f"the server's ticket has attempt {self.attempt}; 0 is the first")
-        if any(type(batches) is not int or batches < 0 for batches in self.earlier) or (
-            sum(self.earlier) > MOST_EARLIER
-        ):
+        if any(type(batches) is not int or batches < 0 for batches in self.earlier):
             raise ClientError(
-                "the server's ticket has earlier attempts that are no numbers of batches, or are "
-                f"more than {MOST_EARLIER} together"
+                "the server's ticket has earlier attempts that are no numbers of batches"
             )
 
     def unheld(self, held: int = 0) -> tuple[list[int], bool]:
@@ -121,11 +118,15 @@ class Order:
 
         Returns
         -------
-        The lengths of the others, in batches, and whether there are some of unknown length.
+        The lengths of the others, in batches, and whether there are some of unknown length. If they
+        are more than `MOST_EARLIER` batches, no length counts as known.
         """
         unknown = max(self.attempt - len(self.earlier), 0)
         left = max(len(self.earlier) + unknown - held, 0)
-        return sorted(self.earlier, reverse=True)[: max(left - unknown, 0)], min(left, unknown) > 0
+        known = sorted(self.earlier, reverse=True)[: max(left - unknown, 0)]
+        if sum(known) > MOST_EARLIER:
+            return [], True
+        return known, min(left, unknown) > 0
 
     def seed_for(self, purpose: str, *place: int) -> int:
         """Return the seed of the client's draws for one purpose at one place of this round."""

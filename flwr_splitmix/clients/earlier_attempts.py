@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from flwr_splitmix.clients.client import Order
+from flwr_splitmix.clients.client import MOST_EARLIER, Order
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.accounting import earlier_releases
 from flwr_splitmix.privacy import Event, Exposure
@@ -35,12 +35,16 @@ class EarlierAttempts:
         self._records = records
         self._spans: list[tuple[int, int | None]] = []
         """First and last batch, it excluded; without a last one their number is not known."""
+        self._times: np.ndarray | None = None
+        """How often each record is in them, int64; None until it has been counted."""
 
     def __bool__(self) -> bool:
         return bool(self._spans)
 
     def note(self, order: Order, place: int, held: int) -> None:
         """Note what an order says of them; nothing, if a repeated batch has the same noise.
+
+        More than `MOST_EARLIER` batches, with those that are still owed, are of unknown number.
 
         Parameters
         ----------
@@ -51,9 +55,13 @@ class EarlierAttempts:
         """
         if secrets_are_seeded():
             return
+        self._times = None
         lengths, more = order.unheld(held)
         self._spans += [(place, place + length) for length in lengths if length]
-        self._spans += [(place, None)] * more
+        many = sum(last - first for first, last in self._spans if last is not None) > MOST_EARLIER
+        unknown = more or many or any(last is None for _, last in self._spans)
+        known = [] if many else [span for span in self._spans if span[1] is not None]
+        self._spans = [*known, *[(place, None)] * unknown]
 
     def owed(
         self, shares: Sequence[Share | None], shape: tuple[int, int, int], records_of: RecordsOf
@@ -67,22 +75,28 @@ class EarlierAttempts:
         shape
             Shape of the smashed data (b, prefix + N, d).
         """
-        times = np.zeros(self._records, dtype=np.int64)
+        if self._times is None:
+            self._times = self._counted(records_of)
+        times = self._times
         owed: list[Owed] = []
-        for first, last in self._spans:
-            if last is None:
-                owed.append(([Exposure("uncounted")], np.empty(0, dtype=np.int64)))
-                continue
-            for records in records_of(first, last):
-                times += np.bincount(records, minlength=self._records)
+        if any(last is None for _, last in self._spans):
+            owed.append(([Exposure("uncounted")], np.empty(0, dtype=np.int64)))
         for number in np.unique(times[times > 0]).tolist():
             releases = earlier_releases(shares, shape[1], shape[2], number)
             owed.append((releases, np.flatnonzero(times == number)))
         return owed
 
+    def _counted(self, records_of: RecordsOf) -> np.ndarray:
+        times = np.zeros(self._records, dtype=np.int64)
+        for first, last in self._spans:
+            if last is not None:
+                for records in records_of(first, last):
+                    times += np.bincount(records, minlength=self._records)
+        return times
+
     def forget(self) -> None:
         """Forget all, as it is charged."""
-        self._spans.clear()
+        self._spans, self._times = [], None
 
     def state(self) -> list[list[int | None]]:
         """Return them as JSON values."""
@@ -90,4 +104,4 @@ class EarlierAttempts:
 
     def restore(self, state: Sequence[Sequence[int | None]]) -> None:
         """Go on from `state`."""
-        self._spans = [(first or 0, last) for first, last in state]
+        self._spans, self._times = [(first or 0, last) for first, last in state], None

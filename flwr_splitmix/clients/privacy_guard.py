@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -230,15 +230,19 @@ class PrivacyGuard:
             If the uploads have no epsilon, and there is a `max_epsilon` or `allow_plain` is false;
             or if the charge cannot be written to the node's disk.
         """
+        events = self._events(shares, shape)
+        if self._bounds:
+            self._check_bounded(events)
+        if self.spent and self.budget.max_epsilon is not None:
+            return False
         if order != self._round:
             self._round, self._begins = order, begun_at
             # The file holds what an attempt has sent, unless it is younger than the attempt.
             held = 0 if self._file is None else self._file.begun[begun_at]
             self._attempts.note(order, begun_at, held)
-        events = self._events(shares, shape)
         earlier = self._attempts.owed(shares, shape, records_of) if self._attempts else []
         if self._bounds:
-            self._check_bounded([*events, *(event for owed, _ in earlier for event in owed)])
+            self._check_bounded([event for owed, _ in earlier for event in owed])
         with self._held():  # between look and charge no other run may charge
             return self._pays(events, records, order, earlier)
 
@@ -252,11 +256,11 @@ class PrivacyGuard:
         limit = self.budget.max_epsilon
         if limit is not None:
             after = self.ledger
-            if earlier and not self.spent:
+            if earlier:
                 after = copy.deepcopy(after)
                 for releases, owing in earlier:
                     after.charge(*releases, records=owing)
-            if not self.spent and after.would_exceed(
+            if after.would_exceed(
                 *events, max_epsilon=limit, delta=self.budget.delta, records=records
             ):
                 self.spent = True
@@ -267,10 +271,10 @@ class PrivacyGuard:
                     limit,
                     self._why_unbounded,
                 )
-            if self.spent:
                 return False
         for releases, owing in earlier:
             self._charge(releases, owing, begins=False)
+        if earlier:  # all of it: what a full disk keeps from being charged stays owed
             self._attempts.forget()
         self._charge(events, records)
         self._begins = None
@@ -354,7 +358,7 @@ class PrivacyGuard:
         # Of interest on a node with a budget; a simulation would log a line for every client.
         level = logging.DEBUG if self.budget.max_epsilon is None else logging.INFO
         if log.isEnabledFor(level):
-            statement = self.ledger.statement(self.budget.delta)
+            statement = replace(self.ledger.statement(self.budget.delta), epsilon=self.epsilon)
             log.log(level, "client %d: %s", order.client, statement)
 
     def _events(self, shares: Sequence[Share | None], shape: tuple[int, int, int]) -> list[Event]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -255,11 +256,12 @@ class UShapeClient(StepExchanges):
             **describe_tests(self.tests),
         }
 
-    def _earlier(self, order: Order) -> list[np.ndarray]:
-        """Return the examples of earlier attempts at a round, if the hiding accounts for them."""
+    def _earlier(self, order: Order) -> Iterator[np.ndarray]:
+        """Yield the examples of earlier attempts at a round, if the hiding accounts for them."""
         lengths = order.unheld()[0] if self.hiding.accounts else []
         again = partial(self.batches.again, order.seed, order.client)
-        return [records for length in lengths for records in again(length)]
+        # Each begins where the client is now, and is drawn only as it is read.
+        return chain.from_iterable([again(length) for length in lengths])
 
     def _check_statistics(self) -> None:
         for name, part in self.segments.items():

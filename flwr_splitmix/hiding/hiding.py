@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -46,7 +46,7 @@ class ClientSide:
     earlier
         The training examples that it may have sent in these times: int64 indices of one batch, or
         of several that have no example in common. If the round was longer then, they are more than
-        this round's.
+        this round's. They are drawn as they are read, which is possible once.
     uncounted
         Whether there may have been more that is not known.
     averaged
@@ -66,7 +66,7 @@ class ClientSide:
     client: int
     examples: Mapping[str, int] = field(default_factory=dict)
     attempt: int = 0
-    earlier: Sequence[np.ndarray] = ()
+    earlier: Iterable[np.ndarray] = ()
     uncounted: bool = False
     averaged: bool = False
     returns: bool = True

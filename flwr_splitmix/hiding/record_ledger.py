@@ -108,9 +108,15 @@ class RecordLedger:
         """
         if secrets_are_seeded():
             return
+        if (ledger := self._ledgers.get("train")) is None:
+            return
+        number = self._numbers["train"]
+        times = np.zeros(number, dtype=np.int64)
         for records in side.earlier:
-            self.charge("train", occurrences(records), shift)
-        if side.uncounted and (ledger := self._ledgers.get("train")) is not None:
+            times += np.bincount(occurrences(records), minlength=number)
+        for each in np.unique(times[times > 0]).tolist():
+            self.charge("train", np.flatnonzero(times == each), shift, attempt=each - 1)
+        if side.uncounted:
             ledger.charge(Exposure("uncounted"))
 
     def epsilon(self, delta: float) -> float:

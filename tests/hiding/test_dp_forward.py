@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, Order, UShapeClient
+from flwr_splitmix.data import batches
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, DPForward
@@ -217,6 +220,27 @@ def test_what_was_asked_for_is_paid_for_also_if_it_is_more_than_is_asked_for_aga
         paid[client.batches.indices] += now
         expected = exact_epsilon(1e-5, math.sqrt(paid.max()) * shift) if paid.any() else 0
         assert kept.ledger.epsilon(1e-5) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.fresh_secrets
+@pytest.mark.parametrize("hiding", [DPForward, DPSGD])
+def test_earlier_attempts_are_drawn_again_only_as_they_are_charged(hiding: Any) -> None:
+    """A ticket with one large number took gigabytes, as all orders were kept."""
+    (client,) = replace(TOY, hiding=hiding).clients_for(repeatable_secrets=False)
+    drawn = []
+
+    def records_of(
+        examples: int, size: int, seed: int, client: int, first: int, last: int
+    ) -> Iterator[np.ndarray]:
+        for number in range(first, last):
+            drawn.append(number)
+            yield batch_indices(examples, size, seed, client, number)
+
+    with patch.object(batches, "records_of", records_of):
+        client.attach(replace(ORDER, attempt=1, earlier=(3,)), None)
+        assert not drawn
+        client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    assert drawn == [0, 1, 2]
 
 
 @pytest.mark.fresh_secrets
