@@ -66,6 +66,7 @@ class RunRecorder:
         self.clients = ClientTimes()
         self.messages = MessageKinds()
         self.unfinished = UnfinishedRounds()
+        self._told_unknown = False
         self._unsaved: Checkpoint | None = None
         self.clock = RunClock()
         self.mixtures = False
@@ -220,6 +221,12 @@ class RunRecorder:
         self._write_start()
         if not evaluates:
             self.clock.begin_round()
+            if required and steps is None and not self._told_unknown:
+                self._told_unknown = True
+                log.warning(
+                    "the strategy does not say how many steps a round has, so whoever does not "
+                    "finish one has no epsilon any more: let its `agree` return the number"
+                )
         if self.run is None:
             return
         try:

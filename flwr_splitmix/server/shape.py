@@ -32,7 +32,9 @@ class Shape(flower.Strategy):
     def agree(self, clients: Clients) -> int | None:
         """Leave out of a round who does not fit, and return the round's number of steps.
 
-        No client is asked for more batches than that. None: the number is not known before.
+        No client is asked for more batches than that. None: the number is not known before. Then a
+        client that accounts for noise has no epsilon any more once it did not finish a round, as
+        nobody knows how many batches it has sent in that.
         """
         return None
 

@@ -198,11 +198,13 @@ class MixerLink(DialledLink):
         if asked is None:
             return None
         attempts = {str(ticket.client): ticket.attempt for ticket in tickets}
+        earlier = {str(ticket.client): ticket.earlier for ticket in tickets if ticket.earlier}
         return {
             **asked,
             "run": self.run or self.run_of_strategy,
             "attempts": attempts,
-            "earlier": {str(ticket.client): ticket.earlier for ticket in tickets},
+            # A mixer of a former version, which does not know the key, refuses it.
+            **({"earlier": earlier} if earlier else {}),
         }
 
     def _begin(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.clients import ClientError
-from flwr_splitmix.links import LinkError
+from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.mixers import Noisy, NoMixing
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.strategies import (
@@ -209,6 +209,27 @@ def test_a_run_of_a_version_without_lengths_has_no_epsilon_once_it_was_interrupt
     for client in range(4):
         assert outcome.by_client(client) == outcome.by_server(client) == math.inf
         assert "no ledger can count" in outcome.said(client)
+
+
+class Silent(DPSL):
+    """Does not say how many steps a round has."""
+
+    def agree(self, clients: Clients) -> None:  # type: ignore[override]
+        super().agree(clients)
+
+
+def test_a_strategy_that_does_not_say_how_many_steps_a_round_has_is_warned_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home, said = new_run(tmp_path), "does not say how many steps a round has"
+    with pytest.raises(InterruptionError):
+        run(noised(Silent), rounds=3, run=home, watch=[StopIn(3, 1)])
+    assert caplog.text.count(said) == 1
+    outcome = run(noised(Silent), rounds=3, run=Run.open(home.id, home=tmp_path))
+    assert outcome.by_client(0) == outcome.by_server(0) == math.inf
+    caplog.clear()
+    run(noised(DPSL))
+    assert said not in caplog.text
 
 
 def test_a_run_that_goes_on_forgets_nothing_of_the_run_in_between(tmp_path: Path) -> None:
