@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,12 +132,13 @@ def read_arrow_sets(
         As for `load_images`.
     folder
         Where the splits were saved. A row that names a file, instead of holding a picture, may name
-        one within; else it would choose among the reader's own. None: on the hub.
+        one within; else it would choose among the reader's own. None: on the hub, whose rows may
+        name what `datasets` has downloaded.
 
     Raises
     ------
     DataError
-        If a row names a file outside the folder, a column is missing or nothing decides between
+        If a row names any other file, a column is missing or nothing decides between
         several, a picture cannot be decoded, or a label is unknown.
     """
     datasets = import_extra("datasets", "reading a dataset's pictures")
@@ -177,32 +179,63 @@ def _encoded(
                 yield None
             elif isinstance(value, dict):
                 content, path = value.get("bytes"), value.get("path")
-                if content is not None:
+                if isinstance(content, bytes):
                     yield io.BytesIO(content)
-                elif path is None or folder is None:
-                    yield None if path is None else Path(path)
-                else:
+                elif isinstance(path, str):
                     yield _within(folder, path, f"image {row} of {name!r}")
+                else:
+                    yield None
             elif isinstance(value, bytes):
                 yield io.BytesIO(value)
             else:
                 yield _pixels(value)
 
 
-def _within(folder: Path, path: str, name: str) -> Path:
-    """Return the file that a row names, which is in the folder of its data set."""
+def _within(folder: Path | None, path: str, name: str) -> Path:
+    """Return the file that a row names: in the folder of its data set, or in a cache of the hub."""
+    places = _hub_caches() if folder is None else (folder,)
+    named, leads = places[0] / path, ""
     try:
-        file = (folder / path).resolve()
-        within = file.is_relative_to(folder.resolve())
+        file = named.resolve()
+        if any(file.is_relative_to(place.resolve()) for place in places):
+            return file
+        if any(_plain(named).is_relative_to(_plain(place)) for place in places):
+            leads = f", which leads to {one_line(str(file))[:200]!r}"
     except (OSError, RuntimeError, ValueError):  # a loop of links, or a null character
-        within = False
-    if not within:
-        raise DataError(
-            f"{name} is no picture, but the name of a file outside that folder, "
-            f"{one_line(path)[:200]!r}: save the data set anew where its pictures are; "
-            "save_to_disk then stores the pictures themselves"
+        pass
+    if folder is None:
+        outside = "the caches of datasets"
+        remedy = "take a data set that holds its pictures, or download it anew if the caches moved"
+    elif leads:
+        outside, remedy = "that folder", "put the pictures themselves into the folder"
+    else:
+        outside = "that folder"
+        remedy = (
+            "save the data set anew where its pictures are; save_to_disk then stores the pictures "
+            "themselves"
         )
-    return file
+    raise DataError(
+        f"{name} is no picture, but the name of a file outside {outside}, "
+        f"{one_line(path)[:200]!r}{leads}: {remedy}"
+    )
+
+
+def _hub_caches() -> tuple[Path, ...]:
+    """Return the folders that `datasets` downloads to."""
+    config = import_extra("datasets", "reading a dataset's pictures").config
+    hub = import_extra("huggingface_hub.constants", "reading a dataset's pictures")
+    caches = (
+        config.HF_DATASETS_CACHE,
+        config.DOWNLOADED_DATASETS_PATH,
+        config.EXTRACTED_DATASETS_PATH,
+        hub.HF_HUB_CACHE,  # single pictures of a repository stay here
+    )
+    return tuple(Path(cache) for cache in caches)
+
+
+def _plain(path: Path) -> Path:
+    """Return a path without `..`, with its links."""
+    return Path(os.path.normpath(path))
 
 
 def _pixels(value: Any) -> np.ndarray:
