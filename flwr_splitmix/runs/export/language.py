@@ -112,6 +112,14 @@ def _check_counts(file: Path, weights: Weights, classes: int) -> None:
 
 
 def _has(config: dict[str, Any], key: str) -> bool:
-    """Return whether a configuration, or one within, has a value for a key."""
-    within = (value for value in config.values() if isinstance(value, dict))
-    return config.get(key) is not None or any(_has(inner, key) for inner in within)
+    """Return whether a configuration, or one within at any depth, has a value for a key."""
+    waiting: list[object] = [config]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            if value.get(key) is not None:
+                return True
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return False
