@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Collection
 from typing import Any
@@ -10,13 +9,10 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_splitmix.clients import FORESEEN, Client
-from flwr_splitmix.links import LinkError
+from flwr_splitmix.clients import Client
 from flwr_splitmix.links.auto import ray_runs_here
-from flwr_splitmix.links.errors import local_sentence
+from flwr_splitmix.links.host import logged_reason
 from flwr_splitmix.links.ticket import RECORD, Ticket, context_of, to_numpy
-
-log = logging.getLogger("flwr.splitmix")
 
 ClientFn = Callable[[Context], Client]
 
@@ -117,6 +113,8 @@ class SplitClientApp(ClientApp):
         records = list(message.content.array_records.values())
         arrays = to_numpy(records[0]) if records else None
         reply = _answer(
+            ticket,
+            "attach",
             lambda: call_host(
                 ticket,
                 "attach",
@@ -124,7 +122,7 @@ class SplitClientApp(ClientApp):
                 list(sys.path),
                 context,
                 arrays,
-            )
+            ),
         )
         return RecordDict({RECORD: ConfigRecord(reply)})
 
@@ -137,13 +135,15 @@ class SplitClientApp(ClientApp):
 
         ticket = Ticket.from_message(message)
         reply = _answer(
+            ticket,
+            "release",
             lambda: dict(
                 zip(
                     ("arrays", "metrics", "warning"),
                     call_host(ticket, "finish"),
                     strict=True,
                 )
-            )
+            ),
         )
         content = RecordDict()
         if "error" in reply:
@@ -176,14 +176,12 @@ def _check_free(kind: str, action: str, own: Collection[str]) -> None:
         )
 
 
-def _answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _answer(ticket: Ticket, where: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Run a call, turning an exception into an error message for the server; log its text."""
     try:
         return call()
     except Exception as error:
-        if not isinstance(error, (*FORESEEN, LinkError)):
-            log.exception("this ClientApp has failed")
-        return {"error": local_sentence(error)}
+        return {"error": logged_reason(ticket.client, where, error)}
 
 
 def _describe_node(message: Message, context: Context) -> Message:

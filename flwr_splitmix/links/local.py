@@ -13,8 +13,8 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_splitmix.clients import Client
-from flwr_splitmix.links.errors import local_sentence, sentence
-from flwr_splitmix.links.host import ClientHost, log_failure
+from flwr_splitmix.links.errors import sentence
+from flwr_splitmix.links.host import ClientHost, logged_reason
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
 from flwr_splitmix.links.ticket import Ticket, arrays_of, to_arrays
 from flwr_splitmix.runs.checkpoints import ClientStore
@@ -100,7 +100,7 @@ class LocalLink(Link):
                     ticket, partial(self.clients.__getitem__, index), arrays_of(message.content)
                 )
             except Exception as error:  # the same failure rule as over any other link
-                failures[index] = _reason(index, "attach", error)
+                failures[index] = logged_reason(index, "attach", error)
         server_round = tickets[0].server_round if tickets else 0
         clients = LocalClients(server_round, descriptions, failures, observe, host=self.host)
         yield clients
@@ -115,7 +115,7 @@ class LocalLink(Link):
                     if arrays:
                         content["arrays"] = to_arrays(arrays)
                 except Exception as error:  # the same failure rule as over any other link
-                    clients.fail(ticket.client, _reason(ticket.client, "release", error))
+                    clients.fail(ticket.client, logged_reason(ticket.client, "release", error))
                     continue
                 if warning:
                     log.warning("%s", warning)
@@ -138,14 +138,6 @@ class LocalLink(Link):
                     client.restore_trained(*kept[1:])
             except Exception as error:  # the same failure rule as in a round
                 log.warning("client %d is not as the run left it: %s", index, sentence(error))
-
-
-def _reason(client: int, where: str, error: Exception) -> str:
-    """Return why a client failed, without values of the data; log the whole if it says more."""
-    said = local_sentence(error)
-    if said != sentence(error):
-        log_failure(client, where, error)
-    return said
 
 
 def _check_own_weights(clients: Sequence[Client]) -> None:

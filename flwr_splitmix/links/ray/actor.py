@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -18,12 +17,10 @@ from torch import Tensor
 
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links.errors import local_sentence
-from flwr_splitmix.links.host import ClientHost, build, log_failure
+from flwr_splitmix.links.host import ClientHost, build, log_failure, logged_reason
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.runs.checkpoints import ClientStore
-
-log = logging.getLogger("flwr.splitmix")
 
 PIECE_BYTES = 1_000_000
 """Bytes of a tensor's pieces: Ray copies any buffer above 1 MiB with six threads, whose start costs
@@ -68,10 +65,7 @@ class RayHost:
                 None if arrays is None else {n: torch.tensor(a) for n, a in arrays.items()},
             )
         except Exception as error:
-            # A traceback helps with a bug, not with a client that reports what it lacks.
-            if not isinstance(error, ClientError) or error.__cause__ is not None:
-                log.exception("client %d could not be attached", ticket.client)
-            return {"error": local_sentence(error)}
+            return {"error": logged_reason(ticket.client, "attach", error)}
 
     def call(self, method: str, payloads: dict[int, Any]) -> dict[int, Outcome]:
         """Run one exchange on several clients of this host."""
@@ -140,7 +134,8 @@ def call_host(ticket: Ticket, method: str, *arguments: Any) -> Any:
     LinkError
         If the host does not answer, or does not come back, within the ticket's timeout.
     ClientError
-        If the method raises; the message is safe to send, and the host has logged the error.
+        If the method raises; the message is safe to send, and the host has logged what its client
+        raised.
     """
     import ray
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -21,10 +22,11 @@ from ray import cloudpickle
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix import RayLink, SplitClient
+from flwr_splitmix.clients import ClientError
 from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.host import ClientHost
-from flwr_splitmix.links.ray.actor import RayHost
+from flwr_splitmix.links.ray.actor import RayHost, call_host
 from flwr_splitmix.links.ray.link import RayClients
 from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.mixers import PatchCutMix, SmashedShape
@@ -45,11 +47,20 @@ class SlowClient(SplitClient):
         return {"slept": seconds}
 
 
+class UnfinishedClient(SplitClient):
+    """Cannot end its round, for a reason that has a value of its data."""
+
+    def release(self) -> Any:
+        raise ValueError("Jane Doe")
+
+
 def client_fn(context: Context) -> SplitClient:
     """Make a small client with dropout, so that a wrong generator would show."""
     index = int(context.node_config["partition-id"])
     if index == 13:
         raise FileNotFoundError("this device has no camera")
+    if index == 14:
+        raise ClientError("no labels in /data/hospital-3/part-1/labels.csv")
     rng = torch.Generator().manual_seed(index)
     inputs = torch.randn(10, 6, 3, generator=rng)
     labels = torch.randint(3, (10,), generator=rng)
@@ -57,7 +68,8 @@ def client_fn(context: Context) -> SplitClient:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         segment = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5))
-    return SlowClient(segment, data, batch_size=4, test_data=data, device="cpu")
+    kind = UnfinishedClient if index == 15 else SlowClient
+    return kind(segment, data, batch_size=4, test_data=data, device="cpu")
 
 
 def context(index: int) -> Context:
@@ -104,8 +116,8 @@ def start_host(session: None) -> Iterator[Any]:
     """Start hosts as RayLink does; they end with the test."""
     started: list[Any] = []
 
-    def start(state_dir: Path | str = "") -> Any:
-        actor = ray.remote(RayHost).options(num_cpus=0, max_restarts=-1)
+    def start(state_dir: Path | str = "", name: str | None = None) -> Any:
+        actor = ray.remote(RayHost).options(num_cpus=0, max_restarts=-1, name=name)
         started.append(actor.remote(1, str(state_dir)))
         return started[-1]
 
@@ -195,6 +207,30 @@ def same(actual: Any, expected: Any) -> None:
 def test_a_client_fn_that_raises_is_a_sentence(host: Any) -> None:
     answer = attach(host, 13)
     assert answer == {"error": "client_fn raised FileNotFoundError; the log says more"}
+
+
+def test_what_a_client_raises_is_in_its_hosts_log_alone(start_host: Any, tmp_path: Path) -> None:
+    """The folder of a client's own error was lost, and the end of a round was not logged."""
+    file = tmp_path / "log"
+
+    def log_to_file(_: RayHost) -> None:
+        logging.getLogger().addHandler(logging.FileHandler(file))
+
+    host = start_host(name="a host with a log")
+    ray.get(host.__ray_call__.remote(log_to_file), timeout=120)
+    answers = [attach(host, index) for index in (13, 14, 15)]
+    assert answers[:2] == [
+        {"error": "client_fn raised FileNotFoundError; the log says more"},
+        {"error": "no labels in .../labels.csv"},
+    ]
+    assert "error" not in answers[2]
+    with pytest.raises(ClientError) as caught:
+        call_host(replace(ticket(15), host="a host with a log", timeout=120.0), "finish")
+    assert str(caught.value) == "ValueError; the log says more"
+    logged = file.read_text()
+    assert "FileNotFoundError: this device has no camera" in logged
+    assert "client 14 failed in attach: no labels in /data/hospital-3/part-1/labels.csv" in logged
+    assert "client 15 failed in release: ValueError: Jane Doe" in logged
 
 
 def test_a_hosts_threads_wait_as_the_package_says(host: Any) -> None:
