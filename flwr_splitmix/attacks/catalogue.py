@@ -7,9 +7,9 @@ from importlib import import_module
 from inspect import isabstract
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from flwr_splitmix.attacks.base import Attack
+from flwr_splitmix.attacks.base import NEEDS, Attack, Goal
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.texts.view import TextAttack
@@ -63,7 +63,7 @@ def own_attack(kind: object) -> type[Attack]:
     Raises
     ------
     TypeError
-        If it is no such class, or lacks its name, its goal or `run`.
+        If it is no such class, lacks its name, its goal or `run`, or has an unknown goal or need.
     """
     if not (isinstance(kind, type) and issubclass(kind, Attack)):
         raise TypeError(
@@ -74,6 +74,15 @@ def own_attack(kind: object) -> type[Attack]:
     lacking += sorted(kind.__abstractmethods__)
     if lacking:
         raise TypeError(f"the attack {kind.__name__} lacks {', '.join(lacking)}")
+    if kind.goal not in (goals := get_args(Goal)):
+        raise TypeError(
+            f"the attack {kind.__name__} has the goal {kind.goal!r}; allowed are {', '.join(goals)}"
+        )
+    if unknown := sorted(set(kind.needs) - NEEDS.keys()):
+        raise TypeError(
+            f"the attack {kind.__name__} needs {', '.join(map(repr, unknown))}; allowed are "
+            f"{', '.join(NEEDS)}"
+        )
     return kind
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -126,7 +126,7 @@ def score_guess(
     Raises
     ------
     ValueError
-        If there is nothing to score.
+        If there is nothing to score, or the goal is unknown.
     """
     if not len(guess.where):
         raise ValueError("the attack made no guess: there is nothing to score")
@@ -138,7 +138,9 @@ def score_guess(
         return _owners(guess, truth, seed)
     if goal == "labels":
         return _labels(guess, truth, seed)
-    return _membership(guess, truth, seed)
+    if goal == "membership":
+        return _membership(guess, truth, seed)
+    raise ValueError(f"goal is {goal!r}; allowed are {', '.join(get_args(Goal))}")
 
 
 def _images(

@@ -168,6 +168,18 @@ class Nameless(Attack):
     """An attack that says neither its name nor its goal."""
 
 
+class Misspelled(MeanImage):
+    """Its goal was taken for "membership"."""
+
+    goal = "image"  # type: ignore[assignment]
+
+
+class Needy(MeanImage):
+    """Needs what no view has."""
+
+    needs = frozenset({"smashed"})
+
+
 def test_an_own_attack_is_measured_like_those_with_names() -> None:
     """Only names were taken."""
     recorder = Recorder()
@@ -181,6 +193,8 @@ def test_an_own_attack_is_measured_like_those_with_names() -> None:
         (MeanImage(), "attack is <.*MeanImage object .*name of an attack on images, or a subclass"),
         (Recorder, "attack is <class .*Recorder'>; it must be the name"),
         (Nameless, "the attack Nameless lacks name, goal, run"),
+        (Misspelled, "Misspelled has the goal 'image'; allowed are images, order, owners, labels"),
+        (Needy, "the attack Needy needs 'smashed'; allowed are smashed data, lower, "),
     ):
         with pytest.raises(TypeError, match=said):
             measure_leak(system, wrong, victims=50, budget=spent)
