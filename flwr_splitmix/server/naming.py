@@ -1,10 +1,14 @@
-"""Clients, and the reasons why they failed, in sentences."""
+"""Clients, and the reasons why they or the run failed, in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from flwr_splitmix.links import Clients
+from flwr_splitmix.links.errors import public_sentence, sentence
+from flwr_splitmix.runs.errors import RunError
+from flwr_splitmix.server.aggregation import AggregatorError
+from flwr_splitmix.words import without_folders
 
 
 def name_clients(clients: Sequence[int]) -> str:
@@ -29,6 +33,25 @@ def name_reasons(failures: Mapping[int, str]) -> str:
     ]
     more = sum(len(clients) for clients in [*by_reason.values()][5:])
     return "; ".join(listed) + (f"; and {more} more" if more else "")
+
+
+def public_failure(error: BaseException, *, recorded: bool) -> str:
+    """Describe why a run failed in one line for other machines, without text that may hold data.
+
+    Texts of this package's own errors are kept, without names of folders, unless they quote another
+    error, other than of the system. An interruption has no text.
+
+    Parameters
+    ----------
+    recorded
+        Whether there is a run, with a log of its own.
+    """
+    if not isinstance(error, Exception):
+        return type(error).__name__
+    own = isinstance(error, (RunError, AggregatorError))
+    if own and isinstance(error.__cause__, (OSError, type(None))):
+        return without_folders(sentence(error))
+    return public_sentence(error, "the run's log" if recorded else "the log")
 
 
 def _listed(clients: Sequence[int]) -> str:

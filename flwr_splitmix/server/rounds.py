@@ -16,7 +16,7 @@ from flwr_splitmix.clients import Client
 from flwr_splitmix.events import RunEnded
 from flwr_splitmix.links import Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
-from flwr_splitmix.links.errors import public_sentence, sentence
+from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.link import UNNAMED, RoundLostError
 from flwr_splitmix.observers import Audience, Metrics, Observer
 from flwr_splitmix.runs import Run
@@ -40,6 +40,7 @@ from flwr_splitmix.server.flower_run import given_to, id_of
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.job import Job, check_initial_arrays, message_config
+from flwr_splitmix.server.naming import public_failure
 from flwr_splitmix.server.one_round import OneRound
 from flwr_splitmix.server.options import (
     Options,
@@ -298,7 +299,8 @@ class RoundLoop(OneRound):
                 self.audience.check_facts(self.recorder.summary(self._own_facts))
             self.recorder.finish(self._facts())
         except BaseException as failure:
-            error, public = sentence(failure), public_sentence(failure, "the run's log")
+            error = sentence(failure)
+            public = public_failure(failure, recorded=self.recorder.run is not None)
             raise
         finally:
             summary = self.recorder.summary(self._facts(error))

@@ -26,6 +26,8 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import KeptMixtures, Observer
 from flwr_splitmix.observers.trackers import Tracker, TrackerError, make_trackers
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.errors import RunError
+from flwr_splitmix.server.aggregation import AggregatorError
 from flwr_splitmix.strategies import PSL, SFL, CutMixSL
 from flwr_splitmix.testing.toy import Toy
 from tests.toy_runs import SECRET, add_run
@@ -414,7 +416,37 @@ def test_a_run_that_fails_tells_a_tracker_no_text_of_other_code() -> None:
     strategy = SFL(toy.upper(), device="cpu", observers=[tracker])
     with pytest.raises(ValueError, match=JANE):
         strategy.fit(toy.make_clients(), 1, evaluate_fn=evaluate)
-    assert tracker.texts == ["ValueError; the run's log says more"]
+    assert tracker.texts == ["ValueError; the log says more"]
+
+
+def quoting(error: Exception) -> Exception:
+    error.__cause__ = ValueError(JANE)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (RunError("cannot read /home/jane/r.json"), "RunError: cannot read .../r.json"),
+        (AggregatorError("Krum needs 4 clients"), "AggregatorError: Krum needs 4 clients"),
+        (quoting(RunError(JANE)), "RunError; the run's log says more"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+    ],
+)
+def test_a_run_that_fails_tells_a_tracker_its_own_errors(
+    failure: BaseException, told: str, tmp_path: Path
+) -> None:
+    """They were named by type alone, and an interruption had a log that said more."""
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        raise failure
+
+    toy, tracker = Toy(clients=2), Texts()
+    run = Run.create({}, name="toy", home=tmp_path)
+    strategy = SFL(toy.upper(), device="cpu", observers=[tracker], run=run)
+    with pytest.raises(type(failure)):
+        strategy.fit(toy.make_clients(), 1, evaluate_fn=evaluate)
+    assert tracker.texts == [told]
 
 
 def test_a_tracker_without_a_place_ends_the_run_before_it_trains() -> None:
