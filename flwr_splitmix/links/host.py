@@ -197,17 +197,21 @@ def _plain(meta: Mapping[str, Any]) -> str:
 
 def log_failure(client: int, where: str, error: Exception) -> None:
     """Log in full why a client failed, with a traceback unless the text says it all."""
-    says_all = isinstance(error, FORESEEN) and error.__cause__ is None
+    says_all = isinstance(error, FORESEEN) and not _wraps(error)
     log.error("client %d failed in %s: %s", client, where, sentence(error), exc_info=not says_all)
 
 
 def logged_reason(client: int, where: str, error: Exception) -> str:
     """Return why a client failed, without values of the data; log the whole if it says more."""
     said = local_sentence(error)
-    wrapped = isinstance(error, ClientError) and error.__cause__ is not None  # as by `build`
-    if wrapped or said != sentence(error):
+    if _wraps(error) or said != sentence(error):
         log_failure(client, where, error)
     return said
+
+
+def _wraps(error: Exception) -> bool:
+    """Return whether an error names another one, of others' code, as `build` does."""
+    return isinstance(error, ClientError) and error.__cause__ is not None
 
 
 def build(
