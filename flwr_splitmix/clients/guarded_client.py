@@ -13,7 +13,7 @@ from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
-from flwr_splitmix.data.batches import Batches, records_of
+from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import NoisyShare, Share
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.policy import NodePolicy
@@ -182,9 +182,9 @@ class GuardedClient(Client):
             return True
         guard = self._own_guard()
         shape = (len(smashed), smashed.shape[1], smashed.shape[2])
-        own, order = self.batches, self.order
-        sent = partial(records_of, own.examples, own.size, order.seed, order.client)
-        return guard.admit(shares, shape, own.indices, order, self._begun_at, sent)
+        batches, order = self.batches, self.order
+        records = partial(batches.records, order.seed, order.client)
+        return guard.admit(shares, shape, batches.indices, order, self._begun_at, records)
 
     def _privacy_facts(self) -> dict[str, bool]:
         """Return the facts that a server's ledger needs; only true ones are included."""

@@ -259,9 +259,9 @@ class UShapeClient(StepExchanges):
     def _earlier(self, order: Order) -> Iterator[np.ndarray]:
         """Yield the examples of earlier attempts at a round, if the hiding accounts for them."""
         lengths = order.unheld()[0] if self.hiding.accounts else []
-        again = partial(self.batches.again, order.seed, order.client)
+        records, place = partial(self.batches.records, order.seed, order.client), self.batches.drawn
         # Each begins where the client is now, and is drawn only as it is read.
-        return chain.from_iterable([again(length) for length in lengths])
+        return chain.from_iterable([records(place, place + length) for length in lengths])
 
     def _check_statistics(self) -> None:
         for name, part in self.segments.items():

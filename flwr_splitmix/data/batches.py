@@ -82,10 +82,22 @@ class Batches:
         """Return the indices of the first examples, int64 (number,), again if there are fewer."""
         return np.arange(number) % self.examples
 
-    def again(self, seed: int, client: int, number: int) -> Iterator[np.ndarray]:
-        """Yield the records of the next `number` batches, which are not drawn; see `records_of`."""
-        last = self.drawn + number
-        return records_of(self.examples, self.size, seed, client, self.drawn, last)
+    def records(self, seed: int, client: int, first: int, last: int) -> Iterator[np.ndarray]:
+        """Yield the indices of the examples in batches `first` to before `last`, int64.
+
+        No batch is drawn by that. Those of one pass, which have no example in common, come as one
+        array; batches that are drawn with replacement come one by one.
+        """
+        while first < last:
+            end = first + 1
+            if self.per_epoch == 0:
+                yield batch_indices(self.examples, self.size, seed, client, first)
+            else:
+                epoch, position = divmod(first, self.per_epoch)
+                end = min(last, (epoch + 1) * self.per_epoch)
+                of_epoch = EpochOrder().of(self.examples, seed, client, epoch)
+                yield of_epoch[position * self.size :][: (end - first) * self.size]
+            first = end
 
     def next_batch(self, seed: int, client: int) -> Example:
         """Draw the next batch: (inputs (size, ...), labels int64 (size,))."""
@@ -148,27 +160,6 @@ def batch_indices(
     epoch, position = divmod(number, per_epoch)
     of_epoch = (order or EpochOrder()).of(examples, seed, client, epoch)
     return np.array(of_epoch[position * size : (position + 1) * size], dtype=np.int64)
-
-
-def records_of(
-    examples: int, size: int, seed: int, client: int, first: int, last: int
-) -> Iterator[np.ndarray]:
-    """Yield the indices of the examples in the batches from `first` to before `last`, int64.
-
-    Batches of one pass, which have no example in common, come as one array. If batches are drawn
-    with replacement, each comes alone. The parameters are those of `batch_indices`.
-    """
-    per_epoch = examples // size
-    while first < last:
-        if per_epoch == 0:
-            yield batch_indices(examples, size, seed, client, first)
-            first += 1
-            continue
-        epoch, position = divmod(first, per_epoch)
-        end = min(last, (epoch + 1) * per_epoch)
-        of_epoch = EpochOrder().of(examples, seed, client, epoch)
-        yield of_epoch[position * size :][: (end - first) * size]
-        first = end
 
 
 def fetch(data: Dataset[Example], indices: np.ndarray, *, floats: bool = False) -> Example:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_splitmix.clients import ClientError, SplitClient, guarded_client
+from flwr_splitmix.clients import ClientError, SplitClient
 from flwr_splitmix.clients.client import MOST_EARLIER
 from flwr_splitmix.clients.earlier_attempts import EarlierAttempts
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
-from flwr_splitmix.data.batches import records_of
+from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import FullShare, PatchShare, Share, WeightedShare
 from flwr_splitmix.testing.toy import Toy
 from tests.clients.guarded import (
@@ -270,11 +270,12 @@ def test_what_is_owed_for_many_rounds_has_a_bound() -> None:
 def test_earlier_attempts_are_drawn_again_once_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[int, ...]] = []
 
-    def counted(*place: int) -> Iterator[np.ndarray]:
+    def counted(batches: Batches, *place: int) -> Iterator[np.ndarray]:
         drawn.append(place[-2:])
-        return records_of(*place)
+        return records(batches, *place)
 
-    monkeypatch.setattr(guarded_client, "records_of", counted)
+    records = Batches.records
+    monkeypatch.setattr(Batches, "records", counted)
     client = client_of(replace(ORDER, attempt=1, earlier=(3,)))
     assert client.guard is not None
     refuse = patch.object(client.guard, "_charge", side_effect=ClientError("the disk is full"))
@@ -290,7 +291,7 @@ def test_a_client_whose_budget_is_spent_draws_no_earlier_attempts(
     budget = PrivacyBudget(delta=DELTA, max_epsilon=allowing(0.5 * cost(N)))
     client = client_of(privacy=budget)
     assert ask(client, 0, noisy(FullShare())) == {"budget-spent": True}
-    monkeypatch.setattr(guarded_client, "records_of", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(Batches, "records", Mock(side_effect=AssertionError))
     client.attach(replace(ORDER, server_round=2, attempt=1, earlier=(3,)), None)
     for number in range(2):
         assert ask(client, number, noisy(FullShare())) == {"budget-spent": True}

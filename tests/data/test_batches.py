@@ -44,7 +44,7 @@ def test_the_records_of_later_batches_are_known_before_they_are_drawn(
     """Those of one pass together, and what is drawn with replacement batch by batch."""
     batches = Batches(numbered(examples), 4)
     drawn(batches, first, seed=5, client=2)
-    known = [records.tolist() for records in batches.again(5, 2, 6)]
+    known = [records.tolist() for records in batches.records(5, 2, first, first + 6)]
     assert len(known) == arrays - (examples == 11 and first == 0)
     flat = [record for batch in drawn(batches, 6, seed=5, client=2) for record in batch]
     assert [record for records in known for record in records] == flat

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, Order, UShapeClient
-from flwr_splitmix.data import batches
-from flwr_splitmix.data.batches import batch_indices
+from flwr_splitmix.data.batches import Batches, batch_indices
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, DPForward
 from flwr_splitmix.hiding.record_ledger import RecordLedger
@@ -229,14 +228,14 @@ def test_earlier_attempts_are_drawn_again_only_as_they_are_charged(hiding: Any) 
     (client,) = replace(TOY, hiding=hiding).clients_for(repeatable_secrets=False)
     drawn = []
 
-    def records_of(
-        examples: int, size: int, seed: int, client: int, first: int, last: int
+    def records(
+        batches: Batches, seed: int, client: int, first: int, last: int
     ) -> Iterator[np.ndarray]:
         for number in range(first, last):
             drawn.append(number)
-            yield batch_indices(examples, size, seed, client, number)
+            yield batch_indices(batches.examples, batches.size, seed, client, number)
 
-    with patch.object(batches, "records_of", records_of):
+    with patch.object(Batches, "records", records):
         client.attach(replace(ORDER, attempt=1, earlier=(3,)), None)
         assert not drawn
         client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
