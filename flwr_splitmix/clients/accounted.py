@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from dataclasses import replace
 
 import torch
@@ -15,8 +14,6 @@ from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import draw_like, has_halves, mixing_layers, renew
-
-log = logging.getLogger("flwr.splitmix")
 
 
 def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) -> None:
@@ -116,7 +113,6 @@ def rehearse(hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, single:
             try:
                 copied = copy.deepcopy(ends)
             except Exception as error:
-                log.error("head and tail cannot be copied", exc_info=error)
                 raise ClientError(_no_trial(hiding, "cannot be copied (copy.deepcopy)")) from error
             inputs = batch.inputs
             if widened:
@@ -133,8 +129,7 @@ def rehearse(hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, single:
                 raise
             except Exception as error:
                 why = error
-    # Its text may quote the examples, and a client's error is told to the server.
-    log.error("head or tail fail at a step on a few examples", exc_info=why)
+    # Its text may quote the examples: the cause of a client's error is logged, and not sent.
     raise ClientError(
         _no_trial(hiding, f"fail at it: {type(why).__name__}; the log says more")
     ) from why

@@ -197,8 +197,8 @@ def _plain(meta: Mapping[str, Any]) -> str:
 
 def log_failure(client: int, where: str, error: Exception) -> None:
     """Log in full why a client failed, with a traceback unless the text says it all."""
-    says_all = isinstance(error, FORESEEN) and not _wraps(error)
-    log.error("client %d failed in %s: %s", client, where, sentence(error), exc_info=not says_all)
+    more = None if isinstance(error, FORESEEN) and not _wraps(error) else error
+    log.error("client %d failed in %s: %s", client, where, sentence(error), exc_info=more)
 
 
 def logged_reason(client: int, where: str, error: Exception) -> str:

@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.hiding import DPSGD
+from flwr_splitmix.links.host import logged_reason
 from tests.hiding.dp_sgd import ORDER, TOY
 
 TOKENS, WIDTH = 4, 6
@@ -197,8 +198,9 @@ def test_what_fails_with_few_examples_is_refused_and_only_the_log_quotes_them(
             return series
 
     needed = r"DPSGD tries a step .* head or tail fail at it: ValueError; the log says more$"
-    with pytest.raises(ClientError, match=needed):
+    with pytest.raises(ClientError, match=needed) as failed:
         client_of(OfFour(), "head", 4).attach(ORDER, None)
+    assert "no four patients" not in logged_reason(0, "attach", failed.value)
     assert "no four patients" in caplog.text
 
 
