@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -10,42 +9,10 @@ from typing import Any
 import datasets
 import flwr_datasets
 import numpy as np
-import pyarrow as pa
 import pytest
-from PIL import Image
 
 from flwr_splitmix.data import DataError, load_images
-
-NAMES = ["cat", "dog"]
-CLASS_LABEL = datasets.ClassLabel(names=NAMES)
-
-
-def split(
-    values: list[int],
-    labels: list[Any],
-    *,
-    image: str = "image",
-    label: str = "label",
-    label_type: Any = CLASS_LABEL,
-) -> Any:
-    pictures = [Image.new("L", (6, 6), value) for value in values]
-    return datasets.Dataset.from_dict(
-        {"id": list(range(len(values))), image: pictures, label: labels},
-        features=datasets.Features(
-            {"id": datasets.Value("int64"), image: datasets.Image(), label: label_type}
-        ),
-    )
-
-
-def save(folder: Path, **splits: Any) -> str:
-    datasets.DatasetDict(splits).save_to_disk(str(folder / "saved"))
-    return str(folder / "saved")
-
-
-def grey_levels(dataset: Any) -> list[int]:
-    images, _ = dataset.batch(np.arange(len(dataset)))
-    centre = images.shape[-1] // 2
-    return [round(255 * (value * 0.5 + 0.5)) for value in images[:, 0, centre, centre].tolist()]
+from tests.data.images.arrow import CLASS_LABEL, grey_levels, save, split
 
 
 @pytest.mark.parametrize(
@@ -65,100 +32,6 @@ def test_a_saved_set_is_read_back(tmp_path: Path, image: str, label: str, test_n
     assert grey_levels(sets.train) == [10, 20, 30]
     assert grey_levels(sets.test) == [40]
     assert sets.train.labels.tolist() == [0, 1, 1]
-
-
-def save_names(folder: Path, path: str | None) -> str:
-    """Save a set whose second training picture is a file's name, which `datasets` never writes."""
-    part = split([10, 20, 30], [0, 1, 1])
-    saved = save(folder, train=part, test=part)
-    (file,) = (Path(saved) / "train").glob("*.arrow")
-    with pa.memory_map(str(file)) as source:
-        table = pa.ipc.open_stream(source).read_all()
-    rows = table.column("image").to_pylist()
-    rows[1] = {"bytes": None, "path": path}
-    images = pa.array(rows, table.schema.field("image").type)
-    table = table.set_column(1, table.schema.field("image"), images)
-    with pa.OSFile(f"{file}.new", "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    Path(f"{file}.new").replace(file)
-    return saved
-
-
-def from_the_hub(monkeypatch: pytest.MonkeyPatch, source: str) -> str:
-    """Let a saved set be one of the hub; return its name there."""
-    loaded = datasets.load_from_disk(source)
-    monkeypatch.setattr(datasets, "load_dataset", lambda **_: loaded)
-    return "owner/names"
-
-
-@pytest.mark.parametrize("hub", [False, True])
-@pytest.mark.parametrize("name", ["{}/passport.png", "../passport.png", "link.png", "a\0b"])
-def test_a_row_opens_no_file_of_the_reader(
-    name: str, hub: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stranger's set named any picture on the reader's disk, which became an example."""
-    Image.new("L", (6, 6), 123).save(tmp_path / "passport.png")
-    source = save_names(tmp_path, name.format(tmp_path))
-    (Path(source) / "link.png").symlink_to(tmp_path / "passport.png")
-    if hub:
-        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path(source))
-        source = from_the_hub(monkeypatch, source)
-    place = "the caches of datasets" if hub else "that folder"
-    with pytest.raises(
-        DataError,
-        match=rf"image 1 of '.*(saved|names)' is no picture, but the name of a file out.* {place}",
-    ) as refused:
-        load_images(source, image_size=8, skip_corrupt=True)
-    leads = f"'link.png', which leads to '{(tmp_path / 'passport.png').resolve()}': "
-    assert (leads in str(refused.value)) == (name == "link.png")
-
-
-@pytest.mark.parametrize(
-    "cache", ["HF_DATASETS_CACHE", "DOWNLOADED_DATASETS_PATH", "EXTRACTED_DATASETS_PATH", ""]
-)
-def test_a_row_of_the_hub_may_name_what_was_downloaded(
-    cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    Image.new("L", (6, 6), 123).save(folder / "own.png")
-    if cache:
-        monkeypatch.setattr(datasets.config, cache, folder)
-    else:
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
-    source = from_the_hub(monkeypatch, save_names(tmp_path, str(folder / "own.png")))
-    assert grey_levels(load_images(source, image_size=8).train) == [10, 123, 30]
-
-
-@pytest.mark.parametrize("absolute", [False, True])
-def test_a_row_may_name_a_file_of_its_own_set(absolute: bool, tmp_path: Path) -> None:
-    own = tmp_path / "saved" / "pictures" / "own.png"
-    source = save_names(tmp_path, str(own) if absolute else "pictures/own.png")
-    own.parent.mkdir()
-    Image.new("L", (6, 6), 123).save(own)
-    assert grey_levels(load_images(source, image_size=8).train) == [10, 123, 30]
-
-
-def test_a_row_with_neither_a_picture_nor_a_name_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"image 1 of '.*' is missing"):
-        load_images(save_names(tmp_path, None), image_size=8)
-
-
-def test_a_row_whose_name_is_no_text_is_missing(tmp_path: Path) -> None:
-    """Its number ended in a TypeError of pathlib."""
-    part = datasets.Dataset.from_dict(
-        {"image": [{"bytes": None, "path": 7}, {"bytes": picture_bytes(30), "path": 8}]}
-    ).add_column("label", [0, 1], feature=CLASS_LABEL)
-    source = save(tmp_path, train=part, test=part)
-    with pytest.raises(DataError, match=r"image 0 of '.*' is missing"):
-        load_images(source, image_size=8)
-    assert grey_levels(load_images(source, image_size=8, skip_corrupt=True).train) == [30]
-
-
-def picture_bytes(value: int) -> bytes:
-    content = io.BytesIO()
-    Image.new("L", (6, 6), value).save(content, "PNG")
-    return content.getvalue()
 
 
 def test_the_well_known_one_of_two_label_columns_is_taken(tmp_path: Path) -> None:
@@ -264,6 +137,8 @@ def test_images_stored_as_numbers_of_another_shape_are_refused(
 
 
 GOOD = split([1, 2], [0, 1])
+
+
 INTS = datasets.Value("int64")
 
 
