@@ -32,9 +32,10 @@ class Shape(flower.Strategy):
     def agree(self, clients: Clients) -> int | None:
         """Leave out of a round who does not fit, and return the round's number of steps.
 
-        No client is asked for more batches than that. None: the number is not known before. Then a
-        client that accounts for noise has no epsilon any more once it did not finish a round, as
-        nobody knows how many batches it has sent in that.
+        No client is asked for more batches than that. A strategy whose rounds differ in length
+        sets its `steps_per_round` here, before `super().agree(clients)`. None: the number is not
+        known before. Then a client that accounts for noise has no epsilon any more once it did not
+        finish a round, as nobody knows how many batches it has sent in that.
         """
         return None
 

@@ -321,6 +321,7 @@ class SplitStrategy(RoundLoop):
         self.upper.warn_of_unknown_weights()
         self._uploads.begin_round(clients)
         shape, batches, length = self._agreed
+        length.check_still(batches, self.steps_per_round, self.epochs_per_round)
         self._remarks.on_few(server_round, self.mixer, len(clients.nodes), self.min_nodes)
         self._remarks.on_clients(
             clients, self.mixer, shape, batches, self.trained, averages=self.aggregator.averages

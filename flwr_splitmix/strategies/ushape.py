@@ -141,7 +141,7 @@ class UShapeStrategy(RoundLoop):
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self._calibrations = Calibrations()
-        self._length: int
+        self._agreed: tuple[int, RoundLength]
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Begin a run, after a check of the trunk and of clients in this process.
@@ -165,19 +165,22 @@ class UShapeStrategy(RoundLoop):
 
     def agree(self, clients: Clients) -> int:
         """Leave out who does not fit the trunk or the hiding, and return the round's steps."""
-        length = RoundLength.of(self._agree(clients), self.steps_per_round, self.epochs_per_round)
-        self._length = length.steps
-        return self._length
+        batches = self._agree(clients)
+        length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
+        self._agreed = batches, length
+        return length.steps
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.
 
         Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
         """
+        batches, length = self._agreed
+        length.check_still(batches, self.steps_per_round, self.epochs_per_round)
         self.trunk.warn_of_unknown_weights()
         taken = self._steps(clients)
         taken.calibrate()
-        steps = self._length
+        steps = length.steps
         for number in range(steps):
             progress = server_round - 1 + number / steps
             self.audience.on_step(taken.take(Place(server_round, number, progress)))

@@ -24,6 +24,21 @@ class RoundLength:
         steps = steps_per_round or batches * epochs_per_round
         return cls(steps, max(1, steps // epochs_per_round))
 
+    def check_still(self, batches: int, steps_per_round: int | None, epochs_per_round: int) -> None:
+        """Check that the options have not changed since this length was agreed on.
+
+        Raises
+        ------
+        RuntimeError
+            If they have: the clients' ledgers count on the length that was announced.
+        """
+        if RoundLength.of(batches, steps_per_round, epochs_per_round) != self:
+            raise RuntimeError(
+                f"steps_per_round or epochs_per_round changed after a round of {self.steps} steps "
+                "had begun: a strategy whose rounds differ sets them in `agree`, before "
+                "`super().agree(clients)` (clients.server_round is the round)"
+            )
+
 
 @dataclass(frozen=True)
 class Planner:

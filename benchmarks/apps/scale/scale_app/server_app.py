@@ -124,9 +124,13 @@ class WarmedPSL(PSL):
         directory = sorted(self._open_link.directory(grid, self.min_nodes).items())
         return dict(directory[(server_round - 1) * CHUNK : server_round * CHUNK])
 
+    def agree(self, clients: Clients) -> int:
+        """Take one step in a round of the warm-up."""
+        self.steps_per_round = 1 if clients.server_round <= self.warm_up else self.steps
+        return super().agree(clients)
+
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train, and note how long it took."""
-        self.steps_per_round = 1 if server_round <= self.warm_up else self.steps
         began = time.perf_counter()
         steps = super().train_round(clients, server_round)
         self.watch.training = time.perf_counter() - began
