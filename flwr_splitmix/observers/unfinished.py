@@ -86,7 +86,7 @@ class UnfinishedRounds(Observer):
                 if client in here:
                     before = attempts[-1:]
                 elif client in one.again:  # lost before the state was stored
-                    before = self._lost.get(client, ())
+                    before = self._lost.get(client, ())[-1:]
                 if client in here and client not in one.again:
                     attempts.pop()  # the same attempt goes on
                 attempts.append(_sum([*before, one.steps]))
@@ -99,7 +99,9 @@ class UnfinishedRounds(Observer):
         self._attached = tuple(event.nodes)
         self._idle = {client for client in self._attached if client in event.descriptions}
         for client in self._attached:
-            self._lost.setdefault(client, []).append(event.steps)
+            attempts = self._lost.setdefault(client, [])
+            # It repeats the one before, or goes on where it was lost.
+            attempts.append(_sum([*attempts[-1:], event.steps]))
 
     def on_exchange(self, event: Exchange) -> None:
         """Note who is asked for a batch."""
