@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.clients.first_weights import FirstWeights
+from flwr_splitmix.clients.node_ledger import NodeLedger
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
-from flwr_splitmix.clients.privacy_guard import NodeLedger, PrivacyGuard
+from flwr_splitmix.clients.privacy_guard import PrivacyGuard
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import NoisyShare, Share
 from flwr_splitmix.privacy.events import Channel

@@ -68,6 +68,18 @@ class PrivacyBudget:
             return self.max_epsilon is None and self.allow_plain
         return self.allow_averaging
 
+    @property
+    def requires_epsilon(self) -> bool:
+        """Whether nothing may leave without an epsilon."""
+        return self.max_epsilon is not None or not self.allow_plain
+
+    @property
+    def refusing_option(self) -> str:
+        """The option, with its value, because of which something is refused."""
+        if self.max_epsilon is not None:
+            return f"max_epsilon = {self.max_epsilon:g}"
+        return f"allow_{'averaging' if self.allow_plain else 'plain'} = false"
+
     @classmethod
     def on_node(cls, run: PrivacyBudget | None, policy: NodePolicy) -> PrivacyBudget:
         """Return what a run's budget and a node's policy both allow: the stricter of each option.

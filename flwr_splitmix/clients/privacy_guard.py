@@ -6,8 +6,7 @@ import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,58 +25,6 @@ from flwr_splitmix.privacy.journal import JournalError, reason_of
 from flwr_splitmix.privacy.ledger_file import LedgerFile
 
 log = logging.getLogger("flwr.splitmix")
-
-
-@dataclass(frozen=True)
-class NodeLedger:
-    """Where a node records what its client has spent.
-
-    Parameters
-    ----------
-    path
-        The file; None if the node has no folder for it.
-    run
-        Identifier that distinguishes runs with different records.
-    """
-
-    path: Path | None
-    run: str
-
-    def open(self, records: int, budget: PrivacyBudget) -> LedgerFile | None:
-        """Open the file; return None if that fails and there is no limit.
-
-        Raises
-        ------
-        ClientError
-            If there is a `max_epsilon` but no file can be kept.
-        """
-        reason = "the node has no state-dir"
-        if self.path is not None:
-            try:
-                return LedgerFile(self.path, self.run, records)
-            except (OSError, JournalError) as error:
-                reason = reason_of(error)
-        if budget.max_epsilon is not None:
-            raise ClientError(
-                f"this node has max_epsilon = {budget.max_epsilon:g}, and no privacy ledger can be "
-                f"kept on it ({reason}), so nothing is sent"
-            )
-        log.warning("the privacy ledger is not kept on this node: %s", reason)
-        return None
-
-    def expose(self, channel: Channel, records: int) -> None:
-        """Note once that data leave without an epsilon; a warning says if that cannot be written.
-
-        A node without a folder has no such file, and its client's state says it.
-        """
-        if self.path is None:
-            return
-        try:
-            file = LedgerFile(self.path, self.run, records)
-            if channel not in file.ledger.total().notes:
-                file.charge(file.ledger.price(Exposure(channel)), None)
-        except (OSError, JournalError) as error:
-            log.warning("the privacy ledger is not kept on this node: %s", reason_of(error))
 
 
 class PrivacyGuard:
@@ -153,12 +100,12 @@ class PrivacyGuard:
             return
         if order.averaged:
             raise ClientError(
-                f"this client has {self._allowance}, and averaging would send its lower segment, "
-                "from which crafted gradients read its data; take a strategy that does not "
-                "average, or allow it (a node: allow-averaging)"
+                f"this client has {self.budget.refusing_option}, and averaging would send its "
+                "lower segment, from which crafted gradients read its data; take a strategy that "
+                "does not average, or allow it (a node: allow-averaging)"
             )
         if arrays is not None:
-            self._first_weights.admit(arrays, self._allowance)
+            self._first_weights.admit(arrays, self.budget.refusing_option)
 
     def admit_untold(self) -> None:
         """Refuse a lower segment that may mix a batch's examples, as no trial could tell.
@@ -168,13 +115,13 @@ class PrivacyGuard:
         ClientError
             If there is a `max_epsilon`, or `allow_plain` is false.
         """
-        if self._bounds:
+        if self.budget.requires_epsilon:
             raise ClientError(
-                f"this client has {self._allowance}, and it cannot be told whether its lower "
-                "segment mixes the examples of a batch, which would leave no epsilon (the client's "
-                "log says why): take one that can be copied (copy.deepcopy), returns finite "
-                "numbers with random weights, draws random numbers from the generators of torch, "
-                "NumPy or Python, and depends neither on the time nor on its number of calls"
+                f"this client has {self.budget.refusing_option}, and it cannot be told whether its "
+                "lower segment mixes the examples of a batch, which would leave no epsilon (the "
+                "client's log says why): take one that can be copied (copy.deepcopy), returns "
+                "finite numbers with random weights, draws random numbers from the generators of "
+                "torch, NumPy or Python, and depends neither on the time nor on its number of calls"
             )
 
     def admit_kinds(self, shares: Sequence[Share | None]) -> None:
@@ -187,10 +134,10 @@ class PrivacyGuard:
         ClientError
             As `admit`.
         """
-        if self._bounds:
+        if self.budget.requires_epsilon:
             asked = [share for share in shares if share is not None]
             releases = [release_of(share, 1, 1) for share in asked if not covered(share)]
-            self._check_bounded([*releases, *self._of_segment])
+            self._require_epsilon([*releases, *self._of_segment])
 
     def admit(
         self,
@@ -231,8 +178,7 @@ class PrivacyGuard:
             or if the charge cannot be written to the node's disk.
         """
         events = self._events(shares, shape)
-        if self._bounds:
-            self._check_bounded(events)
+        self._require_epsilon(events)
         if self.spent and self.budget.max_epsilon is not None:
             return False
         if order != self._round:
@@ -241,8 +187,7 @@ class PrivacyGuard:
             held = 0 if self._file is None else self._file.begun[begun_at]
             self._attempts.note(order, begun_at, held)
         earlier = self._attempts.owed(shares, shape, records_of) if self._attempts else []
-        if self._bounds:
-            self._check_bounded([event for owed, _ in earlier for event in owed])
+        self._require_epsilon([event for owed, _ in earlier for event in owed])
         with self._held():  # between look and charge no other run may charge
             return self._pays(events, records, order, earlier)
 
@@ -302,33 +247,23 @@ class PrivacyGuard:
             place = None if records is None or not begins else self._begins
             self._file.charge(self.ledger.price(*events), records, begins=place)
 
-    def _check_bounded(self, events: Sequence[Event]) -> None:
+    def _require_epsilon(self, events: Sequence[Event]) -> None:
+        if not self.budget.requires_epsilon:
+            return
         alone = Ledger(self.budget.relation)
         alone.charge(*events)
         because = alone.statement(self.budget.delta).unbounded_because
         if because:
             here = f" (here: {self.across_batch})" if self.across_batch else ""
             raise ClientError(
-                f"this client has {self._allowance}, and what is asked of it has no epsilon: "
-                f"{'; '.join(because)}{here}"
+                f"this client has {self.budget.refusing_option}, and what is asked of it has no "
+                f"epsilon: {'; '.join(because)}{here}"
             )
 
     @property
     def _why_unbounded(self) -> str:
         because = self.ledger.statement(self.budget.delta).unbounded_because
         return f"; what has left before has none: {'; '.join(because)}" if because else ""
-
-    @property
-    def _bounds(self) -> bool:
-        """Whether nothing may leave without an epsilon."""
-        return self.budget.max_epsilon is not None or not self.budget.allow_plain
-
-    @property
-    def _allowance(self) -> str:
-        """The option because of which something is refused."""
-        if self.budget.max_epsilon is not None:
-            return f"max_epsilon = {self.budget.max_epsilon:g}"
-        return f"allow_{'averaging' if self.budget.allow_plain else 'plain'} = false"
 
     def expose(self, channel: Channel) -> None:
         """Charge what left without an epsilon before this guard was made."""
@@ -344,7 +279,7 @@ class PrivacyGuard:
         """
         if self.budget.public_evaluation:
             return
-        if self._bounds:
+        if self.budget.requires_epsilon:
             raise ClientError(
                 "evaluation would send this client's own test data without noise, which no "
                 "epsilon covers; measure on public data (benchmark or central evaluation)"
