@@ -59,8 +59,11 @@ def allowed_range(least: int, most: int) -> str:
 
 
 def data_size(nbytes: float) -> str:
-    """Return a number of bytes as "12.3 MB" (10^6 bytes), or as "45.6 kB" below 0.1 MB."""
-    return f"{nbytes / 1e3:.1f} kB" if 0 < nbytes < 1e5 else f"{nbytes / 1e6:.1f} MB"
+    """Return a number of bytes as "812 B", "12.3 kB", "12.3 MB" or "1.2 GB" (powers of 1000)."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes:.0f} B"
 
 
 def gib(nbytes: float) -> str:

@@ -14,7 +14,6 @@ from flwr_splitmix.cli.picture import check_name, draw_reconstructions
 from flwr_splitmix.cli.terminal import (
     RunDirectory,
     console,
-    duration,
     not_blank,
     numbers,
     table,
@@ -29,6 +28,7 @@ from flwr_splitmix.experiments.privacy.results import Result, results
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs.places import check_writable
+from flwr_splitmix.runs.reports.words import duration
 from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:

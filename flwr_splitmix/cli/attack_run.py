@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, RunName, console, table
+from flwr_splitmix.cli.terminal import RunDirectory, RunName, console, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.recording import results_dir, trace_dir
-from flwr_splitmix.runs.reports.words import number
+from flwr_splitmix.runs.reports.words import NOTHING, number
 from flwr_splitmix.runs.selection import select_one
 
 if TYPE_CHECKING:

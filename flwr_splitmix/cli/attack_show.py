@@ -9,9 +9,10 @@ import typer
 
 from flwr_splitmix.cli.attack_run import measures_table
 from flwr_splitmix.cli.picture import draw_reconstructions
-from flwr_splitmix.cli.terminal import RUNS_HELP, RunDirectory, console, size
+from flwr_splitmix.cli.terminal import RUNS_HELP, RunDirectory, console
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.recording import results_dir
+from flwr_splitmix.runs.reports.words import size
 from flwr_splitmix.runs.selection import select, select_one
 from flwr_splitmix.words import counted
 

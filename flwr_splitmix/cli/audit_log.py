@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flwr_splitmix.cli.terminal import console, fail, say, size, table, text
+from flwr_splitmix.cli.terminal import console, fail, say, table, text
 from flwr_splitmix.files import strict_json
+from flwr_splitmix.runs.reports.words import size
 from flwr_splitmix.words import counted
 
 _SEGMENT = "lower-segment."

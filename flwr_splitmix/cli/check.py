@@ -16,7 +16,7 @@ from rich.console import Console
 from flwr_splitmix.cli.picture import check_name
 from flwr_splitmix.cli.terminal import console, fail, note, problem, table
 from flwr_splitmix.files import strict_json
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, data_size
 
 if TYPE_CHECKING:
     from flwr_splitmix.apps.report import Advice, Report
@@ -182,10 +182,10 @@ def _print_advice(advice: Advice, out: Console) -> None:
         listing.add_row(
             (cut.cut_at or "the strategy's own") + (" *" if cut.default else ""),
             f"{cut.client_parameters:,}",
-            _size(cut.client_memory_bytes),
+            data_size(cut.client_memory_bytes),
             _scaled(cut.client_macs),
-            _size(cut.uplink_bytes),
-            _size(cut.downlink_bytes),
+            data_size(cut.uplink_bytes),
+            data_size(cut.downlink_bytes),
             seconds(cut.step_s),
         )
     out.print(listing)
@@ -233,11 +233,6 @@ def _scaled(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {letter}"
     return f"{value:.3g} "
-
-
-def _size(count: float) -> str:
-    """Return bytes as "98.6 kB"."""
-    return f"{_scaled(count)}B"
 
 
 def bits(value: float) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from flwr_splitmix.cli.terminal import console, duration
-from flwr_splitmix.runs.reports.words import percent
+from flwr_splitmix.cli.terminal import console
+from flwr_splitmix.runs.reports.words import duration, percent
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from flwr_splitmix.cli.terminal import NOTHING, RunDirectory, say, text
+from flwr_splitmix.cli.terminal import RunDirectory, say, text
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import run_paths, runs_directory
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, differing, in_words
 from flwr_splitmix.runs.reports.facts import facts_of, rounds_of
-from flwr_splitmix.runs.reports.words import percent
+from flwr_splitmix.runs.reports.words import NOTHING, percent
 
 WIDTH = 80
 _LONGEST_ID = 40

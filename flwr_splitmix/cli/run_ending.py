@@ -100,6 +100,12 @@ def _finish(
             f"{followed.run.path} was removed while the run was in progress; the run "
             f"{ended.get(status, 'was stopped')}, and nothing of it is kept"
         )
+    if not status.startswith("finished"):
+        fail(
+            f"Flower's log ended, but run {followed.flower_run} may go on: Flower says "
+            f"{status!r}; `flwr log {followed.flower_run} --stream` follows it, and `flwr stop "
+            f"{followed.flower_run}` ends it (Flower's log until then: {followed.log})"
+        )
     stopped = status != "finished:completed" and (interrupted or status == "finished:stopped")
     if stopped and followed.run is not None:
         _await_release(followed.run)

@@ -13,8 +13,6 @@ from rich.text import Text
 from flwr_splitmix.cli.terminal import (
     RunDirectory,
     console,
-    duration,
-    size,
     table,
     text,
 )
@@ -24,7 +22,7 @@ from flwr_splitmix.runs import Row, Run
 from flwr_splitmix.runs.recording import recording_of
 from flwr_splitmix.runs.reports.differences import in_words
 from flwr_splitmix.runs.reports.facts import epsilon_in_words, facts_of, rounds_of
-from flwr_splitmix.runs.reports.words import number, percent
+from flwr_splitmix.runs.reports.words import duration, number, percent, size
 from flwr_splitmix.runs.selection import select_one
 from flwr_splitmix.words import are, counted
 

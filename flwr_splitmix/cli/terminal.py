@@ -15,7 +15,7 @@ from rich.table import Table
 from flwr_splitmix.files import write_atomic
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.damage import printable
-from flwr_splitmix.words import data_size
+from flwr_splitmix.runs.reports.words import NOTHING
 
 
 def run_directory(given: str) -> Path:
@@ -45,7 +45,6 @@ RunDirectory = Annotated[
     ),
 ]
 
-NOTHING = "-"
 _WIDTH = 200  # columns: a narrow terminal wraps lines, so that ids are not cut
 
 
@@ -89,23 +88,6 @@ def text(value: Any) -> str:
     if isinstance(value, dict) and "name" in value:
         value = value["name"]
     return NOTHING if value is None else printable(str(value))
-
-
-def size(count: float | None) -> str:
-    """Return a number of bytes as `data_size` does, or "-" for None."""
-    return NOTHING if count is None else data_size(count)
-
-
-def duration(seconds: float | None) -> str:
-    """Return seconds as "42.0 s", "3 min 05 s" or "2 h 07 min", or "-" for None."""
-    if seconds is None:
-        return NOTHING
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def not_blank(cells: str | None) -> str | None:

@@ -11,9 +11,7 @@ from typing import Any
 from flwr_splitmix.experiments.experiment import TableScore
 from flwr_splitmix.experiments.report import Claim, Table, TableLine
 from flwr_splitmix.experiments.verdicts import Verdict
-from flwr_splitmix.runs.reports.words import number
-
-NOTHING = "-"
+from flwr_splitmix.runs.reports.words import NOTHING, number
 
 
 def headings(table: Table) -> list[str]:

@@ -16,7 +16,7 @@ LOG = "flower.log"
 ABOUT_RESUMING = frozenset({"resume", "run-dir"})
 """Keys of an app that say which run it resumes, and where; they are no part of what is trained."""
 
-_NEWEST = 50  # only this many runs are searched
+_NEWEST = 50  # only so many runs are searched: those that Flower ran last
 
 
 def note_flower_run(run: Run, flower_run: int) -> None:
@@ -31,15 +31,26 @@ def note_flower_run(run: Run, flower_run: int) -> None:
 
 
 def find_flower_run(flower_run: int, home: str | Path | None) -> Run | None:
-    """Return the run with Flower's id among the newest 50; None if there is none, or not yet."""
+    """Return the run that Flower ran under this id; None if there is none, or not yet.
+
+    Of all runs, the 50 are looked at that were started last or, if they were resumed, went on last.
+    """
     try:
         runs = Run.list(home)
     except RunError:
         return None
-    for run in reversed(runs[-_NEWEST:]):
+    for run in sorted(runs, key=_noted, reverse=True)[:_NEWEST]:
         if facts_of(run).get("run-id") == str(flower_run):
             return run
     return None
+
+
+def _noted(run: Run) -> float:
+    """Return when a run was last given an id of Flower; 0 if never."""
+    try:
+        return (run.path / FILE).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def facts_of(run: Run) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import shutil
@@ -16,6 +17,8 @@ from typing import Any
 from flwr_splitmix.files import home_folder, write_json
 from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.errors import RunError
+
+_log = logging.getLogger("flwr.splitmix")
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")  # no longer than a file's name may be
 
@@ -93,11 +96,17 @@ def run_paths(runs: Path) -> list[Path]:
 
 
 def _age(path: Path) -> int | None:
-    """Return when a run's config.json was written, in ns; None if it is no run, or just removed."""
+    """Return when a run's config.json was written, in ns.
+
+    None if it is no run, was just removed, or is closed to this user, which a warning says.
+    """
     try:
         facts = (path / "config.json").stat()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        if error.errno == errno.EACCES and os.access(path.parent, os.X_OK):
+            _log.warning("skipped a run: cannot read %s: %s", printable(str(path)), error.strerror)
             return None
         raise
     return facts.st_mtime_ns if stat.S_ISREG(facts.st_mode) else None
@@ -152,14 +161,18 @@ def find_run(run_id: str, home: str | Path | None) -> Path:
     Raises
     ------
     RunError
-        If there is no such run, or `run_id` is a path rather than a name.
+        If there is no such run, it is closed to this user, or `run_id` is a path rather than a
+        name.
     """
     runs = runs_directory(home)
     if run_id != "latest":
         if ".." in run_id or not _ID.fullmatch(run_id):
             raise RunError(f"{run_id!r} is not a run's id: an id is a name, not a path")
-        if (runs / run_id / "config.json").is_file():
-            return runs / run_id
+        try:
+            if (runs / run_id / "config.json").is_file():
+                return runs / run_id
+        except PermissionError as error:
+            raise RunError(f"cannot read {runs / run_id}: {error.strerror}") from error
     paths = run_paths(runs)
     if not paths:
         raise RunError(f"there are no runs in {runs}")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
+from flwr_splitmix.cli.flower import Flwr, FlwrError
 from flwr_splitmix.runs import Run
+from tests.cli.run_command import MODULE
 
 Splitmix = Callable[..., Result]
 
@@ -91,3 +94,16 @@ def splitmix(home: Path) -> Splitmix:
         return CliRunner().invoke(app, [*arguments], env={"SPLITMIX_HOME": str(home)})
 
     return call
+
+
+@pytest.fixture
+def no_flower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Have `splitmix run` neither check an app nor start Flower."""
+
+    def start(self: Flwr, *arguments: Any) -> int:
+        raise FlwrError("Flower was started")
+
+    monkeypatch.setattr(Flwr, "start", start)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    monkeypatch.setattr(MODULE, "check_environment", lambda connection: "")
+    monkeypatch.setattr(MODULE, "_check", lambda *arguments: {"problems": [], "remarks": []})

@@ -97,7 +97,7 @@ def test_an_unfinished_run_is_summed_up_from_its_rounds(
     assert "3 of 28" in shown
     assert "3.0 MB (50.0 % of PSL's 6.0 MB)" in shown
     assert "53.0 % (global test set)" in shown
-    assert "4.5 s" in shown
+    assert "4.50 s" in shown
 
 
 def test_the_clients_of_an_unfinished_run_are_those_of_its_rounds(

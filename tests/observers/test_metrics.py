@@ -108,5 +108,5 @@ def test_the_progress_line_says_what_was_measured() -> None:
     }  # fmt: skip
     assert progress_line(row, 3, 61.0) == (
         "round 2/3 | top-1 0.5000 ± 0.2500 (federated) | loss 1.5000 | 2.00 steps/s | "
-        "up 2.5 MB, down 0.1 MB | 9 clients, 1 failed | 1 min 01 s left"
+        "up 2.5 MB, down 100.0 kB | 9 clients, 1 failed | 1 min 01 s left"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -46,6 +47,25 @@ def test_a_run_that_is_removed_while_runs_are_listed_hides_no_other(
     monkeypatch.setattr(Path, "stat", last_look)
     listed = run_paths(tmp_path / "runs")
     assert {runs[0].path, runs[2].path} <= set(listed)
+
+
+def test_a_run_that_is_closed_to_this_user_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No run was listed, and the message named the folder of all runs. Root may read everything."""
+    runs = [Run.create({}, name=f"run {number}", home=tmp_path) for number in range(2)]
+    look = Path.stat
+
+    def closed(path: Path, **options: Any) -> os.stat_result:
+        if path.parent == runs[0].path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, **options)
+
+    monkeypatch.setattr(Path, "stat", closed)
+    assert [run.id for run in Run.list(tmp_path)] == [runs[1].id]
+    assert f"skipped a run: cannot read {runs[0].path}: Permission denied" in caplog.text
+    with pytest.raises(RunError, match=f"cannot read .*{runs[0].id}: Permission denied"):
+        Run.open(runs[0].id, home=tmp_path)
 
 
 def test_links_that_lead_nowhere_and_files_are_no_runs(tmp_path: Path) -> None:

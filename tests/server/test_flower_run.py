@@ -16,7 +16,7 @@ from flwr_splitmix.links import LinkError, LocalLink
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.progress import FILE
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.flower_run import find_flower_run
+from flwr_splitmix.runs.flower_run import find_flower_run, note_flower_run
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
 
@@ -52,6 +52,17 @@ def test_the_run_of_any_app_is_found_by_its_number_in_flower(tmp_path: Path) -> 
     found = find_flower_run(7, tmp_path)
     assert found is not None
     assert found.id == run.id
+
+
+def test_a_resumed_run_is_found_among_many_newer_ones(tmp_path: Path) -> None:
+    """It was looked for among the newest, so that a run that had completed was said to have not."""
+    old = Run.create({}, name="old", home=tmp_path)
+    for number in range(51):
+        note_flower_run(Run.create({}, name="new", home=tmp_path), number)
+    note_flower_run(old, 99)
+    found = find_flower_run(99, tmp_path)
+    assert found is not None
+    assert found.id == old.id
 
 
 class Reading(Observer):

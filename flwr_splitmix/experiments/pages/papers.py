@@ -14,7 +14,8 @@ from flwr_splitmix.experiments.pages.results import AnyExperiment, Results
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyExperiment
 from flwr_splitmix.experiments.scales import Scale
-from flwr_splitmix.experiments.tables import NOTHING, counted, grid
+from flwr_splitmix.experiments.tables import counted, grid
+from flwr_splitmix.runs.reports.words import NOTHING
 
 PAGES: dict[str, str] = {
     "CutMixSL": "results/cutmixsl.md",

@@ -8,7 +8,6 @@ from flwr_splitmix.experiments.experiment import Ordering, Place
 from flwr_splitmix.experiments.pages.commands import command
 from flwr_splitmix.experiments.report import Claim, Table, TableLine
 from flwr_splitmix.experiments.tables import (
-    NOTHING,
     bound,
     grid,
     has_noise,
@@ -18,7 +17,7 @@ from flwr_splitmix.experiments.tables import (
     tally,
 )
 from flwr_splitmix.experiments.verdicts import common_seeds
-from flwr_splitmix.runs.reports.words import number
+from flwr_splitmix.runs.reports.words import NOTHING, number
 
 
 def table_block(table: Table, versions: Mapping[str, Sequence[Place]], link: str) -> str:

@@ -9,8 +9,8 @@ from flwr_splitmix.experiments.privacy.kinds import Fact, Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES
 from flwr_splitmix.experiments.privacy.results import NOT_APPLICABLE, Result
 from flwr_splitmix.experiments.tables import grid
+from flwr_splitmix.runs.reports.words import NOTHING
 
-NOTHING = "-"
 _ATTACKS = 5  # columns of attacks that fit into 200 characters with the others
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-NOTHING = "-"
+from flwr_splitmix.runs.reports.words import NOTHING
 
 
 def tag(name: str, *content: str, **attributes: str) -> str:

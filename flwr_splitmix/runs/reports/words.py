@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flwr_splitmix.runs.reports.markup import NOTHING
+from flwr_splitmix.words import data_size
+
+NOTHING = "-"
+"""What stands for a value that is not there."""
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -28,13 +31,8 @@ def percent(fraction: Any) -> str:
 
 
 def size(value: Any) -> str:
-    """Return a number of bytes as "812 B", "12.3 kB", "12.3 MB" or "1.2 GB" (powers of 1000)."""
-    if value is None:
-        return NOTHING
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= scale:
-            return f"{value / scale:.1f} {unit}"
-    return f"{value:.0f} B"
+    """Return a number of bytes as `data_size` does."""
+    return NOTHING if value is None else data_size(value)
 
 
 def duration(seconds: Any) -> str:

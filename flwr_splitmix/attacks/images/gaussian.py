@@ -1,0 +1,104 @@
+"""A Gaussian of public images: what some patches of an image say of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+MOST_PIXELS = 4096
+"""Most numbers of an image: the covariance of more takes too much memory."""
+
+RIDGE = 1e-3
+"""Added to every variance, of pixels from 0 to 1, so that few images suffice."""
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Mean and covariance of images cut into patches.
+
+    Parameters
+    ----------
+    mean
+        float64 (N, P).
+    covariance
+        float64 (N P, N P), positive definite.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+
+    @classmethod
+    def fit(cls, patches: Tensor, *, shared: Self | None = None, own: float = 0.7) -> Self:
+        """Fit images (n, N, P).
+
+        Parameters
+        ----------
+        shared
+            Of images of all classes, if these are of one class, which has few of them: the
+            covariance becomes `own` times theirs, and for the rest that of `shared`.
+        own
+            In 0..1.
+
+        Raises
+        ------
+        ValueError
+            If an image has more than `MOST_PIXELS` numbers.
+        """
+        flat = patches.double().cpu().flatten(1)
+        if flat.shape[1] > MOST_PIXELS:
+            raise ValueError(f"images of {flat.shape[1]} numbers; at most {MOST_PIXELS} are fitted")
+        mean = flat.mean(0)
+        apart = flat - mean
+        covariance = apart.T @ apart / len(flat)
+        if shared is not None:
+            covariance = own * covariance + (1 - own) * shared.covariance
+        covariance = covariance + RIDGE * torch.eye(len(mean), dtype=mean.dtype)
+        return cls(mean.reshape(patches.shape[1:]), covariance)
+
+    def fill(self, patches: Tensor, seen: Tensor) -> Tensor:
+        """Return images whose patches that were not seen have their conditional mean.
+
+        Parameters
+        ----------
+        patches
+            (b, N, P).
+        seen
+            bool (b, N).
+
+        Returns
+        -------
+        float64 (b, N, P).
+        """
+        made = patches.double().cpu().clone()
+        masks, which = torch.unique(seen.cpu(), dim=0, return_inverse=True)
+        for number, mask in enumerate(masks):
+            rows = which == number
+            if not mask.all():
+                made[rows] = self._filled(made[rows], mask)
+        return made
+
+    def _filled(self, patches: Tensor, mask: Tensor) -> Tensor:
+        known = mask[:, None].expand(self.mean.shape).flatten()
+        mean, flat = self.mean.flatten(), patches.flatten(1).clone()
+        away = flat[:, known] - mean[known]
+        flat[:, ~known] = mean[~known]
+        if known.any():
+            between = self.covariance[known][:, ~known]
+            flat[:, ~known] += away @ torch.linalg.solve(self.covariance[known][:, known], between)
+        return flat.reshape(patches.shape)
+
+
+def by_class(patches: Tensor, labels: Tensor, classes: int) -> tuple[Gaussian, list[Gaussian]]:
+    """Fit all images (n, N, P), and those of each class; labels are int64 (n,).
+
+    A class of which there is no image has the Gaussian of all.
+    """
+    everything = Gaussian.fit(patches)
+    own = []
+    for label in range(classes):
+        rows = labels == label
+        own.append(Gaussian.fit(patches[rows], shared=everything) if rows.any() else everything)
+    return everything, own

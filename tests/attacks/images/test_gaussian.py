@@ -1,0 +1,45 @@
+"""A Gaussian of images gives the mean of what was not seen, given what was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flwr_splitmix.attacks.images.gaussian import MOST_PIXELS, Gaussian, by_class
+
+
+def images(n: int = 4_000, seed: int = 0) -> torch.Tensor:
+    """Draw (n, 3, 2): the second patch is the first one's half, and the third knows nothing."""
+    drawn = torch.Generator().manual_seed(seed)
+    first, third = torch.rand(n, 2, 2, generator=drawn).unbind(1)
+    return torch.stack([first, first / 2, third], dim=1)
+
+
+def test_what_was_not_seen_follows_from_what_was() -> None:
+    made = Gaussian.fit(images()).fill(images(8, 1), torch.tensor([[True, False, False]] * 8))
+    truth = images(8, 1).double()
+    assert torch.equal(made[:, 0], truth[:, 0])
+    assert torch.allclose(made[:, 1], truth[:, 1], atol=0.02)
+    assert torch.allclose(made[:, 2], torch.full((8, 2), 0.5, dtype=torch.double), atol=0.02)
+
+
+def test_every_row_has_its_own_mask() -> None:
+    """Nothing seen gives the mean, and all seen the image itself."""
+    fitted, truth = Gaussian.fit(images()), images(3, 1).double()
+    seen = torch.tensor([[False] * 3, [True] * 3, [False, True, True]])
+    made = fitted.fill(truth, seen)
+    assert torch.allclose(made[0], fitted.mean)
+    assert torch.equal(made[1], truth[1])
+    assert torch.allclose(made[2, 0], truth[2, 0], atol=0.05)
+
+
+def test_a_class_without_images_has_the_gaussian_of_all() -> None:
+    patches = torch.cat([images(50), images(50) + 1])
+    everything, own = by_class(patches, torch.tensor([0] * 50 + [1] * 50), 3)
+    assert own[1].mean.mean() - own[0].mean.mean() == pytest.approx(1)
+    assert own[2] is everything
+
+
+def test_images_beyond_the_memory_are_refused() -> None:
+    with pytest.raises(ValueError, match=f"at most {MOST_PIXELS} are fitted"):
+        Gaussian.fit(torch.zeros(2, 1, MOST_PIXELS + 1))
