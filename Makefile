@@ -62,7 +62,7 @@ docs: $(DOCS_READY)  ## the site in build/site, every warning an error; executes
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy flwr_splitmix tests benchmarks examples
+	$(BIN)/mypy flwr_splitmix tests benchmarks examples docs/site/hooks.py setup.py
 	cd apps/vision && MYPYPATH=../.. ../../$(BIN)/mypy --config-file ../../pyproject.toml .
 	cd apps/language && MYPYPATH=../.. ../../$(BIN)/mypy --config-file ../../pyproject.toml .
 

@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few steps: is it alive?")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    options.out.parent.mkdir(parents=True, exist_ok=True)  # where a trace is written, on its disk
     rows = []
     for number, case in enumerate(CASES[-1:] if options.quick else CASES):
         with tempfile.TemporaryDirectory(dir=options.out.parent) as folder:

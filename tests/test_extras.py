@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import flwr_splitmix
 from flwr_splitmix import cli, runs, strategies
 from flwr_splitmix.extras import EXTRAS, MissingExtraError, how_to_install, needed_for
+from flwr_splitmix.sandbox.flower import LocalFlower
 from flwr_splitmix.scoring.answers import bleu, meteor, rouge_l
 from flwr_splitmix.segments import split_vision_model
 
@@ -53,6 +54,7 @@ CASES: list[tuple[str, str, Callable[[], Any]]] = [
     ("rouge_score.rouge_scorer", "language", lambda: rouge_l(["a"], ["a"])),
     ("nltk.translate.meteor_score", "language", lambda: meteor(["a"], ["a"])),
     ("sacrebleu", "language", lambda: bleu(["a"], ["a"])),
+    ("psutil", "simulation", LocalFlower),
 ]
 
 

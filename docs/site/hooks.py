@@ -38,7 +38,7 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Links",
         ("links/link.py", "links/local.py", "links/ray/link.py", "links/stream/link.py"),
     ),
-    "observers": ("Observers", ("events.py", "observers/*.py")),
+    "observers": ("Observers", ("events.py", "observers/*.py", "observers/trackers/*.py")),
     "attacks": ("Attacks", ("attacks/*.py", "attacks/*/*.py")),
     "runs": ("Runs and exported models", ("runs/*.py", "runs/export/*.py")),
     "testing": ("Laws", ("testing/*.py",)),
@@ -101,10 +101,17 @@ def _there(path: str, config: Any) -> str:
 
 def _page(title: str, patterns: tuple[str, ...]) -> str:
     """Return a page that mkdocstrings fills with the docstrings of modules."""
-    files = [file for pattern in patterns for file in sorted(PACKAGE.glob(pattern))]
+    files = [file for pattern in patterns for file in _modules(pattern)]
     modules = [
         ".".join(file.relative_to(ROOT).with_suffix("").parts)
         for file in files
         if not file.name.startswith("_")
     ]
     return f"# {title}\n\n" + "\n".join(f"::: {module}\n" for module in modules)
+
+
+def _modules(pattern: str) -> list[Path]:
+    files = sorted(PACKAGE.glob(pattern))
+    if not files:
+        raise FileNotFoundError(f"the API reference names {pattern}, and no module is there")
+    return files

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from flwr_splitmix.extras import needed_for
 from flwr_splitmix.sandbox.processes import end_processes_of, processes_of
 
 QUIET = {
@@ -52,6 +53,8 @@ class SuperLink(ABC):
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        with needed_for("a private SuperLink"):  # or its processes could not be ended
+            import psutil  # noqa: F401
         self.home = Path(tempfile.mkdtemp(prefix="smx-"))
         self.port = 0
         self._bin = Path(sys.executable).parent

@@ -92,6 +92,25 @@ def test_scale_weighs_all_processes_after_every_client_has_trained(tmp_path: Pat
         )
 
 
+def test_accounting_times_every_way_to_an_epsilon(tmp_path: Path) -> None:
+    written = figures("accounting", tmp_path / "accounting.json", OMP_NUM_THREADS="1")
+    ways = {"passes_s", "records_s", "one_client_step_by_step_s"}
+    assert written["spread"].keys() == written["epsilon_of_first_client"].keys() == ways
+    assert all(written[way] > 0 for way in ways)
+    assert written["epsilon_of_first_client"]["passes_s"] == pytest.approx(
+        written["epsilon_of_first_client"]["one_client_step_by_step_s"]
+    )
+
+
+def test_recording_is_compared_with_steps_without_it(tmp_path: Path) -> None:
+    """It failed if the folder of its file was not there yet."""
+    written = figures("recording", tmp_path / "new" / "recording.json", OMP_NUM_THREADS="1")
+    (case,) = written["cases"]
+    assert case["step_ms"]["min"] > 0
+    assert case["recorded_step_ms"]["min"] > 0
+    assert case["megabytes_a_step"] > 0
+
+
 def test_own_labels_are_counted_for_every_method(tmp_path: Path) -> None:
     written = figures("own_labels", tmp_path / "own_labels.json", OMP_NUM_THREADS="1")
     assert written["answers"].keys() == set(own_labels.METHODS)
