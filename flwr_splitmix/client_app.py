@@ -64,6 +64,7 @@ class SplitClientApp(ClientApp):
                     "server-side DP strategy as the aggregator"
                 )
         self.client_fn = client_fn
+        self._checked = False
         super().train(mods=mods)(self._take_part)
         super().train("finish", mods=mods)(self._finish)
         super().evaluate(mods=mods)(self._take_part)
@@ -109,21 +110,19 @@ class SplitClientApp(ClientApp):
         from ray import cloudpickle
 
         from flwr_splitmix.links.ray.actor import call_host
+        from flwr_splitmix.links.ray.shadowed import check_own_modules
 
         records = list(message.content.array_records.values())
         arrays = to_numpy(records[0]) if records else None
-        reply = _answer(
-            ticket,
-            "attach",
-            lambda: call_host(
-                ticket,
-                "attach",
-                cloudpickle.dumps(self.client_fn),  # type: ignore[no-untyped-call]
-                list(sys.path),
-                context,
-                arrays,
-            ),
-        )
+
+        def attach() -> dict[str, Any]:
+            if not self._checked:
+                check_own_modules(self.client_fn)
+                self._checked = True
+            pickled = cloudpickle.dumps(self.client_fn)  # type: ignore[no-untyped-call]
+            return dict(call_host(ticket, "attach", pickled, list(sys.path), context, arrays))
+
+        reply = _answer(ticket, "attach", attach)
         return RecordDict({RECORD: ConfigRecord(reply)})
 
     def _finish(self, message: Message, context: Context) -> Message:

@@ -1,0 +1,63 @@
+"""Clients of another app, imported because the SuperLink was started in its folder, are refused."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flwr_splitmix.clients import ClientError
+from flwr_splitmix.links.ray.shadowed import check_own_modules
+
+
+def app(folder: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    known = set(sys.modules)
+    yield
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+OWN = "def client_fn(context):\n    pass\n"
+
+
+@pytest.mark.parametrize("module", ["shadowed_client", "shadowed_package.client_app"])
+@pytest.mark.parametrize("differs", ["client_fn", "helper", "nothing"])
+def test_files_of_another_app_are_named(
+    module: str, differs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run trained the other app's clients, without a word."""
+    file = f"{module.replace('.', '/')}.py"
+    files = {file: f"import shadowed_helper\n{OWN}", "shadowed_helper.py": "N = 1\n"}
+    if "." in module:
+        files["shadowed_package/__init__.py"] = ""
+    changed = {"client_fn": {file: OWN}, "helper": {"shadowed_helper.py": ""}, "nothing": {}}
+    here = app(tmp_path / "first", files)
+    run = app(tmp_path / "second", {"pyproject.toml": ""} | files | changed[differs])
+    monkeypatch.setattr(sys, "path", [here, *sys.path, run])
+    client_fn = importlib.import_module(module).client_fn
+    if differs == "nothing":
+        check_own_modules(client_fn)
+        return
+    name = next(iter(changed[differs]))
+    with pytest.raises(ClientError, match="started in the folder of another app") as caught:
+        check_own_modules(client_fn)
+    assert str(caught.value).startswith(f"{here}/{name} was imported, but the app that is run has")
+    assert f"({run}/{name})" in str(caught.value)
+
+
+def test_modules_of_installed_packages_stand_alone() -> None:
+    from flwr_splitmix.apps.vision.client import client_fn
+
+    check_own_modules(client_fn)
+    check_own_modules(lambda context: None)
