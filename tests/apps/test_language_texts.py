@@ -12,7 +12,13 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from flwr_splitmix.apps.language.texts import client_rows, public_set, tokenizer_of
+from flwr_splitmix.apps.language.texts import (
+    client_rows,
+    public_set,
+    public_texts,
+    text_sets,
+    tokenizer_of,
+)
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.tokens import train_tokenizer
@@ -222,3 +228,15 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) 
     gpt2(tmp_path, 100).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has 300 tokens, but the model knows 100"):
         client(0, 2, **{**TINY, "model": str(tmp_path)})
+
+
+def test_a_run_keeps_the_texts_that_it_began_with(tmp_path: Path) -> None:
+    """Or some clients of a simulation would train on other rows than the rest."""
+    public = tmp_path / "public.txt"
+    for word in ("old", "newer"):
+        made = ({"question": f"{word} {i}", "answer": "yes"} for i in range(20))
+        source = rows(tmp_path / "rows.jsonl", *made)
+        public.write_text(f"One {word} sentence of words.", encoding="utf-8")
+        config = read(dataset=source, public=str(public))
+        assert text_sets(config).train.texts[0].startswith("old")
+        assert public_texts(config) == ("One old sentence of words.",)

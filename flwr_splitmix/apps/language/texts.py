@@ -66,6 +66,8 @@ def client_rows(config: LanguageConfig, node: Mapping[str, Any]) -> tuple[TextRo
 def text_sets(config: LanguageConfig) -> TextSets:
     """Return the training and test rows of the run.
 
+    They are read once in a process, whatever changes in their files afterwards.
+
     Raises
     ------
     DataError
@@ -74,6 +76,7 @@ def text_sets(config: LanguageConfig) -> TextSets:
     return _load(config, config.dataset, config.test_dataset)
 
 
+@lru_cache(maxsize=4)
 def _load(config: LanguageConfig, source: str, test: str, *, own: bool = False) -> TextSets:
     try:
         return load_text_sets(
@@ -137,8 +140,9 @@ def tokenizer_of(config: LanguageConfig) -> Any:
         raise DataError(f"run-config: {error}") from error
 
 
+@lru_cache(maxsize=2)
 def public_texts(config: LanguageConfig) -> tuple[str, ...]:
-    """Return the run's public texts.
+    """Return the run's public texts, read once in a process as its rows are.
 
     Raises
     ------

@@ -20,6 +20,11 @@ IMAGE_COLUMNS = ("image", "img", "picture")
 _ROWS_AT_ONCE = 256
 
 
+def is_saved(folder: Path) -> bool:
+    """Return whether a folder was written by `save_to_disk`: a `DatasetDict`, or a single split."""
+    return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
 def load_saved(folder: Path, test_splits: Sequence[str] = TEST_SPLITS) -> tuple[Any, Any]:
     """Open the training and test split of a `DatasetDict` written by `save_to_disk`.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -12,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flwr_splitmix.data.errors import DataError, not_there
-from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved, read_arrow_sets
+from flwr_splitmix.data.file_state import state_of
+from flwr_splitmix.data.images.arrow_sets import is_saved, load_hub, load_saved, read_arrow_sets
 from flwr_splitmix.data.images.composed import compose_sets
 from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, find_idx, read_idx_sets
 from flwr_splitmix.data.images.picture_folder import read_picture_folder
@@ -160,23 +159,12 @@ def _load(
 
 
 def _state_of(source: str) -> str:
-    """Return a digest of a folder's files: names, sizes and times of change; "" for no folder."""
+    """Return the state of a folder's files; "" for no folder."""
     folder = Path(source).expanduser()
     if source in (SHIPPED, COMPOSED) or not source or not os.path.exists(folder):
         return ""
     _kind_of(folder)  # raises an error before a walk through a folder of anything else
-    visited: set[str] = set()
-    digest = hashlib.sha256(os.path.realpath(folder).encode())
-    for place, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
-        folders[:] = [] if real in visited else sorted(folders)  # links may lead in a circle
-        visited.add(real)
-        for name in sorted(files):
-            path = os.path.join(place, name)
-            with contextlib.suppress(OSError):  # a broken link; whoever reads it tells
-                there = os.stat(path)
-                digest.update(repr((path, there.st_size, there.st_mtime_ns)).encode())
-    return digest.hexdigest()
+    return state_of(folder)
 
 
 def _has_idx(folder: Path) -> bool:
@@ -214,7 +202,7 @@ def _kind_of(folder: Path) -> Literal["idx", "saved", "pictures"]:
     if _has_idx(folder):
         return "idx"
     # Checked before image folders, as a saved data set also has a folder `train`.
-    if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
+    if is_saved(folder):
         return "saved"
     if (folder / "train").is_dir():
         return "pictures"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from flwr_splitmix.data.errors import DataError, not_there
+from flwr_splitmix.data.file_state import state_of
 from flwr_splitmix.data.texts.files import kind_of, read_text
 from flwr_splitmix.seeding import derive_seed, frozen_generator
 
@@ -29,7 +30,9 @@ def load_public_texts(
     limit: int = 0,
     seed: int = 0,
 ) -> tuple[str, ...]:
-    """Read plain text and divide it into pieces; the latest results are cached in the process.
+    """Read plain text and divide it into pieces.
+
+    The latest results are kept in the process; files are read again if one of them has changed.
 
     Paragraphs are separated by blank lines; in a file without any, each line is one. Headings of
     the form " = Title = " (WikiText) are left out, and line breaks become spaces. Words are
@@ -68,7 +71,8 @@ def load_public_texts(
         )
     if limit < 0:
         raise DataError(f"limit is {limit}; it must be 0 (all) or more")
-    pieces = _read(source, unit, min_words, max_words)
+    files = tuple(_files(Path(source).expanduser()))
+    pieces = _read(source, files, unit, min_words, max_words, state_of(*files))
     if not 0 < limit < len(pieces):
         return pieces
     rng = frozen_generator(derive_seed(seed, "public texts"))
@@ -76,9 +80,16 @@ def load_public_texts(
 
 
 @functools.lru_cache(maxsize=4)
-def _read(source: str, unit: Unit, min_words: int, max_words: int) -> tuple[str, ...]:
+def _read(
+    source: str,
+    files: tuple[Path, ...],
+    unit: Unit,
+    min_words: int,
+    max_words: int,
+    state: str,  # part of the cache's key only
+) -> tuple[str, ...]:
     pieces: dict[str, None] = {}
-    for path in _files(Path(source).expanduser()):
+    for path in files:
         for paragraph in _paragraphs(read_text(path)):
             for part in _SENTENCE_ENDS.split(paragraph) if unit == "sentence" else [paragraph]:
                 words = part.split()

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, MissingColumnError, TestRowsError, not_there
-from flwr_splitmix.data.images.arrow_sets import load_hub, load_saved
+from flwr_splitmix.data.file_state import state_of
+from flwr_splitmix.data.images.arrow_sets import is_saved, load_hub, load_saved
 from flwr_splitmix.data.images.sets import TEST_SPLITS
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns, rows_of
 from flwr_splitmix.data.texts.files import Columns, read_columns
@@ -46,7 +47,9 @@ def load_text_sets(
     empty_texts: EmptyTexts = "refuse",
     own: bool = False,
 ) -> TextSets:
-    """Load a training and a test set of texts; the latest results are cached in the process.
+    """Load a training and a test set of texts.
+
+    The latest results are kept in the process; files are read again if one of them has changed.
 
     `source` is the first of these that applies:
 
@@ -100,7 +103,8 @@ def load_text_sets(
     if num_labels < 2 and task == "classification":
         raise DataError(f"num_labels is {num_labels}; at least 2 classes are needed")
     chosen = columns or TextColumns()
-    return _load(source, task, chosen, test, num_labels, seed, empty_texts, own)
+    state = _state_of(source, test)
+    return _load(source, task, chosen, test, num_labels, seed, empty_texts, own, state)
 
 
 def classes_of_texts(
@@ -129,6 +133,7 @@ def _load(
     seed: int,
     empty_texts: EmptyTexts,
     own: bool,
+    state: str,  # part of the cache's key only
 ) -> TextSets:
     if source == GENERATED:
         return generated_sets(task, seed=seed)
@@ -151,6 +156,17 @@ def _load(
     with _named_by(test):
         tested = rows_of(other, roles, classes, where, num_labels, empty_texts)
     return TextSets(rows, tested, named, source)
+
+
+def _state_of(source: str, test: str) -> str:
+    """Return the state of the files that are read; "" for texts that are in no file here."""
+    path = Path(source).expanduser()
+    if source in ("", GENERATED) or not os.path.exists(path):
+        return ""
+    if path.is_file():
+        other = Path(test).expanduser()
+        return state_of(path, other) if test and os.path.isfile(other) else state_of(path)
+    return state_of(path) if is_saved(path) else ""  # no walk through a folder of anything else
 
 
 def _read(
