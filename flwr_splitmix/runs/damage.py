@@ -27,16 +27,19 @@ _REMEDIES = {
 }
 
 
-def unreadable(path: Path, reason: object) -> RunError:
-    """Return the error of a file of a run that cannot be read, with the remedy."""
+def unreadable(path: Path, reason: object, remedy: str = "") -> RunError:
+    """Return the error of a file that cannot be read.
+
+    Its remedy is the given one, or else that of a run's file of this name.
+    """
     if isinstance(reason, PermissionError):  # it is whole, and somebody else's
         return RunError(f"cannot read {path}: {reason.strerror}; its owner may read it")
-    remedy = _REMEDIES.get(path.name)
+    remedy = remedy or _REMEDIES.get(path.name, "")
     return RunError(f"cannot read {path}: {reason}" + (f"; {remedy}" if remedy else ""))
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
+def read_object(path: Path, remedy: str = "") -> dict[str, Any]:
+    """Read a JSON object; for the remedy see `unreadable`.
 
     Raises
     ------
@@ -46,9 +49,9 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         value = read_json(path)
     except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
+        raise unreadable(path, error, remedy) from error
     if not isinstance(value, dict):
-        raise unreadable(path, "it holds no JSON object")
+        raise unreadable(path, "it holds no JSON object", remedy)
     return value
 
 
@@ -122,7 +125,7 @@ def check_record(path: Path, record: Mapping[str, Any]) -> None:
     RunError
         If one is missing or of another type.
     """
-    with _damage(path):
+    with damage_of(path):
         for kept in record.get("clients", {}).values():
             _check_numbers(kept, "rounds", "seconds", "slowest", "failed")
             for server_round, reason in kept["failures"]:
@@ -141,7 +144,7 @@ def check_mixtures(path: Path, kept: Mapping[str, Any]) -> None:
     RunError
         If a field is missing, of another type, or does not fit the others.
     """
-    with _damage(path):
+    with damage_of(path):
         _check_numbers(kept, "round")
         for mixture in kept["mixtures"]:
             _check_numbers(mixture, "rows", "columns")
@@ -156,13 +159,13 @@ def check_mixtures(path: Path, kept: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _damage(path: Path) -> Iterator[None]:
-    """Say of an error about a file's values that the file cannot be read."""
+def damage_of(path: Path, remedy: str = "") -> Iterator[None]:
+    """Say of an error about a file's values that the file is `unreadable`."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
-        raise unreadable(path, reason) from error
+        raise unreadable(path, reason, remedy) from error
 
 
 def _check_numbers(values: Mapping[str, Any], *names: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -14,6 +14,10 @@ from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
 from flwr_splitmix.experiments.privacy.kinds import AnyColumn, AnyRow, AnySize, Matrix
 from flwr_splitmix.experiments.privacy.matrices import IMAGES, MATRICES
 from flwr_splitmix.files import NOT_FINITE, home_folder
+from flwr_splitmix.runs.damage import damage_of, read_object
+
+_AGAIN = "remove it, and the cell is run again"
+_SEED = re.compile(r".*-s(\d+)-[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -77,14 +81,23 @@ class MatrixCell:
         return self.file(place).with_suffix("")
 
     def result(self, place: Place) -> dict[str, Any] | None:
-        """Return the result, or None if there is none."""
-        try:
-            read = json.loads(self.file(place).read_text())
-        except FileNotFoundError:
+        """Return the result, or None if there is none.
+
+        Raises
+        ------
+        RunError
+            If its file cannot be read; the message names it and the remedy.
+        """
+        file = self.file(place)
+        if not file.exists():
             return None
-        assert isinstance(read, dict)
-        for metric in read.get("metrics", ()):
-            metric |= {name: float(said) for name, said in metric.items() if said in NOT_FINITE}
+        read = read_object(file, _AGAIN)
+        with damage_of(file, _AGAIN):
+            for metric in read.get("metrics", ()):
+                metric |= {name: float(said) for name, said in metric.items() if said in NOT_FINITE}
+            _check(read)
+            for fact in place.matrix.facts:
+                float(read.get(fact.key, 0))
         return read
 
     def __str__(self) -> str:
@@ -132,6 +145,25 @@ def choose(cells: str, seeds: Sequence[int], matrix: Matrix = IMAGES) -> list[Ma
         for column in matrix.columns
         if column in columns
     ]
+
+
+def _check(result: Mapping[str, Any]) -> None:
+    """Raise LookupError, TypeError or ValueError if a result lacks a value that readers need."""
+    state = result["state"]
+    if state == "not applicable":
+        _check_text("reason", result["reason"])
+    elif state != "done":
+        raise ValueError(f"state is {state!r:.80}")
+    for metric in result["metrics"] if state == "done" else ():
+        _check_text("metric", metric["metric"])
+        for name in ("value", "low", "high", "floor", "main", "lower_is_stronger"):
+            if not isinstance(metric[name], int | float):
+                raise ValueError(f"{name} is {metric[name]!r:.80}, which is no number")
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r:.80}, which is no text")
 
 
 def _plain(name: str) -> str:

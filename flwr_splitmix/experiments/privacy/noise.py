@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from flwr_splitmix.experiments.privacy.cells import Place
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
 from flwr_splitmix.experiments.privacy.rows import Row
 from flwr_splitmix.files import write_json
+from flwr_splitmix.runs.damage import damage_of, read_object
 
 LADDER: dict[str, tuple[float, ...]] = {
     "smoke": (0.5,),
@@ -95,5 +95,13 @@ def climb(
 
 
 def chosen_noise(row: AnyRow, place: Place, knob: str) -> float:
-    """Return the value of an option that `climb` has stored for a row."""
-    return float(json.loads(place.noise(row).read_text())[knob])
+    """Return the value of an option that `climb` has stored for a row.
+
+    Raises
+    ------
+    RunError
+        If its file cannot be read; the message names it and the remedy.
+    """
+    file, again = place.noise(row), "remove it, and the noise is searched for again"
+    with damage_of(file, again):
+        return float(read_object(file, again)[knob])

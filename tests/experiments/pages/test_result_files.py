@@ -153,7 +153,10 @@ def test_what_attacks_reached_is_kept_too(tmp_path: Path) -> None:
     place = place_in(tmp_path)
     cells = {entry.place: cell for entry, cell in experiment.cells([3])}
     first, second, *_ = cells
-    metric = {"metric": "MSE", "value": 0.0123, "floor": 0.07}
+    metric = {
+        "metric": "MSE", "value": 0.0123, "low": 0.01, "high": 0.02, "floor": 0.07,
+        "main": True, "lower_is_stronger": True,
+    }  # fmt: skip
     write_json(cells[first].file(place), {"state": "done", "metrics": [metric], "seconds": 9.5})
     write_json(cells[second].file(place), {"state": "not applicable", "reason": "it lacks"})
     (made,) = privacy_results([experiment], [IMAGES.size("smoke")], tmp_path)

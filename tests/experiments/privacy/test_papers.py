@@ -151,5 +151,8 @@ def test_a_result_from_before_a_metric_was_measured_is_read(tmp_path: Path) -> N
 
 
 def done(cell: MatrixCell, value: float, metric: str = "MSE") -> dict[str, Any]:
-    measured = {"metric": metric, "value": value, "floor": 0.07}
+    measured = {
+        "metric": metric, "value": value, "low": value, "high": value, "floor": 0.07,
+        "main": True, "lower_is_stronger": True,
+    }  # fmt: skip
     return {"state": "done", "metrics": [measured]}

@@ -5,7 +5,6 @@ This module is loaded once for all processes of a matrix, so it imports all that
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -35,7 +34,11 @@ from flwr_splitmix.experiments.privacy.texts.victims import (
     train_text_victim,
 )
 from flwr_splitmix.files import write_json
+from flwr_splitmix.runs.damage import damage_of, read_object
 from flwr_splitmix.seeding import derive_seed, seeded_secrets
+
+_DONE = "done.json"
+_AGAIN = "remove it, and the victim is trained again"
 
 
 def do(task: Task, place: Place) -> tuple[Outcome, str]:
@@ -80,8 +83,19 @@ def _search(row: AnyRow, place: Place) -> str:
 
 def _utility(folder: Path) -> float:
     """Return a victim's Matthews correlation, or, without classes, its accuracy."""
-    said = json.loads((folder / "done.json").read_text())
+    said = _said(folder)
     return float(said.get("matthews", said["accuracy"]))
+
+
+def _said(folder: Path) -> dict[str, Any]:
+    """Return a victim's utility and costs, as its training wrote them."""
+    file = folder / _DONE
+    said = read_object(file, _AGAIN)
+    with damage_of(file, _AGAIN):
+        for name in ("accuracy", "training_seconds"):
+            float(said[name])
+        float(said.get("matthews", 0))
+    return said
 
 
 def _size(place: Place) -> TextSize:
@@ -95,10 +109,13 @@ def _train(row: TextRow, seed: int, place: Place) -> str:
     device = str(pick_device(place.device))
     run = _resolved(row, place)
     if run != row and Task("victim", run, seed).done(place):  # trained in the search
-        shutil.copytree(place.victim(run, seed), folder, dirs_exist_ok=True)
+        trained = place.victim(run, seed)
+        others = shutil.ignore_patterns(_DONE)
+        shutil.copytree(trained, folder, ignore=others, dirs_exist_ok=True)
+        write_json(folder / _DONE, _said(trained))  # last: it says that the others are whole
     else:
         train_text_victim(run, seed, folder, place.source, _size(place), device)
-    said = json.loads((folder / "done.json").read_text())
+    said = _said(folder)
     matthews = f", Matthews {float(said['matthews']):.3f}" if "matthews" in said else ""
     accuracy = f"accuracy {100 * said['accuracy']:.1f} %"
     return f"{accuracy}{matthews}, {said['training_seconds']:.1f} s of processor"
@@ -108,7 +125,7 @@ def attack_text_cell(cell: MatrixCell, place: Place) -> tuple[Outcome, str]:
     """Run a cell's attack and write its scores, or why it does not apply."""
     row, size, began = _own(cell.row), _size(place), time.process_time()
     run, folder = _resolved(row, place), place.victim(row, cell.seed)
-    utility = json.loads((folder / "done.json").read_text())
+    utility = _said(folder)
     facts = {
         **utility,
         "row": row.name,
