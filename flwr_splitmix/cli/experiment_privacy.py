@@ -18,9 +18,6 @@ from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyTable, make_table
 from flwr_splitmix.files import strict_json
 
-_MOST_SEEDS = 100
-"""Results are searched for seeds below this number."""
-
 
 def on_privacy(names: Sequence[str]) -> bool:
     """Return whether the names are those of privacy experiments.
@@ -77,7 +74,7 @@ def show_privacy(
     """Show results next to the paper's numbers, and which of its orderings hold."""
     size = IMAGES.size(scale)
     place = Place(home, size, source or size.source)
-    made = [make_table(PRIVACY_EXPERIMENTS[name], place, range(_MOST_SEEDS)) for name in names]
+    made = [make_table(PRIVACY_EXPERIMENTS[name], place) for name in names]
     if form == "json":
         typer.echo(strict_json([tables_of_papers.to_json(each) for each in made], indent=2))
     elif form == "markdown":

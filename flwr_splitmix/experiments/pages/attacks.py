@@ -16,12 +16,10 @@ from flwr_splitmix.experiments.privacy.tables_of_papers import (
     PrivacyExperiment,
     PrivacyTable,
     Reached,
-    reached,
+    all_reached,
     table_of,
 )
 from flwr_splitmix.experiments.verdicts import Verdict
-
-_SEEDS = range(100)
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,5 @@ def privacy_results(
         for dataset in (folder.name.removeprefix(f"{size.name}-") for folder in folders):
             place = matrix.Place(home, size, dataset)
             for experiment in every:
-                made: dict[Place, tuple[Reached, ...]] = {e.place: () for e in experiment.entries}
-                for entry, cell in experiment.cells(_SEEDS):
-                    if one := reached(entry, cell, place):
-                        made[entry.place] += (one,)
-                if some := {at: values for at, values in made.items() if values}:
-                    yield PrivacyResults(experiment, size, dataset, some)
+                if made := all_reached(experiment, place):
+                    yield PrivacyResults(experiment, size, dataset, made)

@@ -17,6 +17,7 @@ from flwr_splitmix.files import NOT_FINITE, home_folder
 from flwr_splitmix.runs.damage import damage_of, read_object
 
 _AGAIN = "remove it, and the cell is run again"
+_CELLS = "cells"
 _SEED = re.compile(r".*-s(\d+)-[0-9a-f]+")
 
 
@@ -53,6 +54,12 @@ class Place:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset_name(self.source))
         return home / "attacks" / self.matrix.name / f"{self.size.name}-{plain}"
 
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of all cells that were run here, sorted."""
+        names = (file.stem for file in (self.folder / _CELLS).glob("*.json"))
+        return tuple(sorted({int(match[1]) for name in names if (match := _SEED.fullmatch(name))}))
+
     def victim(self, row: AnyRow, seed: int) -> Path:
         """Return the directory of a victim, with its recording and its ground truth."""
         return self.folder / "victims" / f"{_plain(row.name)}-s{seed}-{_digest(row, self.size)}"
@@ -74,7 +81,7 @@ class MatrixCell:
         """Return the file of the result; its name depends on all values that define the cell."""
         name = f"{self.row.name}-{self.column.attack}-{self.column.adversary}-s{self.seed}"
         digest = _digest(self.row, self.column, place.size)
-        return place.folder / "cells" / f"{_plain(name)}-{digest}.json"
+        return place.folder / _CELLS / f"{_plain(name)}-{digest}.json"
 
     def folder(self, place: Place) -> Path:
         """Return the directory of the scores by sample, and of images."""

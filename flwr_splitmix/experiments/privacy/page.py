@@ -20,8 +20,6 @@ from flwr_splitmix.experiments.privacy.tables import number, shown, to_markdown
 KINDS = ("matrix", "findings", "holding")
 """Kinds of blocks."""
 
-_SEEDS = range(100)
-
 _GOALS = {
     "MSE": "images are rebuilt",
     "patches in place": "the order of patches is found",
@@ -55,7 +53,7 @@ def matrix_block(kind: str, words: str, home: Path | None) -> str | None:
     matrix = MATRICES[name or IMAGES.name]
     size = matrix.size(scale)
     place = Place(home, size, source or size.source)
-    cells = [cell for cell in choose(what, list(_SEEDS), matrix) if cell.result(place) is not None]
+    cells = [cell for cell in choose(what, place.seeds, matrix) if cell.result(place) is not None]
     if not cells:
         return None
     made = results(cells, place)

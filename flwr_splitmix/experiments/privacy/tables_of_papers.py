@@ -152,15 +152,20 @@ class PrivacyTable:
     claims: tuple[tuple[Ordering, Verdict, float | None], ...]
 
 
-def make_table(
-    experiment: PrivacyExperiment, place: matrix.Place, seeds: Sequence[int]
-) -> PrivacyTable:
+def make_table(experiment: PrivacyExperiment, place: matrix.Place) -> PrivacyTable:
     """Make the table of an experiment from the cells that were run."""
-    at: dict[Place, list[Reached]] = {}
-    for entry, cell in experiment.cells(seeds):
+    return table_of(experiment, place, all_reached(experiment, place))
+
+
+def all_reached(
+    experiment: PrivacyExperiment, place: matrix.Place
+) -> dict[Place, tuple[Reached, ...]]:
+    """Read the results of all cells that were run, at each place of a table that has any."""
+    at: dict[Place, tuple[Reached, ...]] = {entry.place: () for entry in experiment.entries}
+    for entry, cell in experiment.cells(place.seeds):
         if one := reached(entry, cell, place):
-            at.setdefault(entry.place, []).append(one)
-    return table_of(experiment, place, at)
+            at[entry.place] += (one,)
+    return {place: every for place, every in at.items() if every}
 
 
 def table_of(

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from flwr_splitmix.cli import app
 from flwr_splitmix.experiments import EXPERIMENTS
+from flwr_splitmix.experiments.pages.attacks import privacy_results
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
 from flwr_splitmix.experiments.privacy.named import PRIVACY_EXPERIMENTS
+from flwr_splitmix.experiments.privacy.page import matrix_block
 from flwr_splitmix.experiments.privacy.sizes import SIZES
 from flwr_splitmix.experiments.privacy.tables_of_papers import (
     PrivacyExperiment,
@@ -22,6 +26,7 @@ from flwr_splitmix.experiments.privacy.tables_of_papers import (
     to_markdown,
 )
 from flwr_splitmix.files import write_json
+from tests.experiments.privacy.test_matrix import DECODER, keep
 
 EVERY = [pytest.param(each, id=name) for name, each in PRIVACY_EXPERIMENTS.items()]
 
@@ -103,7 +108,7 @@ def test_a_table_stands_beside_the_papers_numbers_and_judges_its_claims(tmp_path
         if entry.column == "10 %":
             value = 0.01 * (1 + order.index(entry.row)) + 0.001 * cell.seed
             write_json(cell.file(place), done(cell, value))
-    made = make_table(experiment, place, range(5))
+    made = make_table(experiment, place)
     here = {line.entry.place: line for line in made.lines}
     assert here["Mixup", "10 %"].mean == pytest.approx(0.021)
     assert here["Mixup", "100 %"].mean is None
@@ -126,8 +131,27 @@ def test_a_claim_compares_the_seeds_that_both_places_have(tmp_path: Path) -> Non
     for entry, cell in experiment.cells([0, 1]):
         if entry.column == "10 %" and (entry.row, cell.seed) in values:
             write_json(cell.file(place), done(cell, values[entry.row, cell.seed]))
-    claims = {str(claim): rest for claim, *rest in make_table(experiment, place, range(5)).claims}
+    claims = {str(claim): rest for claim, *rest in make_table(experiment, place).claims}
     assert claims["Mixup < Patch CutMix (10 %)"] == ["agrees", pytest.approx(0.005)]
+
+
+def test_results_of_every_seed_are_shown(tmp_path: Path) -> None:
+    """Seeds from 100 on were "not run"."""
+    experiment = PRIVACY_EXPERIMENTS["cutmixsl-table3"]
+    place = Place(tmp_path, SIZES["smoke"], "fashion-mnist-small")
+    seeds = [2, 100, 2**63 - 1]
+    for seed in reversed(seeds):
+        _, cell = next(experiment.cells([seed]))
+        write_json(cell.file(place), done(cell, 0.01))
+    command = ["experiment", "show", experiment.name, "--scale", "smoke", "--format", "json"]
+    shown = CliRunner().invoke(app, [*command, "--run-dir", str(tmp_path)])
+    assert json.loads(shown.stdout)[0]["lines"][0]["values"] == [0.01] * 3
+    (kept,) = privacy_results([experiment], [SIZES["smoke"]], tmp_path)
+    assert kept.seeds == seeds
+    result = keep(place, "PSL", DECODER, 100)
+    block = matrix_block("matrix", f"smoke {result.row.name}", tmp_path)
+    assert block is not None
+    assert "| PSL |" in block
 
 
 def test_a_result_from_before_a_metric_was_measured_is_read(tmp_path: Path) -> None:
@@ -137,13 +161,13 @@ def test_a_result_from_before_a_metric_was_measured_is_read(tmp_path: Path) -> N
     _, cell = entries["SFL", "norm"]
     assert entries["SFL", "norm, by batch"][1] == cell
     write_json(cell.file(place), done(cell, 0.6, "AUC"))
-    here = {line.entry.place: line for line in make_table(experiment, place, [0]).lines}
+    here = {line.entry.place: line for line in make_table(experiment, place).lines}
     assert (here["SFL", "norm"].mean, here["SFL", "norm, by batch"].mean) == (0.6, None)
     both = [*done(cell, 0.6, "AUC")["metrics"], *done(cell, 0.7, "AUC by batch")["metrics"]]
     write_json(cell.file(place), {"state": "done", "metrics": both})
     told = {
         (row, at): (here, paper)
-        for row, at, here, _, _, paper in rows(make_table(experiment, place, [0]))
+        for row, at, here, _, _, paper in rows(make_table(experiment, place))
     }
     assert told["SFL", "norm"] == ("0.6000", "0.75")
     assert told["SFL", "norm, by batch"] == ("0.7000", "0.75")
