@@ -22,7 +22,6 @@ CHECK = MODULE._check
 """The check itself: the fixture replaces it."""
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no such folder here")
 def test_an_interruption_while_flower_takes_the_run_says_that_it_may_run_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -35,6 +34,7 @@ def test_an_interruption_while_flower_takes_the_run_says_that_it_may_run_on(
     assert "so it may run on: see `flwr ls`, and end it with `flwr stop`" in result.stderr
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no such folder here")
 def test_a_folder_that_cannot_be_made_is_named_by_its_key(tmp_path: Path) -> None:
     typed = the_error(run("--run-config", "run-dir='/proc/x'"))
     assert typed.startswith("run-dir is '/proc/x', where nothing can be written (")
