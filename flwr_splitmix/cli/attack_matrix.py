@@ -12,9 +12,10 @@ import typer
 
 from flwr_splitmix.cli.picture import check_name, draw_reconstructions
 from flwr_splitmix.cli.terminal import (
+    NAME_CELLS,
+    NAME_DATA,
     RunDirectory,
     console,
-    not_blank,
     numbers,
     table,
     terminated_as_interrupted,
@@ -59,7 +60,7 @@ Cells = Annotated[
     str | None,
     typer.Option(
         "--cells",
-        callback=not_blank,
+        callback=NAME_CELLS,
         metavar="CELLS",
         help="METHOD, METHOD:ATTACK or :ATTACK, separated by commas; 'main': the main methods.",
         show_default=False,
@@ -78,6 +79,7 @@ DataSet = Annotated[
     str | None,
     typer.Option(
         "--dataset",
+        callback=NAME_DATA,
         metavar="SOURCE",
         help="A folder, a shipped or a hub name; for texts a corpus's folder, or sums (no folder).",
         show_default=False,
@@ -125,7 +127,7 @@ def images(
     if seeds is None:
         seeds = "0,1,2" if size.name == "cpu" else "0"
     chosen = choose(cells or "", numbers(seeds))
-    place = Place(run_dir, size, dataset or size.source, device)
+    place = Place.of(run_dir, size, dataset, device)
     failed = run_cells(chosen, place, jobs) if run else 0
     _print(chosen, place, format, ran=run)
     if output is not None:
@@ -154,7 +156,7 @@ def texts(
     """
     size = TEXTS.size(scale)
     chosen = choose(cells or "", numbers("0" if seeds is None else seeds), TEXTS)
-    place = Place(run_dir, size, dataset or size.source, device)
+    place = Place.of(run_dir, size, dataset, device)
     failed = run_cells(chosen, place, jobs) if run else 0
     _print(chosen, place, format, ran=run)
     if failed:

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flwr_splitmix.cli.experiment_privacy import on_privacy, run_privacy, show_privacy
+from flwr_splitmix.cli.experiment_privacy import (
+    check_whole,
+    on_privacy,
+    run_privacy,
+    show_privacy,
+)
 from flwr_splitmix.cli.grid_display import GridDisplay
 from flwr_splitmix.cli.terminal import (
+    NAME_CELLS,
+    NAME_DATA,
     RunDirectory,
     console,
-    not_blank,
     numbers,
     table,
     terminated_as_interrupted,
@@ -57,6 +63,7 @@ DataSet = Annotated[
     str | None,
     typer.Option(
         "--dataset",
+        callback=NAME_DATA,
         metavar="SOURCE",
         help="A folder, a shipped or a hub name; by default the scale's.",
         show_default=False,
@@ -97,7 +104,7 @@ def run(
         str | None,
         typer.Option(
             "--cells",
-            callback=not_blank,
+            callback=NAME_CELLS,
             metavar="FILTER",
             help="Only cells that match: 'PSL n=10, CutMixSL alpha=6'.",
             show_default=False,
@@ -108,8 +115,7 @@ def run(
 ) -> None:
     """Run the unfinished cells; interrupted cells are resumed."""
     if on_privacy(names):
-        if epochs is not None or cells:
-            raise ExperimentError("an experiment on privacy is run as it is: no epochs, no cells")
+        check_whole(epochs, cells)
         run_privacy(
             names, scale,
             source=dataset, seeds=numbers(seeds), jobs=jobs, device=device, home=run_dir,
@@ -118,7 +124,10 @@ def run(
     size = scale_named(scale)
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
-    sources = {name: dataset or size.source(experiment_named(name).track) for name in names}
+    sources = {
+        name: size.source(experiment_named(name).track) if dataset is None else dataset
+        for name in names
+    }
     pairs = [
         pair
         for name, source in sources.items()
@@ -169,7 +178,13 @@ def show(
     ] = ReportFormat.table,
     dataset: Annotated[
         str | None,
-        typer.Option("--dataset", metavar="NAME", help="Only this data set.", show_default=False),
+        typer.Option(
+            "--dataset",
+            callback=NAME_DATA,
+            metavar="NAME",
+            help="Only this data set.",
+            show_default=False,
+        ),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option("--epochs", help="Only runs of this length.", show_default=False)
@@ -178,6 +193,7 @@ def show(
 ) -> None:
     """Show results next to the paper's numbers, and which of its orderings hold."""
     if on_privacy(names):
+        check_whole(epochs)
         show_privacy(names, scale, format.value, source=dataset, home=run_dir)
         return
     size = scale_named(scale)

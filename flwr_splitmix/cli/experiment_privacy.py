@@ -39,6 +39,18 @@ def on_privacy(names: Sequence[str]) -> bool:
     return all(known)
 
 
+def check_whole(epochs: int | None, cells: str | None = None) -> None:
+    """Check that neither epochs nor cells were chosen, which privacy experiments have no choice of.
+
+    Raises
+    ------
+    ExperimentError
+        If one was.
+    """
+    if epochs is not None or cells is not None:
+        raise ExperimentError("an experiment on privacy is run as it is: no epochs, no cells")
+
+
 def run_privacy(
     names: Sequence[str],
     scale: str,
@@ -51,7 +63,7 @@ def run_privacy(
 ) -> None:
     """Run the missing cells."""
     size = IMAGES.size(scale)
-    place = Place(home, size, source or size.source, "cpu" if device == "auto" else device)
+    place = Place.of(home, size, source, "cpu" if device == "auto" else device)
     cells: dict[MatrixCell, None] = {}
     without: list[str] = []
     for name in names:
@@ -73,7 +85,7 @@ def show_privacy(
 ) -> None:
     """Show results next to the paper's numbers, and which of its orderings hold."""
     size = IMAGES.size(scale)
-    place = Place(home, size, source or size.source)
+    place = Place.of(home, size, source)
     made = [make_table(PRIVACY_EXPERIMENTS[name], place) for name in names]
     if form == "json":
         typer.echo(strict_json([tables_of_papers.to_json(each) for each in made], indent=2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -90,17 +90,23 @@ def text(value: Any) -> str:
     return NOTHING if value is None else printable(str(value))
 
 
-def not_blank(cells: str | None) -> str | None:
-    """Return the value of --cells; an empty one, as of a variable that is not set, is refused.
+def not_blank(remedy: str) -> Callable[[typer.CallbackParam, str | None], str | None]:
+    """Return the callback of an option that refuses an empty value, as of a variable not set.
 
-    Raises
-    ------
-    RunError
-        If it is empty: it would mean all cells, which take hours.
+    An empty value would mean the default: all cells, say, which take hours. The callback raises
+    RunError, whose message names the option and the remedy.
     """
-    if cells is not None and not cells.strip():
-        raise RunError("--cells is empty; name cells, or leave the option out for all of them")
-    return cells
+
+    def check(option: typer.CallbackParam, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise RunError(f"{option.opts[0]} is empty; {remedy}")
+        return value
+
+    return check
+
+
+NAME_CELLS = not_blank("name cells, or leave the option out for all of them")
+NAME_DATA = not_blank("name a data set, or leave the option out")
 
 
 def numbers(seeds: str) -> list[int]:

@@ -130,6 +130,8 @@ def test_an_interrupted_grid_says_how_to_go_on(
         (("run", "cutmixsl-table1", "--epochs", "0"), "epochs is 0"),
         (("run", "cutmixsl-table1", "--jobs", "0"), "jobs is 0"),
         (("run", "cutmixsl-table1", "--cells", "RNN"), "'rnn'"),
+        (("run", "cutmixsl-table3", "--epochs", "2"), "run as it is: no epochs, no cells"),
+        (("show", "cutmixsl-table3", "--epochs", "2"), "run as it is: no epochs, no cells"),
         (("show", "nothing-like-it"), "there are cutmixsl-fig2, cutmixsl-table1"),
         (("show", "nothing-like-it"), "patch-shuffling-table5-privacy"),
         (("show", "cutmixsl-tabel3"), "did you mean cutmixsl-table3"),

@@ -10,6 +10,7 @@ from tests.cli.conftest import Splitmix
 
 VISION = str(APPS / "vision")
 MATRIX = ("attack", "matrix", "images", "--show")
+NO_DATA = "--dataset is empty; name a data set, or leave the option out"
 NOISE = ("--sigma-y", "1", "--clip-norm", "1", "--passes", "1")
 
 
@@ -23,6 +24,12 @@ NOISE = ("--sigma-y", "1", "--clip-norm", "1", "--passes", "1")
         ((*MATRIX, "--cells", ":"), "':' names no cell; leave the cells out for all of them"),
         ((*MATRIX, "--seeds", ""), "seeds is ''; allowed are numbers"),
         (("attack", "matrix", "texts", "--show", "--seeds", ""), "seeds is ''; allowed are"),
+        ((*MATRIX, "--dataset", ""), NO_DATA),
+        (("attack", "matrix", "texts", "--show", "--dataset", " "), NO_DATA),
+        (("experiment", "run", "cutmixsl-table1", "--dataset", "", "--jobs", "0"), NO_DATA),
+        (("experiment", "run", "cutmixsl-table3", "--dataset", "", "--jobs", "0"), NO_DATA),
+        (("experiment", "show", "cutmixsl-table1", "--dataset", ""), NO_DATA),
+        (("experiment", "show", "cutmixsl-table3", "--dataset", ""), NO_DATA),
         (("attack", "run", "x", "--attack", "linear", "--repeats", "1000000000"), "1<=x<=1000"),
         (("experiment", "run", "cutmixsl-table1", "--epochs", str(10**23)),
          f"epochs is {10**23}; allowed are 1 to 2147483647"),

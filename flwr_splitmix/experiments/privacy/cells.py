@@ -42,6 +42,11 @@ class Place:
     source: str
     device: str = "cpu"
 
+    @classmethod
+    def of(cls, home: Path | None, size: AnySize, source: str | None, device: str = "cpu") -> Place:
+        """Return a place as the parameters say, with the size's data set if `source` is None."""
+        return cls(home, size, size.source if source is None else source, device)
+
     @property
     def matrix(self) -> Matrix:
         """The matrix to which the size belongs."""
