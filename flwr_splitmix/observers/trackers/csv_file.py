@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import numpy as np
 from flwr_splitmix.events import RunStarted
 from flwr_splitmix.files import append_line, write_atomic
 from flwr_splitmix.observers.trackers.tracker import Tracker
+
+log = logging.getLogger("flwr.splitmix")
 
 
 class CsvTracker(Tracker):
@@ -25,13 +29,14 @@ class CsvTracker(Tracker):
     """
 
     def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
-        """Read the rows of rounds before the first one from an existing file."""
+        """Read the rows of rounds before the first one from an existing file.
+
+        One without a column of rounds, as a spreadsheet writes that separates by ";", is set aside.
+        """
         place = self.place(event, "")
         self._file = place / "metrics.csv"
         self._columns: list[str] = []
-        self._before = [
-            row for row in _read(self._file) if int(float(row["round"])) < event.first_round
-        ]
+        self._before = [row for row in _rows(self._file) if _round(row) < event.first_round]
 
     def numbers(self, values: Mapping[str, float], server_round: int) -> None:
         """Append the round's numbers; the first ones, and new columns, need the file rewritten."""
@@ -39,7 +44,7 @@ class CsvTracker(Tracker):
         if self._file.exists() and self._columns and row.keys() <= {*self._columns}:
             append_line(self._file, _lines(self._columns, [row]).rstrip("\n"), flush=False)
             return
-        rows = [*(_read(self._file) if self._columns else self._before), row]
+        rows = [*(_rows(self._file) if self._columns else self._before), row]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         header = dict(zip(columns, columns, strict=True))
         write_atomic(self._file, _lines(columns, [header, *rows]).encode(), flush=False)
@@ -55,12 +60,52 @@ class CsvTracker(Tracker):
         """Do nothing: the file is complete after each round."""
 
 
-def _read(file: Path) -> list[dict[str, str]]:
-    """Return the rows of a file, without a last line that a crash left unfinished."""
+def _rows(file: Path) -> list[dict[str, str]]:
+    """Return the rows of a file; one that is no table of rounds is set aside, with a warning."""
     if not file.exists():
         return []
-    whole, newline, _ = file.read_bytes().rpartition(b"\n")
-    return list(csv.DictReader(io.StringIO((whole + newline).decode(), newline="")))
+    try:
+        return _read(file.read_bytes())
+    except (ValueError, csv.Error) as error:
+        names = (file.with_name(f"{file.stem}-set-aside-{n}.csv") for n in itertools.count(1))
+        aside = next(name for name in names if not name.exists())
+        file.rename(aside)
+        log.warning(
+            "%s is no table that this tracker wrote (%s), so it is now %s, and the rows of earlier "
+            "rounds are only there",
+            file,
+            error,
+            aside,
+        )
+        return []
+
+
+def _read(content: bytes) -> list[dict[str, str]]:
+    """Return the rows of a file's content, without a last line that a crash left unfinished.
+
+    Raises
+    ------
+    ValueError, csv.Error
+        If it is not empty and no table with a number in the column `round`.
+    """
+    whole, newline, _ = content.rpartition(b"\n")
+    text = (whole + newline).decode("utf-8-sig")  # spreadsheets begin a file with a mark
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    rows = list(reader)
+    if content and "round" not in (reader.fieldnames or ()):
+        raise ValueError("it has no column 'round', separated by ','")
+    if any(len(row) > len(reader.fieldnames or ()) for row in rows):
+        raise ValueError("a row has more values than there are columns")
+    for row in rows:
+        _round(row)
+    return rows
+
+
+def _round(row: Mapping[str, str]) -> int:
+    try:
+        return int(float(row["round"]))
+    except (TypeError, OverflowError):  # a row that ends before it; an infinity
+        raise ValueError(f"a round is {row['round']!r:.80}") from None
 
 
 def _lines(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> str:

@@ -81,6 +81,52 @@ def test_csv_that_was_removed_begins_anew(tmp_path: Path) -> None:
     assert table(tmp_path) == [{"round": "2", "loss": "2"}]
 
 
+def test_csv_goes_on_after_a_spreadsheet_has_marked_it_as_utf8(tmp_path: Path) -> None:
+    tracked(tmp_path, [{"loss": 1.0}, {"loss": 2.0}])
+    file = tmp_path / "metrics.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    tracked(tmp_path, [{"loss": 3.0}], first=3)
+    assert file.read_text() == "round,loss\n1,1\n2,2\n3,3\n"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbfround;loss\r\n1;1\r\n",
+        b"loss\n1\n",
+        b"round,loss\nfirst,1\n",
+        b"round,loss\n\xff,1\n",
+        b"round,loss\ninf,1\n",
+        b"round,loss\n1,0,5\n",
+        b"loss,round\n1\n",
+        b"round,loss\rno line ends here",
+    ],
+)
+def test_csv_that_it_cannot_read_is_set_aside(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A KeyError kept the run from being resumed."""
+    file = tmp_path / "metrics.csv"
+    (tmp_path / "metrics-set-aside-1.csv").write_text("from an earlier time")
+    file.write_bytes(content)
+    tracked(tmp_path, [{"loss": 3.0}], first=3)
+    assert file.read_text() == "round,loss\n3,3\n"
+    aside = tmp_path / "metrics-set-aside-2.csv"
+    assert aside.read_bytes() == content
+    (said,) = caplog.messages
+    assert said.startswith(f"{file} is no table that this tracker wrote (")
+    assert f"it is now {aside}" in said
+
+
+def test_csv_that_was_saved_anew_in_between_is_set_aside(tmp_path: Path) -> None:
+    tracker = tracked(tmp_path, [{"loss": 1.0}])
+    (tmp_path / "metrics.csv").write_text("round;loss\n1;1\n")
+    tracker.numbers({"loss": 2.0, "accuracy": 0.5}, 2)
+    assert table(tmp_path) == [{"round": "2", "loss": "2", "accuracy": "0.5"}]
+    assert (tmp_path / "metrics-set-aside-1.csv").read_text() == "round;loss\n1;1\n"
+
+
 def test_csv_keeps_every_digit_of_bytes(tmp_path: Path) -> None:
     """It kept six digits, so that totals of megabytes were not those of the metrics."""
     (tracker,) = make_trackers("csv")
