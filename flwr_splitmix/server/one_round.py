@@ -31,6 +31,7 @@ from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.job import Job
 from flwr_splitmix.server.naming import name_reasons, reasons
 from flwr_splitmix.server.round_messages import RoundMessages
+from flwr_splitmix.server.steps.planning import RoundLength, announced_steps, taken_steps
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -52,6 +53,7 @@ class OneRound(RoundMessages):
     over: str
     _epsilons: ReportedEpsilons
     _intake: ReplyIntake
+    _length: RoundLength | None
 
     @abstractmethod
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -63,9 +65,10 @@ class OneRound(RoundMessages):
         made = self.configure_train(server_round, result.arrays, job.train_config, job.grid)
         messages = training_messages_of(made, self, server_round)
         with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
-            self._begin_round(clients, result.arrays)
+            announced = self._begin_round(clients, result.arrays)
             attached = time.perf_counter()
-            steps = self.train_round(clients, server_round)
+            taken = self.train_round(clients, server_round)
+            steps = taken_steps(type(self), taken, announced)
             step_seconds = time.perf_counter() - attached
         norms, means = self._take_in(clients, result)
         seconds = time.perf_counter() - began
@@ -99,11 +102,16 @@ class OneRound(RoundMessages):
             log.warning("round %d went on without %s", server_round, name_reasons(failures))
         self.recorder.end_round(event, lambda: self._snapshot(result.arrays))
 
-    def _begin_round(self, clients: Clients, arrays: ArrayRecord) -> None:
-        """Record and tell that a round begins with the clients that have attached to it."""
+    def _begin_round(self, clients: Clients, arrays: ArrayRecord) -> int | None:
+        """Record and tell that a round begins with the clients that have attached to it.
+
+        Returns
+        -------
+        Its number of steps, as announced; None if it is not known.
+        """
         self._participants.admit(clients, self.min_nodes)
         self.require(clients)
-        steps = self.agree(clients)
+        steps = self._agree_on_steps(clients)
         self.require(clients)
         self.recorder.begin(
             clients.server_round, clients.nodes, steps=steps, required=self.keeps_ledger
@@ -121,6 +129,18 @@ class OneRound(RoundMessages):
                 rounded=self.link is not None and self.link.rounds_uploads,
             )
         )
+        return steps
+
+    def _agree_on_steps(self, clients: Clients) -> int | None:
+        """Return what `agree`, perhaps a user's own, says of the round's length, once checked."""
+        self._length = None
+        said = self.agree(clients)
+        if self.fixes_length and self._length is None:
+            raise RuntimeError(
+                f"agree of {type(self).__name__} must call super().agree(clients), which leaves "
+                "out who does not fit and fixes the round's length, and return its result"
+            )
+        return announced_steps(type(self), said, self._length)
 
     def _take_in(
         self, clients: Clients, result: flower.Result

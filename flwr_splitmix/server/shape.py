@@ -25,9 +25,12 @@ class Shape(flower.Strategy):
     states_in_checkpoint
         Whether `server_state` includes the states of clients, which live in this process; if not,
         the link keeps them beside the checkpoints.
+    fixes_length
+        Whether the shape's own `agree`, which overriding ones must call, fixes the round's length.
     """
 
     states_in_checkpoint: ClassVar[bool] = False
+    fixes_length: ClassVar[bool] = False
 
     def agree(self, clients: Clients) -> int | None:
         """Leave out of a round who does not fit, and return the round's number of steps.
@@ -35,13 +38,14 @@ class Shape(flower.Strategy):
         No client is asked for more batches than that. A strategy whose rounds differ in length
         sets its `steps_per_round` here, before `super().agree(clients)`. None: the number is not
         known before. Then a client that accounts for noise has no epsilon any more once it did not
-        finish a round, as nobody knows how many batches it has sent in that.
+        finish a round, as nobody knows how many batches it has sent in that. A number that is not
+        the length fixed by `super().agree(clients)` ends the run.
         """
         return None
 
     @abstractmethod
     def train_round(self, clients: Clients, server_round: int) -> int:
-        """Train for one round and return the number of steps."""
+        """Train for one round and return the number of steps, at most what `agree` returned."""
 
     @abstractmethod
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:

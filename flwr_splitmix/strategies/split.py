@@ -139,6 +139,7 @@ class SplitStrategy(RoundLoop):
     """
 
     averages: ClassVar[bool] = False
+    fixes_length: ClassVar[bool] = True
     needs_noise: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
 
@@ -307,7 +308,7 @@ class SplitStrategy(RoundLoop):
         """Leave out whose smashed data have another shape, and return the round's steps."""
         shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
         length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
-        self._agreed = shape, batches, length
+        self._agreed, self._length = (shape, batches, length), length
         return length.steps
 
     def train_round(self, clients: Clients, server_round: int) -> int:

@@ -98,6 +98,7 @@ class UShapeStrategy(RoundLoop):
     """
 
     averages: ClassVar[bool] = False
+    fixes_length: ClassVar[bool] = True
     hiding: ClassVar[type[Hiding]] = Hiding
 
     def __init__(
@@ -167,7 +168,7 @@ class UShapeStrategy(RoundLoop):
         """Leave out who does not fit the trunk or the hiding, and return the round's steps."""
         batches = self._agree(clients)
         length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
-        self._agreed = batches, length
+        self._agreed, self._length = (batches, length), length
         return length.steps
 
     def train_round(self, clients: Clients, server_round: int) -> int:

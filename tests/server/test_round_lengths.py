@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
+from torch import Tensor
 
-from flwr_splitmix.events import RoundBegun, RoundDone
+from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.runs import Run
+from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import PSL, USplitSL
 from flwr_splitmix.testing.laws import TextToy
 from flwr_splitmix.testing.toy import Toy, sgd
@@ -62,3 +68,132 @@ def test_a_length_that_changes_within_its_round_is_refused(fit: Any, kind: type[
     """It was the next round's, silently: ledgers count on the length that was announced."""
     with pytest.raises(RuntimeError, match=r"after a round of 7 steps had begun: .* in `agree`"):
         fit(own(kind, "train_round"), steps_per_round=7)
+
+
+def agreeing(kind: type[Any], made: Callable[[Any, Clients], Any]) -> type[Any]:
+    """Return a subclass whose `agree` is this function of the strategy and its clients."""
+    return type("Own", (kind,), {"agree": made})
+
+
+def set_to(value: Any) -> Callable[[Any, Clients], Any]:
+    """Return an `agree` that sets the length of a round to a value."""
+
+    def agree(self: Any, clients: Clients) -> Any:
+        self.steps_per_round = value
+        return super(type(self), self).agree(clients)
+
+    return agree
+
+
+def returning(made: Callable[[int], Any]) -> Callable[[Any, Clients], Any]:
+    """Return an `agree` that returns something else than it should."""
+    return lambda self, clients: made(super(type(self), self).agree(clients))
+
+
+@SHAPES
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (lambda steps: 1, r"agree of Own returns 1, but 7 steps will be taken, .* sets `steps_per"),
+        (lambda steps: 2 * steps, "agree of Own returns 14, but 7 steps will be taken"),
+        (str, "agree of Own returns '7'; needed is the round's number of steps, or None"),
+        (float, "agree of Own returns 7.0; needed is"),
+        (lambda steps: True, "agree of Own returns True; needed is"),
+        (lambda steps: -1, "agree of Own returns -1; needed is"),
+    ],
+)
+def test_a_length_is_not_believed(
+    made: Callable[[int], Any], sentence: str, fit: Any, kind: type[Any], tmp_path: Path
+) -> None:
+    """It was written down, so that an interrupted round was charged short."""
+    run = Run.create({}, name="own", home=tmp_path)
+    with pytest.raises(RuntimeError, match=sentence):
+        fit(agreeing(kind, returning(made)), steps_per_round=7, run=run)
+    assert not (run.path / "begun.jsonl").exists()
+
+
+@SHAPES
+def test_a_length_may_be_numpys_or_unknown(fit: Any, kind: type[Any], tmp_path: Path) -> None:
+    seen, run = Lengths(), Run.create({}, name="own", home=tmp_path)
+    fit(agreeing(kind, set_to(np.int64(2))), observers=[seen], run=run)
+    fit(agreeing(kind, returning(np.int64)), observers=[seen], steps_per_round=2)
+    fit(agreeing(kind, returning(lambda steps: None)), observers=[seen], steps_per_round=2)
+    assert seen.announced == [2] * 6 + [None] * 3
+    assert seen.taken == [2] * 9
+
+
+@SHAPES
+@pytest.mark.parametrize("value", [-2, 0, 2.0, "2"])
+def test_a_bad_length_set_in_agree_is_refused_by_name(
+    value: Any, fit: Any, kind: type[Any]
+) -> None:
+    """-2 gave rows of -2 steps, 0 the full length, the others errors of Python."""
+    with pytest.raises(ValueError, match=f"steps_per_round is {value!r}; it must be"):
+        fit(agreeing(kind, set_to(value)))
+
+
+@SHAPES
+@pytest.mark.parametrize("first", [1, 2])
+def test_an_agree_without_that_of_the_shape_is_refused(
+    fit: Any, kind: type[Any], first: int
+) -> None:
+    """It was an AttributeError, and from the second round on the length of the first."""
+
+    def agree(self: Any, clients: Clients) -> Any:
+        return kind.agree(self, clients) if clients.server_round < first else 3
+
+    with pytest.raises(RuntimeError, match=r"agree of Own must call super\(\).agree\(clients\)"):
+        fit(agreeing(kind, agree))
+
+
+class Counted(RoundLoop):
+    """A shape of its own: it says how many steps it will take, and how many it took."""
+
+    says: Any = 3
+    takes: Any = 3
+
+    def agree(self, clients: Clients) -> int | None:
+        return cast(int | None, self.says)
+
+    def train_round(self, clients: Clients, server_round: int) -> int:
+        return cast(int, self.takes)
+
+    def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
+        return None
+
+    def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {}, {}
+
+    def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        pass
+
+    def summary(self) -> None:
+        pass
+
+
+def counted_rounds(says: Any, takes: Any) -> list[int]:
+    kind = type("Own", (Counted,), {"says": says, "takes": takes})
+    strategy = kind(aggregator=None, min_nodes=1)
+    strategy.fit(Toy(clients=2).make_clients(), 2)
+    return [row["steps"] for row in strategy.rows]
+
+
+def test_a_shape_of_ones_own_says_what_it_takes() -> None:
+    assert counted_rounds(None, 3) == counted_rounds(3, 3) == counted_rounds(4, 3) == [3, 3]
+    assert counted_rounds(0, 0) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("says", "takes", "sentence"),
+    [
+        (-1, 0, "agree of Own returns -1; needed is the round's number of steps, or None"),
+        ([3], 0, "agree of Own returns a list of an int; needed is"),
+        (2, 3, "train_round of Own took 3 steps, but `agree` had returned 2, on which ledgers"),
+        (2, None, "train_round of Own returns None; needed is the number of steps that it has"),
+    ],
+)
+def test_a_shape_of_ones_own_that_says_otherwise_is_refused(
+    says: Any, takes: Any, sentence: str
+) -> None:
+    with pytest.raises(RuntimeError, match=sentence):
+        counted_rounds(says, takes)

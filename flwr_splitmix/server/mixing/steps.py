@@ -91,7 +91,7 @@ class MixedSteps:
         self._told: set[int] = set()
         self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, geometry, order.classes)
-        length = RoundLength.of(batches, order.steps_per_round, order.epochs_per_round)
+        length = RoundLength.of(batches, order.steps_per_round or None, order.epochs_per_round)
         self._planner = Planner(mixer, shape, length, seed, order.round)
         self._batches = WholeBatches(clients, self._uploads, _whoever_is_left)
         self._number = 0

@@ -9,6 +9,13 @@ from flwr_splitmix.mixers import Mixer, Plan, SmashedShape
 from flwr_splitmix.mixers.hooks import checked_plan
 from flwr_splitmix.mixers.plan_check import check_masks, check_plan
 from flwr_splitmix.seeding import generator
+from flwr_splitmix.values import whole_number
+from flwr_splitmix.words import counted, described
+
+_ON_AGREE = (
+    "a strategy whose rounds differ sets `steps_per_round` in `agree`, before "
+    "`super().agree(clients)` (clients.server_round is the round)"
+)
 
 
 @dataclass(frozen=True)
@@ -20,9 +27,19 @@ class RoundLength:
 
     @classmethod
     def of(cls, batches: int, steps_per_round: int | None, epochs_per_round: int) -> RoundLength:
-        """Return the length of a round; without `steps_per_round`, epochs of `batches` steps."""
-        steps = steps_per_round or batches * epochs_per_round
-        return cls(steps, max(1, steps // epochs_per_round))
+        """Return the length of a round; without `steps_per_round`, epochs of `batches` steps.
+
+        Raises
+        ------
+        ValueError
+            If one of the two options, which a strategy may set anew for each round, is no whole
+            number of at least 1.
+        """
+        epochs = whole_number("epochs_per_round", epochs_per_round, least=1)
+        steps = batches * epochs
+        if steps_per_round is not None:
+            steps = whole_number("steps_per_round", steps_per_round, least=1)
+        return cls(steps, max(1, steps // epochs))
 
     def check_still(self, batches: int, steps_per_round: int | None, epochs_per_round: int) -> None:
         """Check that the options have not changed since this length was agreed on.
@@ -35,9 +52,79 @@ class RoundLength:
         if RoundLength.of(batches, steps_per_round, epochs_per_round) != self:
             raise RuntimeError(
                 f"steps_per_round or epochs_per_round changed after a round of {self.steps} steps "
-                "had begun: a strategy whose rounds differ sets them in `agree`, before "
-                "`super().agree(clients)` (clients.server_round is the round)"
+                f"had begun: {_ON_AGREE}"
             )
+
+
+def announced_steps(strategy: type, said: object, length: RoundLength | None) -> int | None:
+    """Return the number of steps that an `agree` returned, on which ledgers count.
+
+    Parameters
+    ----------
+    length
+        The length that the shape has fixed for the round; None if it fixes none.
+
+    Raises
+    ------
+    RuntimeError
+        If it is neither None nor a number of steps, or not that of `length`.
+    """
+    if said is None:
+        return None
+    steps = _steps(said)
+    if steps is None:
+        raise RuntimeError(
+            f"agree of {strategy.__name__} returns {_shown(said)}; needed is the round's number of "
+            "steps, or None if it is not known before"
+        )
+    if length is not None and steps != length.steps:
+        raise RuntimeError(
+            f"agree of {strategy.__name__} returns {steps}, but {counted(length.steps, 'step')} "
+            "will be taken, and ledgers count on the number that is returned: return that of "
+            f"`super().agree(clients)`; {_ON_AGREE}"
+        )
+    return steps
+
+
+def taken_steps(strategy: type, said: object, announced: int | None) -> int:
+    """Return the number of steps that a `train_round` returned.
+
+    Parameters
+    ----------
+    announced
+        What `agree` returned for the round; None if it was not known.
+
+    Raises
+    ------
+    RuntimeError
+        If it is no number of steps, or larger than announced.
+    """
+    steps = _steps(said)
+    if steps is None:
+        raise RuntimeError(
+            f"train_round of {strategy.__name__} returns {_shown(said)}; needed is the number of "
+            "steps that it has taken"
+        )
+    if announced is not None and steps > announced:
+        raise RuntimeError(
+            f"train_round of {strategy.__name__} took {counted(steps, 'step')}, but `agree` had "
+            f"returned {announced}, on which ledgers count for an interrupted round: let `agree` "
+            "return the most that a round takes, or None"
+        )
+    return steps
+
+
+def _steps(said: object) -> int | None:
+    """Return a whole number of at least 0, and None for anything else."""
+    try:
+        return whole_number("steps", said, least=0)
+    except ValueError:
+        return None
+
+
+def _shown(said: object) -> str:
+    simple = isinstance(said, (bool, int, float, str))
+    return repr(said)[:40] if simple else described(said)
 
 
 @dataclass(frozen=True)
