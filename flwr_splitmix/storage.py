@@ -223,11 +223,18 @@ def plain_numbers(metrics: Mapping[str, Any], whose: str) -> dict[str, Any]:
     return {name: _number(name, value, whose) for name, value in metrics.items()}
 
 
-def _number(name: str, value: Any, whose: str) -> int | float | list[int] | list[float]:
+def plain_number(value: Any) -> int | float | None:
+    """Return a number, also NumPy's or a 0-d tensor, as a plain one; None for anything else."""
     if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0:
         value = value.item()
     if isinstance(value, Real):
         return int(value) if isinstance(value, Integral) else float(value)
+    return None
+
+
+def _number(name: str, value: Any, whose: str) -> int | float | list[int] | list[float]:
+    if (number := plain_number(value)) is not None:
+        return number
     if isinstance(value, list):
         return value
     raise TypeError(

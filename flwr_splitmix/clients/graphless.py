@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, exchange
 from flwr_splitmix.clients.finite import check_finite
-from flwr_splitmix.clients.hooks import checked_hidden, checked_logits, checked_sent
+from flwr_splitmix.clients.hooks import checked_hidden, checked_logits, checked_sent, plain_scores
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.ushape_evaluation import UShapeEvaluation
 from flwr_splitmix.data.masked_batch import MaskedBatch
@@ -192,4 +192,4 @@ class GraphlessExchanges(Client):
         scores = self._evaluation.finish(kind)
         epsilons = {n: own for n, own in self.hiding.metrics().items() if n.startswith(EPSILON)}
         told = {"epsilons": epsilons} if epsilons else {}
-        return {"examples": scores.examples, "scores": scores.result(), **told}
+        return {"examples": scores.examples, "scores": plain_scores(scores.result()), **told}

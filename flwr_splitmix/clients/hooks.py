@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.hiding import Sent
+from flwr_splitmix.storage import plain_number
 from flwr_splitmix.words import counted, described
 
 
@@ -129,6 +130,24 @@ def checked_returned(returned: object, gradients: Sequence[Tensor]) -> list[Tens
             f"{counted(len(gradients), 'tensor')} {tuple(gradients[0].shape)}, one for each message"
         )
     return list(returned)
+
+
+def plain_scores(scores: object) -> dict[str, int | float | None]:
+    """Return what the `result` of scores returned, as plain numbers; None for what is no number.
+
+    The server leaves such a score out, and says so.
+
+    Raises
+    ------
+    ClientError
+        If it is no dictionary.
+    """
+    if not isinstance(scores, Mapping):
+        raise ClientError(
+            f"result of the scores returns {described(scores)}; needed is a dict of means by name, "
+            "with 'loss' and 'accuracy'"
+        )
+    return {str(name): plain_number(value) for name, value in scores.items()}
 
 
 def _are_tensors(value: object) -> bool:

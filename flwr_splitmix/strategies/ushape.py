@@ -142,6 +142,7 @@ class UShapeStrategy(RoundLoop):
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self._calibrations = Calibrations()
+        self._told_scores: set[str] = set()
         self._agreed: tuple[int, RoundLength]
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
@@ -156,6 +157,7 @@ class UShapeStrategy(RoundLoop):
         """
         check_takes_mask("trunk", self.trunk.module)
         self._calibrations = Calibrations()
+        self._told_scores = set()
         self.trunk.check_shares_no_weights(clients or ())
         _check_own_hidings(clients or ())
 
@@ -211,7 +213,9 @@ class UShapeStrategy(RoundLoop):
         if self.evaluation == "none":
             return None
         self._agree(clients)
-        result = evaluate_in_u_shape(clients, self.evaluation, self._steps(clients).look)
+        result = evaluate_in_u_shape(
+            clients, self.evaluation, self._steps(clients).look, self._told_scores
+        )
         if clients.failures:
             log.warning("the evaluation went on without %s", reasons(clients))
         return result

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -343,3 +344,72 @@ def test_one_client_adds_no_column(clients: int) -> None:
     strategy.fit(toy.clients_for(scores=Told), 1)
     assert len(told) == clients
     assert "eval_alone" not in strategy.rows[0]
+
+
+def evaluated(further: dict[str, Any], *, rounds: int = 1) -> list[dict[str, Any]]:
+    """Return the rows of a run whose clients return these scores, too."""
+    toy = TextToy(clients=2, tests=6, task="classification", dropout=0.0)
+    options: dict[str, Any] = {"optimizer": sgd(0.0), "device": "cpu"}
+
+    class Own(ClassScores):
+        def result(self) -> dict[str, float]:
+            return {**super().result(), **further}
+
+    strategy = USplitSL(toy.server(), evaluation="federated", **options)
+    strategy.fit(toy.clients_for(scores=Own), rounds)
+    return strategy.rows
+
+
+@pytest.mark.parametrize(("name", "value"), [("F1", 0.4), ("Bad Name", 1.0), ("f", float("nan"))])
+def test_a_score_that_no_metric_can_be_is_left_out_with_a_word(
+    name: str, value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The evaluation was discarded, and the log said that it had no finite numbers."""
+    (expected,) = evaluated({"r2": 0.1})
+    first, second = evaluated({name: value, "r2": 0.1}, rounds=2)
+    assert first["accuracy"] == expected["accuracy"] is not None
+    assert first["eval_r2"] == second["eval_r2"] == pytest.approx(0.1)
+    assert first.keys() == expected.keys()
+    told = [r.getMessage() for r in caplog.records if "left out of" in r.getMessage()]
+    assert told == [
+        f"left out of the run's metrics: {name!r}; a score of an evaluation is a finite number, "
+        "and its name begins with a lower-case letter, and has at most 40 more, digits, '_' or '-'"
+    ]
+
+
+def test_scores_may_be_tensors_and_numbers_of_numpy() -> None:
+    """They were no numbers to the server."""
+    (plain,) = evaluated({"a": 0.5, "b": 3})
+    (row,) = evaluated({"a": torch.tensor(0.5), "b": np.int64(3)})
+    assert (row["eval_a"], row["eval_b"]) == (plain["eval_a"], plain["eval_b"]) == (0.5, 3.0)
+    (row,) = evaluated({"accuracy": np.float32(0.5), "loss": torch.tensor(2.0)})
+    assert (row["accuracy"], row["eval_loss"]) == (0.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("further", "said"),
+    [
+        ({"accuracy": 1.5}, "clients 0, 1: says that its accuracy is 1.5; it must be 0 to 1"),
+        ({"loss": float("nan")}, "clients 0, 1: says that its loss is nan; needed is a finite num"),
+        ({"loss": [1.0]}, "clients 0, 1: says that its loss is None; needed is a finite number"),
+    ],
+)
+def test_an_evaluation_without_loss_or_accuracy_is_refused(
+    further: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (row,) = evaluated(further)
+    assert row["accuracy"] is None
+    assert said in caplog.text
+
+
+def test_scores_in_no_dictionary_are_refused() -> None:
+    class Listed(ClassScores):
+        def result(self) -> Any:
+            return [0.5]
+
+    toy = TextToy(clients=1, tests=4, task="classification")
+    client = attached(toy, scores=Listed)
+    sent = client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+    client.run("decode_test", {"outputs": sent["messages"]})
+    with pytest.raises(ClientError, match="result of the scores returns a list of a float; needed"):
+        client.run("score", {"kind": "federated"})

@@ -204,18 +204,31 @@ def test_the_others_do_not_calibrate_as_long_as_one_says(
         ({"examples": HUGE, "scores": {"accuracy": 1, "loss": 1}}, "is more than 2147483647"),
         ({"examples": True, "scores": {"accuracy": 1, "loss": 1}}, "scored examples is True"),
         ({"examples": 4, "scores": {"accuracy": 1e9, "loss": 1}}, r"its accuracy is 1e\+09"),
-        ({"examples": 4, "scores": {"accuracy": HUGE, "loss": 1}}, "no finite numbers with"),
-        ({"examples": 4, "scores": {"accuracy": float("nan"), "loss": 1}}, "no finite numbers"),
-        ({"examples": 4, "scores": {"accuracy": 0.5, "loss": float("inf")}}, "no finite numbers"),
-        ({"examples": 4, "scores": {"accuracy": 0.5, "loss": 1e308}}, "no finite numbers"),
-        ({"examples": 4, "scores": {3: 0.5, "accuracy": 0.5, "loss": 1}}, "no finite numbers"),
-        ({"examples": 4, "scores": {"accuracy": 0.5}}, "no finite numbers with"),
+        ({"examples": 4, "scores": {"accuracy": -3.0, "loss": 1}}, "its accuracy is -3; it must"),
+        ({"examples": 4, "scores": {"accuracy": HUGE, "loss": 1}}, "its accuracy is more than 2"),
+        ({"examples": 4, "scores": {"accuracy": float("nan"), "loss": 1}}, "accuracy is nan; need"),
+        ({"examples": 4, "scores": {"accuracy": 0.5, "loss": float("inf")}}, "its loss is inf; ne"),
+        (
+            {"examples": 4, "scores": {"accuracy": 0.5, "loss": 1e308}},
+            r"loss is 1e\+308; needed is",
+        ),
+        ({"examples": 4, "scores": {"accuracy": 0.5, "loss": None}}, "loss is None; needed is a"),
+        ({"examples": 4, "scores": {"accuracy": 0.5}}, "no 'loss' among the scores of its eval"),
+        ({"examples": 4, "scores": None}, "returned no scores of its evaluation"),
     ],
     ids=str,
 )
 def test_scores_are_finite_and_an_accuracy_is_one(reply: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UploadError, match=sentence):
         read_scores(reply)
+
+
+def test_further_scores_that_are_none_are_left_out_alone() -> None:
+    """One of them discarded the whole evaluation."""
+    bad = {"F1": 0.4, "Bad Name": 1.0, "f": float("nan"), "g": HUGE, "h": "1", "i": None, 3: 1.0}
+    read = read_scores({"examples": 4, "scores": {"accuracy": 0.5, "loss": 1, "r2": -3, **bad}})
+    assert read.scores == {"accuracy": 0.5, "loss": 1.0, "r2": -3.0}
+    assert read.left_out == [*map(str, bad)]
 
 
 def scored_examples(toy: TextToy) -> int:

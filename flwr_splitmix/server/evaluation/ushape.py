@@ -17,7 +17,7 @@ from flwr_splitmix.server.evaluation.over_link import (
     spread_of,
 )
 from flwr_splitmix.server.intake.checks import read_each
-from flwr_splitmix.server.intake.ushape import read_scores
+from flwr_splitmix.server.intake.ushape import ReadScores, read_scores, warn_of_left_out
 from flwr_splitmix.server.time_limit import TimeLimit
 
 MAX_ANSWER = 4096
@@ -28,7 +28,7 @@ Pass = Callable[[Mapping[int, Mapping[str, Any]]], dict[int, list[Tensor]]]
 
 
 def evaluate_in_u_shape(
-    clients: Clients, kind: Kind, through_trunk: Pass
+    clients: Clients, kind: Kind, through_trunk: Pass, told: set[str]
 ) -> EvaluationResult | None:
     """Have every client score its model: its head and tail, the server's trunk.
 
@@ -36,6 +36,11 @@ def evaluate_in_u_shape(
     common public test set. Only scores over its whole test set leave a client, so one with far
     more test examples than the others is not evaluated; the result is the mean over clients. Return
     None if no client has such data.
+
+    Parameters
+    ----------
+    told
+        The names of scores that were told to be left out of the run's metrics; added to.
     """
     sizes = sizes_of_tests(clients, kind, in_parts=False)
     if not sizes:
@@ -63,22 +68,21 @@ def evaluate_in_u_shape(
     )
     if not scored:
         return None
+    warn_of_left_out(scored.values(), told)
     # A client cannot claim to have scored more examples than it reported.
-    weights = {c: min(examples, sizes[c]) for c, (examples, _) in scored.items()}
+    weights = {c: min(read.examples, sizes[c]) for c, read in scored.items()}
     examples = sum(weights.values())
-    told = Counter(name for _, scores in scored.values() for name in scores)
+    said = Counter(name for read in scored.values() for name in read.scores)
     # One client of several adds no column; "accuracy" and "loss" are told by all.
     least = max(min(2, len(scored)), len(scored) / 2)
-    names = sorted(name for name, clients in told.items() if clients >= least)
+    names = sorted(name for name, clients in said.items() if clients >= least)
     means = {name: _mean(name, scored, weights) for name in names}
-    spread = spread_of([scores["accuracy"] for _, scores in scored.values()], [*weights.values()])
+    spread = spread_of([read.scores["accuracy"] for read in scored.values()], [*weights.values()])
     accuracy, loss = means.pop("accuracy"), means.pop("loss")
     return EvaluationResult(kind, accuracy, loss, examples, spread, means)
 
 
-def _mean(
-    name: str, scored: Mapping[int, tuple[int, dict[str, float]]], weights: Mapping[int, int]
-) -> float:
+def _mean(name: str, scored: Mapping[int, ReadScores], weights: Mapping[int, int]) -> float:
     """Return a score's mean over the clients that have it, weighted by their examples."""
-    own = {c: scores[name] for c, (_, scores) in scored.items() if name in scores}
+    own = {c: read.scores[name] for c, read in scored.items() if name in read.scores}
     return sum(weights[c] * value for c, value in own.items()) / sum(weights[c] for c in own)

@@ -21,6 +21,9 @@ from flwr_splitmix.words import with_article
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 """Valid names for a client's own metrics."""
 
+NAME_RULE = "begins with a lower-case letter, and has at most 40 more, digits, '_' or '-'"
+"""What `NAME` allows."""
+
 MAX_BATCH = 65_536
 """Most texts that a client may send at once."""
 
@@ -132,14 +135,14 @@ def check_number(key: str, value: object, least: int, most: int = MAX_COUNT) -> 
         raise UploadError(f"says that its {key} is more than {most}")
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UploadError(
-            f"says that its {key} is {_shown(value)}; it must be an integer of at least {least}"
+            f"says that its {key} is {shown(value)}; it must be an integer of at least {least}"
         )
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return an untrusted value as short text; Python refuses to print very long integers."""
     if isinstance(value, int) and abs(value) > MAX_COUNT:
-        return f"less than -{MAX_COUNT}"
+        return f"more than {MAX_COUNT}" if value > 0 else f"less than -{MAX_COUNT}"
     simple = value is None or isinstance(value, (int, float, str))
     return repr(value)[:40] if simple else with_article(type(value).__name__)
 

@@ -17,7 +17,7 @@ from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.observers.metrics import LOSS
-from flwr_splitmix.server.intake.checks import NAME, UploadError, plausible
+from flwr_splitmix.server.intake.checks import NAME, NAME_RULE, UploadError, plausible
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted, one_line
@@ -128,10 +128,10 @@ class ReplyIntake:
             named = [repr(one_line(name)[:60]) for name in excluded[:5]]
             more = f" and {len(excluded) - 5} more" if len(excluded) > 5 else ""
             log.warning(
-                "left out of the run's metrics: %s%s; the name of a client's metric begins with a "
-                "lower-case letter, and has at most 40 more, digits, '_' or '-'",
+                "left out of the run's metrics: %s%s; the name of a client's metric %s",
                 ", ".join(named),
                 more,
+                NAME_RULE,
             )
         return means
 

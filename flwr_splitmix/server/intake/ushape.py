@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.server.intake.checks import (
     MAX_BATCH,
     NAME,
+    NAME_RULE,
     UploadError,
     agreed,
     check_form,
@@ -22,10 +25,13 @@ from flwr_splitmix.server.intake.checks import (
     check_size,
     check_tensor,
     mean_batches,
+    shown,
 )
 from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.values import MAX_COUNT
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, one_line
+
+log = logging.getLogger("flwr.splitmix")
 
 MAX_MESSAGES = 64
 """How many messages a client may send for one batch."""
@@ -50,6 +56,9 @@ MAX_CALIBRATION = 100_000
 
 MAX_SCORE = 1e100
 """Bound on scores, so that their means cannot overflow."""
+
+MOST_NAMED = 5
+"""Most scores that one warning names."""
 
 _RANGES = {
     "num-examples": (1, MAX_COUNT),
@@ -220,28 +229,76 @@ def read_gradients(reply: Mapping[str, Any], sent: Messages) -> list[Tensor]:
     return list(gradients)
 
 
-def read_scores(reply: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
-    """Check a client's report of an evaluation and return (examples, scores by name).
+@dataclass(frozen=True)
+class ReadScores:
+    """A client's report of an evaluation.
+
+    Parameters
+    ----------
+    examples
+        The number of examples scored.
+    scores
+        By name, "accuracy" and "loss" among them.
+    left_out
+        The further scores that are no finite numbers, or have a name that a metric cannot have.
+    """
+
+    examples: int
+    scores: Mapping[str, float]
+    left_out: Sequence[str] = ()
+
+
+def read_scores(reply: Mapping[str, Any]) -> ReadScores:
+    """Check a client's report of an evaluation.
 
     Raises
     ------
     UploadError
-        If the number of examples is not positive, the scores are not finite numbers that include
-        "accuracy" and "loss", or the accuracy is not in 0..1.
+        If the number of examples is not positive, "accuracy" or "loss" are missing or no finite
+        numbers, or the accuracy is not in 0..1.
     """
     examples, scores = reply.get("examples"), reply.get("scores")
     check_number("number of scored examples", examples, 1)
-    numbers = isinstance(scores, Mapping) and all(
-        isinstance(name, str) and NAME.fullmatch(name) and _is_number(value)
-        for name, value in scores.items()
-    )
-    if not numbers or not {"accuracy", "loss"} <= set(scores or ()):
-        raise UploadError("says of its evaluation no finite numbers with 'accuracy' and 'loss'")
-    assert isinstance(scores, Mapping)
     assert isinstance(examples, int)
+    if not isinstance(scores, Mapping):
+        raise UploadError("returned no scores of its evaluation")
+    for name in ("accuracy", "loss"):
+        if name not in scores:
+            raise UploadError(f"returned no {name!r} among the scores of its evaluation")
+        if not _is_number(scores[name]):
+            said = shown(scores[name])
+            raise UploadError(
+                f"says that its {name} is {said}; needed is a finite number, up to {MAX_SCORE:g}"
+            )
     if not 0 <= scores["accuracy"] <= 1:
-        raise UploadError(f"says that its accuracy is {scores['accuracy']:g}")
-    return examples, {name: float(value) for name, value in scores.items()}
+        raise UploadError(f"says that its accuracy is {scores['accuracy']:g}; it must be 0 to 1")
+    kept = {
+        name: float(value)
+        for name, value in scores.items()
+        if isinstance(name, str) and NAME.fullmatch(name) and _is_number(value)
+    }
+    return ReadScores(examples, kept, [str(name) for name in scores if name not in kept])
+
+
+def warn_of_left_out(read: Iterable[ReadScores], told: set[str]) -> None:
+    """Log the names of further scores that are left out, once each.
+
+    Parameters
+    ----------
+    told
+        The names that were told before, quoted; those told now are added.
+    """
+    named = {repr(one_line(name)[:60]) for each in read for name in each.left_out}
+    new = sorted(named - told)[:MOST_NAMED]
+    if not new:
+        return
+    told.update(new)
+    log.warning(
+        "left out of the run's metrics: %s; a score of an evaluation is a finite number, and its "
+        "name %s",
+        ", ".join(new),
+        NAME_RULE,
+    )
 
 
 def _is_number(value: object) -> bool:
