@@ -95,6 +95,11 @@ class ScheduledOptimizer:
     factory, schedule
         None for `adamw()` and `WarmupCosine()`.
 
+    Attributes
+    ----------
+    has_stepped
+        Whether a step has been taken.
+
     Raises
     ------
     TypeError
@@ -137,7 +142,7 @@ class ScheduledOptimizer:
         self._own_entries = set(self.optimizer.state_dict() if self.optimizer else ())
         self._own_entries -= {"state", "param_groups"}
         self._set_lrs: list[float] = []
-        self._told_overridden = False
+        self._told_overridden = self.has_stepped = False
 
     def knows(self, module: nn.Module) -> bool:
         """Return whether all trainable parameters of a module are this optimizer's."""
@@ -179,6 +184,7 @@ class ScheduledOptimizer:
             group["lr"] = lr * factor
         self._set_lrs = [float(group["lr"]) for group in groups]
         self.optimizer.step()
+        self.has_stepped = True
 
     def state(self, name: str = "optimizer") -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the optimizer's state as tensors and plain values under `name`, empty if none."""

@@ -18,7 +18,13 @@ log = logging.getLogger("flwr.splitmix")
 
 @dataclass(frozen=True)
 class Job:
-    """A run's inputs, and Flower's result, which grows with the rounds."""
+    """A run's inputs, and Flower's result, which grows with the rounds.
+
+    Parameters
+    ----------
+    goes_on
+        Whether the clients are those of the strategy's last `fit`.
+    """
 
     grid: Grid | None
     initial: ArrayRecord
@@ -26,6 +32,7 @@ class Job:
     train_config: ConfigRecord = field(default_factory=ConfigRecord)
     evaluate_config: ConfigRecord = field(default_factory=ConfigRecord)
     result: flower.Result = field(default_factory=flower.Result)
+    goes_on: bool = False
 
 
 def check_initial_arrays(arrays: object, *, averages: bool) -> None:

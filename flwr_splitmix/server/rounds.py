@@ -256,7 +256,7 @@ class RoundLoop(OneRound):
             self.draws = self.seed
             arrays = first_arrays(initial_arrays, clients, averages=self.aggregator.averages)
         self.link = link
-        job = Job(None, arrays, evaluate_fn)
+        job = Job(None, arrays, evaluate_fn, goes_on=last is not None)
         try:
             result = self._run(job, num_rounds)
         finally:  # also after an interruption: the clients have learned until then
@@ -285,6 +285,10 @@ class RoundLoop(OneRound):
         self.aggregator.check_has_weights(job.initial)
         self._intake = ReplyIntake(job.initial)
         self._finished, job.result.arrays = self._resume(job.initial)
+        if not self._finished:
+            self.aggregator.warn_if_shared()
+            if not job.goes_on:
+                self.warn_if_trained()
         self.recorder.warn_of_given(given_to(job.grid))
         self.summary()
         name = type(self).__name__

@@ -78,6 +78,9 @@ class Shape(flower.Strategy):
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Get ready for clients of this process, or for clients behind a link (None)."""
 
+    def warn_if_trained(self) -> None:
+        """Log if what the server trains has learned already, though a run begins anew."""
+
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:

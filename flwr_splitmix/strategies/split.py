@@ -275,6 +275,10 @@ class SplitStrategy(RoundLoop):
         for client in peers:
             client.peers = peers
 
+    def warn_if_trained(self) -> None:
+        """Log, once, if the upper segment has learned already, though a run begins anew."""
+        self.upper.warn_if_trained(type(self).__name__)
+
     def forget_clients(self) -> None:
         """Forget also how fast clients are, and the number of parts chosen for their batches."""
         super().forget_clients()

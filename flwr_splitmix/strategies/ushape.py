@@ -161,6 +161,10 @@ class UShapeStrategy(RoundLoop):
         self.trunk.check_shares_no_weights(clients or ())
         _check_own_hidings(clients or ())
 
+    def warn_if_trained(self) -> None:
+        """Log, once, if the trunk has learned already, though a run begins anew."""
+        self.trunk.warn_if_trained(type(self).__name__)
+
     @property
     def keeps_ledger(self) -> bool:
         """Whether the clients account for an epsilon."""

@@ -42,6 +42,7 @@ from flwr_splitmix.server.aggregation.nodes import (
     NoNodes,
     SampledNodes,
 )
+from flwr_splitmix.server.aggregation.sharing import note_use, warn_of_use
 from flwr_splitmix.server.aggregation.state import RefusedStateError, restore_state, state_of
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.storage import under
@@ -74,13 +75,19 @@ class LowerAggregator:
         check_aggregator(strategy)
         self.strategy = strategy
         self._told_lost: set[str] = set()
-        self._told_statistics = False
+        self._told_statistics = self._told_shared = False
+        self._use = object()
         self._asked, self._current = 0, ArrayRecord()
         self._has_aggregated = False
 
     def forget(self) -> None:
         """Begin a run: whether the aggregator can work with its clients is not known yet."""
         self._has_aggregated = False
+
+    def warn_if_shared(self) -> None:
+        """Log, once, if the strategy goes on from what it did within another one of ours."""
+        if self.strategy is not None and not self._told_shared:
+            self._told_shared = warn_of_use(self.strategy, self._use)
 
     @property
     def averages(self) -> bool:
@@ -199,6 +206,7 @@ class LowerAggregator:
         optimizes = isinstance(self.strategy, _SERVER_OPTIMIZERS)
         means = means_of_measured(replies, whole) if optimizes else {}
         self._warn_of_wrapped_optimizer(replies[0])
+        note_use(self.strategy, self._use)
         made = self.strategy.aggregate_train(server_round, replies)
         arrays, metrics = aggregated(made, self.strategy, like)
         if not arrays:

@@ -65,7 +65,7 @@ class TrainedSegment:
         self.module = module if placed else module.to(self.device)
         self.optimizer = ScheduledOptimizer(self.module, optimizer, schedule)
         self._untaken = 0
-        self._told_unknown = False
+        self._told_unknown = self._told_trained = False
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -81,6 +81,24 @@ class TrainedSegment:
         if not self._told_unknown and not self.optimizer.knows(self.module):
             self._told_unknown = True
             log.warning("the server's %s %s", self.name, UNKNOWN_WEIGHTS)
+
+    def warn_if_trained(self, strategy: str) -> None:
+        """Log, once, if it has learned before, and goes on from that with other clients.
+
+        Parameters
+        ----------
+        strategy
+            Name of the strategy.
+        """
+        if self.optimizer.has_stepped and not self._told_trained:
+            self._told_trained = True
+            log.warning(
+                "the server's %s has learned in an earlier run of this %s, and goes on from that; "
+                "to compare from equal starts make new clients, a new upper segment or trunk, a "
+                "new strategy and a new aggregator for each run",
+                self.name,
+                strategy,
+            )
 
     def check_shares_no_weights(self, clients: Sequence[Client]) -> None:
         """Raise ValueError if a client in this process trains weights of this module.
