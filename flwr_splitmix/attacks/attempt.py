@@ -11,6 +11,7 @@ from flwr_splitmix.attacks.base import Attack, Guess
 from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.catalogue import attack_named, own_attack
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
+from flwr_splitmix.attacks.guess_check import checked_guess
 from flwr_splitmix.attacks.hints import hints, without
 from flwr_splitmix.attacks.intervals import Measure
 from flwr_splitmix.attacks.own_shares import taken_as_sent
@@ -48,6 +49,8 @@ def attempt(
     ------
     NotApplicable
         If the adversary lacks what the attack needs.
+    TypeError, ValueError
+        If its `run` returns anything but a guess about the view; see `checked_guess`.
     """
     known = hints(kind, case)
     chosen = {**(setting or {}), **({"hints": known} if known else {})}
@@ -57,7 +60,8 @@ def attempt(
     else:
         steps = {} if trial_steps is None else {"trial_steps": trial_steps}
         attack = kind.tune(case.view, public, budget, seed=seed, **steps)
-    return attack, without(attack.run(case.view), known, case.truth)
+    guess = checked_guess(attack, attack.run(case.view), case.view)
+    return attack, without(guess, known, case.truth)
 
 
 def measure_leak(
@@ -91,8 +95,8 @@ def measure_leak(
         If the adversary lacks what the attack needs.
     TypeError
         If it is neither, or a class without its name, its goal or `run`.
-    ValueError
-        If there is no such attack.
+    TypeError, ValueError
+        If there is no such attack, or an own one guesses what is no guess; see `checked_guess`.
     VaultError
         If the recording is not of the clients' images.
     """

@@ -1,0 +1,105 @@
+"""The check of what an attack's `run` returns: scores of anything else would look like no leak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Attack, Guess, View
+from flwr_splitmix.values import whole_number
+from flwr_splitmix.words import counted, described
+
+
+def checked_guess(attack: Attack, guess: object, view: View) -> Guess:
+    """Return an attack's guess about a view; its `where` are pairs of ints.
+
+    Raises
+    ------
+    TypeError
+        If it is no `Guess`, or one of anything but tensors and pairs of numbers.
+    ValueError
+        If its parts differ in length, its values have another shape or kind than the attack's
+        goal requires, a number is NaN or a value infinite, or a place is not in the view.
+    """
+    run = f"{type(attack).__name__}.run"
+    if not isinstance(guess, Guess):
+        raise TypeError(
+            f"{run} returns {described(guess)}; needed is a Guess(values, confidence, where)"
+        )
+    where = _places(run, guess.where, view)
+    form, fits = _form(attack, guess.values, len(where), view)
+    if not fits:
+        raise ValueError(
+            f"{run} returns a Guess with values {_kind(guess.values)} at "
+            f"{counted(len(where), 'place')} (where); needed is {form}, one for each place"
+        )
+    confidence: object = guess.confidence
+    if not isinstance(confidence, Tensor) or tuple(confidence.shape) != (len(where),):
+        raise ValueError(
+            f"{run} returns a Guess with confidence {_kind(confidence)}; needed is a float tensor "
+            f"({len(where)},), one for each guess"
+        )
+    if not bool(torch.isfinite(guess.values).all()):
+        raise ValueError(
+            f"{run} returns a Guess whose values have NaN or infinite numbers; needed are finite "
+            "ones: leave out places at which there is no guess"
+        )
+    if bool(torch.isnan(confidence).any()):
+        raise ValueError(f"{run} returns a Guess whose confidence has NaN; needed are numbers")
+    return Guess(guess.values, confidence, where)
+
+
+def _places(run: str, given: object, view: View) -> list[tuple[int, int]]:
+    """Return (release, row) of every guess, once each is known to be in the view."""
+    rows = [len(release.smashed) for release in view.releases]
+    needed = "needed is a list of pairs (release, row), a release's position in view.releases"
+    if not isinstance(given, Sequence):
+        raise TypeError(f"{run} returns a Guess with where {described(given)}; {needed}")
+    places: list[tuple[int, int]] = []
+    for number, place in enumerate(given):
+        try:
+            release, row = (whole_number("where", each) for each in place)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{run} returns a Guess with where[{number}] {described(place)}; {needed}"
+            ) from None
+        if not 0 <= release < len(rows):
+            raise ValueError(
+                f"{run} returns a Guess with where[{number}] ({release}, {row}), but the view has "
+                f"{counted(len(rows), 'release')}, counted from 0"
+            )
+        if not 0 <= row < rows[release]:
+            raise ValueError(
+                f"{run} returns a Guess with where[{number}] ({release}, {row}), but release "
+                f"{release} has {counted(rows[release], 'row')}, counted from 0"
+            )
+        places.append((release, row))
+    return places
+
+
+def _form(attack: Attack, values: object, guesses: int, view: View) -> tuple[str, bool]:
+    """Return what values a goal needs, in words, and whether these are so."""
+    known, goal = view.knowledge, attack.goal
+    shape = tuple(values.shape) if isinstance(values, Tensor) else None
+    floating = isinstance(values, Tensor) and values.is_floating_point()
+    if goal == "images":
+        needed = (guesses, *known.image_shape)
+        return f"a float tensor {needed}, images from 0 to 1", shape == needed and floating
+    if goal in ("order", "owners"):
+        what = "the position" if goal == "order" else "the owner"
+        patches = (guesses, known.geometry.patches)
+        return f"an int64 tensor {patches}, {what} of each patch", shape == patches and not floating
+    scores = (guesses, known.num_classes)
+    if goal == "labels":
+        form = f"an int64 tensor ({guesses},), classes, or scores, float ({guesses},) or {scores}"
+        return form, shape == (guesses,) or (shape == scores and floating)
+    return f"a float tensor ({guesses},), scores", shape == (guesses,) and floating
+
+
+def _kind(value: object) -> str:
+    """Return a value's shape and dtype in words."""
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} of {value.dtype}"
+    return described(value)
