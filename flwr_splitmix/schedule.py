@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,10 @@ def adamw(
 ) -> OptimizerFactory:
     """Return a factory of AdamW optimizers, as used by the papers (CutMixSL, section 4).
 
+    It can be pickled, and so can clients and strategies that have it.
     The papers state neither weight decay nor betas: the defaults are DeiT's (Touvron et al., 2020).
     """
-
-    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, betas=betas)
-
-    return make
+    return partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay, betas=betas)
 
 
 def constant(progress: float, num_rounds: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,17 @@ def test_the_papers_schedule() -> None:
     assert rate[5.0] == pytest.approx(1e-3)
     assert rate[302.5] == pytest.approx((1e-3 + 1e-5) / 2)  # the middle of the cosine
     assert rate[600.0] == pytest.approx(1e-5)
+
+
+def test_what_makes_an_adamw_can_be_pickled() -> None:
+    """It was a local function, so that no client or strategy with it could be."""
+    weights = [nn.Parameter(torch.zeros(2))]
+    for made in (
+        adamw(0.1, 0.2, (0.5, 0.6)),
+        pickle.loads(pickle.dumps(adamw(0.1, 0.2, (0.5, 0.6)))),
+    ):
+        options = made(weights).param_groups[0]
+        assert (options["lr"], options["weight_decay"], options["betas"]) == (0.1, 0.2, (0.5, 0.6))
 
 
 def test_it_is_a_cosine() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from flwr_splitmix.events import Exchange
@@ -31,7 +34,7 @@ class StopIn(Observer):
 
 def check_resume_equals_uninterrupted(
     make_strategy: MakeAny,
-    home: Path,
+    home: Path | None = None,
     toy: AnyToy | None = None,
     *,
     num_rounds: int = 4,
@@ -48,7 +51,7 @@ def check_resume_equals_uninterrupted(
     Parameters
     ----------
     home
-        Folder in which the runs' directories are made.
+        Folder in which the runs' directories are made; None takes one that is removed in the end.
     num_rounds
         Number of rounds.
     stop_in
@@ -65,7 +68,29 @@ def check_resume_equals_uninterrupted(
         With the round or the tensor that differs.
     """
     toy = toy or Toy(tests=6)
+    with _folder(home) as runs:
+        _compare(make_strategy, runs, toy, num_rounds, stop_in, lose_newest, options)
 
+
+@contextmanager
+def _folder(given: Path | None) -> Iterator[Path]:
+    """Yield a folder: the given one, or one that is removed afterwards."""
+    if given is not None:
+        yield given
+        return
+    with TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def _compare(
+    make_strategy: MakeAny,
+    home: Path,
+    toy: AnyToy,
+    num_rounds: int,
+    stop_in: int,
+    lose_newest: bool,
+    options: dict[str, Any],
+) -> None:
     def fit(run: Run, *observers: Observer) -> None:
         schedule = WarmupCosine(warmup=1.5)
         strategy = make_strategy(

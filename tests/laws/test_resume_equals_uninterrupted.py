@@ -50,3 +50,10 @@ def test_the_law_notices_a_lost_data_position(
     monkeypatch.setattr(SplitClient, "restore", forgetful)
     with pytest.raises(AssertionError, match="law 5, resume equals uninterrupted: round 3: loss"):
         check_resume_equals_uninterrupted(maker("PSL"), tmp_path)
+
+
+def test_the_law_needs_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/own-mixer.md names it beside laws that need nothing else either."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    check_resume_equals_uninterrupted(maker("PSL"), num_rounds=2, stop_in=2)
+    assert not [*tmp_path.iterdir()]
