@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from types import FunctionType
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -13,6 +14,7 @@ from flwr_splitmix.clients import Client
 from flwr_splitmix.links.auto import ray_runs_here
 from flwr_splitmix.links.host import logged_reason
 from flwr_splitmix.links.ticket import RECORD, Ticket, context_of, to_numpy
+from flwr_splitmix.values import check_kind, takes
 
 ClientFn = Callable[[Context], Client]
 
@@ -49,12 +51,17 @@ class SplitClientApp(ClientApp):
 
     Raises
     ------
+    TypeError
+        If `client_fn` cannot be called with a context, or `mods` is no list.
     ValueError
         If a mod is one of Flower's that do not fit.
     """
 
     def __init__(self, client_fn: ClientFn, mods: list[Any] | None = None) -> None:
         super().__init__()
+        _check_client_fn(client_fn)
+        if mods is not None:
+            check_kind("mods", mods, Sequence, "a list of mods, mods=[...]")
         for mod in mods or ():
             name = getattr(mod, "__name__", type(mod).__name__)
             if name in _UNFIT:
@@ -164,6 +171,16 @@ _UNFIT = {
     "secaggplus_mod",
 }
 """Flower's mods that need the arrays of a round in one message and its reply."""
+
+
+def _check_client_fn(client_fn: object) -> None:
+    """Refuse what cannot be called with a context: it would fail on every node."""
+    if callable(client_fn) and takes(client_fn, None):
+        return
+    needed = "a function that makes the node's client from the Flower context"
+    if callable(client_fn) and not isinstance(client_fn, type):
+        raise TypeError(f"client_fn is a function of other arguments; needed is {needed}")
+    check_kind("client_fn", client_fn, FunctionType, needed)
 
 
 def _check_free(kind: str, action: str, own: Collection[str]) -> None:

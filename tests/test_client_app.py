@@ -53,6 +53,32 @@ def test_a_node_says_which_client_it_is_and_that_it_is_real() -> None:
     assert record["simulated"] is False
 
 
+def two(context: Context, more: int) -> SplitClient:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("client_fn", "said"),
+    [
+        (None, "client_fn is None; needed is a function that makes the node's client from the Fl"),
+        (SplitClient, "client_fn is the class SplitClient; needed is a function that makes"),
+        (5, "client_fn is an int; needed is a function"),
+        (two, "client_fn is a function of other arguments; needed is a function that makes"),
+    ],
+)
+def test_what_makes_no_client_is_refused_at_once(client_fn: Any, said: str) -> None:
+    """It failed on every node."""
+    with pytest.raises(TypeError, match=said):
+        SplitClientApp(client_fn)
+
+
+def test_mods_are_a_list() -> None:
+    """It was an error about an iteration."""
+    mods: Any = message_size_mod
+    with pytest.raises(TypeError, match=r"mods is a function; needed is a list of mods, mods=\["):
+        SplitClientApp(no_client, mods=mods)
+
+
 @pytest.mark.parametrize("value", [None, -1, "3", 1.0, True])
 def test_a_partition_id_is_an_index(value: Any) -> None:
     config = {} if value is None else {"partition-id": value}

@@ -45,8 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"files", "storage", "segments", "data", "methods", "extras", "values", "words"},
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
-    "observers": {"events", "privacy", "mixers", "runs", *NEUTRAL},
-    "client_app": {"clients", "links"},
+    "observers": {"events", "privacy", "mixers", "runs", "suggestions", *NEUTRAL},
+    "client_app": {"clients", "links", "values"},
     "events": {"mixers"},
 }
 """What each part of the library may import of the library, besides itself."""

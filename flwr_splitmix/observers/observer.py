@@ -15,6 +15,7 @@ from flwr_splitmix.events import (
     StepDone,
 )
 from flwr_splitmix.storage import json_values
+from flwr_splitmix.suggestions import close_to
 from flwr_splitmix.words import one_line, with_article
 
 log = logging.getLogger("flwr.splitmix")
@@ -36,6 +37,20 @@ class Observer:
 
     stop: str = ""
     replaces: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Warn of methods whose names are close to that of an event, and that nothing calls."""
+        super().__init_subclass__(**kwargs)
+        events = [name[3:] for name in vars(Observer) if name.startswith("on_")]
+        own = [name[3:] for name in vars(cls) if name.startswith("on_")]
+        for name in own:
+            if name not in events and (meant := close_to(name, events, 1)):
+                log.warning(
+                    "%s.on_%s gets no event: no observer has such a method; did you mean on_%s?",
+                    cls.__name__,
+                    name,
+                    meant[0],
+                )
 
     def on_start(self, event: RunStarted) -> None:
         """Observe that the run begins, or continues from a checkpoint."""

@@ -99,3 +99,23 @@ def test_without_a_run_nothing_is_written() -> None:
 def test_facts_do_not_replace_what_the_summary_has_of_the_run(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"Own\.facts\(\) has '{name}', which the summary has"):
         fit(tmp_path, 1, Own(facts={name: 1.0, "mine": 2.0}))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("on_steps", "on_step"), ("on_exchanges", "on_exchange"), ("on_rond", "on_round")],
+)
+def test_a_method_that_no_event_is_passed_to_is_named(
+    name: str, meant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An observer saw nothing, silently."""
+    type("Mistyped", (Observer,), {name: lambda self, event: None})
+    assert caplog.messages == [
+        f"Mistyped.{name} gets no event: no observer has such a method; did you mean {meant}?"
+    ]
+
+
+def test_other_methods_of_an_observer_are_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    names = ["on_step", "on_disk", "step", "flush"]
+    type("Own", (Observer,), {name: lambda self, event: None for name in names})
+    assert not caplog.messages

@@ -65,6 +65,23 @@ def test_an_accuracy_that_is_no_share_is_told_once(
     assert all(f"round 1: evaluate_fn returned an accuracy of {accuracy:g}" in s for s in said)
 
 
+def test_an_evaluation_beside_a_central_one_has_columns_of_its_own() -> None:
+    """It was in no row."""
+    rows: list[dict[str, Any]] = []
+    evaluate: Any
+    for evaluate in (None, lambda *_: {"accuracy": 0.25, "loss": 1.5, "f1": 0.1}):
+        strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1, evaluation="federated")
+        strategy.fit(TOY.make_clients(), 1, evaluate_fn=evaluate)
+        rows += strategy.rows
+    alone, row = rows
+    assert alone["accuracy"] is not None
+    assert "eval_federated_accuracy" not in alone
+    assert (row["accuracy"], row["accuracy_kind"], row["eval_loss"]) == (0.25, "central", 1.5)
+    assert row["eval_f1"] == pytest.approx(0.1)
+    assert row["eval_federated_accuracy"] == alone["accuracy"]
+    assert row["eval_federated_loss"] == alone["eval_loss"]
+
+
 class Streamed(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(())

@@ -72,6 +72,36 @@ def test_an_aggregation_of_evaluations_that_nothing_calls(
     ]
 
 
+class Old:
+    """Methods that Flower's strategies had under other names."""
+
+    def configure_fit(self, *arguments: Any) -> None:
+        raise AssertionError
+
+    def aggregate_fit(self, *arguments: Any) -> None:
+        raise AssertionError
+
+
+class OldSFL(Old, SFL):
+    """A strategy with those methods."""
+
+
+class OldFedAvg(Old, FedAvg):
+    """An aggregator with those methods."""
+
+
+def test_methods_of_an_older_flower_that_nothing_calls(caplog: pytest.LogCaptureFixture) -> None:
+    aggregator = OldFedAvg(min_train_nodes=1, min_available_nodes=1)
+    for name, told in (
+        ("OldSFL", said(caplog, "_fit", OldSFL)),
+        ("OldFedAvg", said(caplog, "_fit", aggregator=aggregator)),
+    ):
+        assert told == [
+            f"{name}.{old}_fit is never called: in flwr.serverapp.strategy its name is {old}_train"
+            for old in ("configure", "aggregate")
+        ]
+
+
 class Reports(SplitClient):
     """A client with metrics of its own."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -19,6 +20,15 @@ from flwr_splitmix.storage import plain_numbers
 from flwr_splitmix.words import with_article
 
 log = logging.getLogger("flwr.splitmix")
+
+
+_UNCALLED = {
+    "aggregate_evaluate": "an evaluation is computed over the link, not from replies; an observer "
+    "gets its result in on_round",
+    "configure_fit": "in flwr.serverapp.strategy its name is configure_train",
+    "aggregate_fit": "in flwr.serverapp.strategy its name is aggregate_train",
+}
+"""Methods of Flower's strategies, older ones included, that nothing calls, and why."""
 
 
 def check_evaluate_fn(evaluate_fn: object) -> None:
@@ -53,15 +63,14 @@ def warn_of_initial_weights(strategy: str) -> None:
 
 
 def warn_of_uncalled(strategy: flower.Strategy, aggregator: flower.Strategy | None) -> None:
-    """Log which of them have an `aggregate_evaluate` of the user's own, as nothing calls it."""
+    """Log which of them have methods of the user's own that nothing calls."""
     for own in (strategy, *with_wrapped(aggregator)):
         kind = type(own)
-        if kind.aggregate_evaluate.__module__.split(".")[0] not in ("flwr", "flwr_splitmix"):
-            log.warning(
-                "%s.aggregate_evaluate is never called: an evaluation is computed over the link, "
-                "not from replies; an observer gets its result in on_round",
-                kind.__name__,
-            )
+        for name, why in _UNCALLED.items():
+            method = getattr(kind, name, None)
+            module = getattr(method, "__module__", None) or "flwr"
+            if callable(method) and module.split(".")[0] not in ("flwr", "flwr_splitmix"):
+                log.warning("%s.%s is never called: %s", kind.__name__, name, why)
 
 
 def evaluate_model(
@@ -84,7 +93,8 @@ def evaluate_model(
 
     Returns
     -------
-    The central evaluation, or else the one over the link, or else None.
+    The central evaluation, or else the one over the link, or else None. If there are both, accuracy
+    and loss of the latter are further scores of the former, named after its kind.
 
     Raises
     ------
@@ -119,7 +129,13 @@ def evaluate_model(
             log.warning("round %d could not be evaluated: %s", server_round, error)
     if measured is not None:
         result.evaluate_metrics_clientapp[server_round] = to_record(measured)
-    return central or measured
+    if central is None or measured is None:
+        return central or measured
+    further = {
+        f"{measured.kind}-accuracy": measured.accuracy,
+        f"{measured.kind}-loss": measured.loss,
+    }
+    return replace(central, scores={**further, **central.scores})
 
 
 def _no_share(record: MetricRecord | None) -> float | None:
