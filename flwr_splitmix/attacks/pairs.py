@@ -46,7 +46,7 @@ def first_victims(guess: Guess, truth: Truth) -> list[tuple[int, int]]:
 
 
 def guessed_blindly(
-    made: Callable[[int, int], Tensor],
+    made: Callable[[int, int, tuple[int, int]], Tensor],
     guess: Guess,
     pairs: Sequence[tuple[int, int]],
     images: Tensor,
@@ -56,7 +56,8 @@ def guessed_blindly(
     Parameters
     ----------
     made
-        From the numbers of guesses and of victims at a row to blind images (guesses, C, H, W).
+        From the numbers of guesses and of victims at a row, and its place, (release, row), to
+        blind images (guesses, C, H, W).
     guess, pairs
         The guess whose rows are guessed at, and its `pairs_of`.
     images
@@ -65,7 +66,7 @@ def guessed_blindly(
     numbers = {place: len(own) for place, own in _by_row(guess.where).items()}
     values = torch.empty_like(images)
     for place, own in _by_row([guess.where[number] for number, _ in pairs]).items():
-        blind = made(numbers[place], len(own)).to(images)
+        blind = made(numbers[place], len(own), place).to(images)
         for n, v in _matched(blind, images[own]):
             values[own[v]] = blind[n]
     return values

@@ -6,15 +6,15 @@ Attacks get no access to these modules.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
+from flwr_splitmix.attacks.base import Goal, Guess
+from flwr_splitmix.attacks.floors import Floors
 from flwr_splitmix.attacks.image_scores import (
     Classifier,
     agreements,
@@ -30,19 +30,13 @@ from flwr_splitmix.attacks.intervals import (
     curve_measures,
     mean_measure,
 )
-from flwr_splitmix.attacks.pairs import (
-    best_blind_images,
-    first_victims,
-    guessed_blindly,
-    pairs_of,
-)
+from flwr_splitmix.attacks.pairs import first_victims, pairs_of
 from flwr_splitmix.attacks.patch_scores import (
     attributed,
     attributed_blindly,
     in_place,
     largest_share,
 )
-from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.vault import Truth
 
 GALLERY = 1000
@@ -71,40 +65,6 @@ class Scored:
     def main(self) -> Measure:
         """The measure that the gate uses."""
         return next(measure for measure in self.measures if measure.main)
-
-
-@dataclass(frozen=True)
-class Floors:
-    """Results reached without the victims' releases.
-
-    Parameters
-    ----------
-    public
-        Images that are not victims.
-    prior
-        The attack's images for a row of an empty release, (m, C, H, W); None if it makes none.
-    """
-
-    public: Pictures
-    prior: Tensor | None = None
-
-    @classmethod
-    def of(cls, attack: Attack, view: View, public: Pictures) -> Floors:
-        """Return the floors of a fitted attack, by running it on one release of zeros."""
-        if attack.goal != "images" or not view.releases:
-            return cls(public)
-        guess = attack.run(replace(view, releases=[emptied(view)]))
-        first = [n for n, place in enumerate(guess.where) if place == guess.where[0]]
-        return cls(public, guess.values[first].cpu() if first else None)
-
-
-def emptied(view: View) -> Any:
-    """Return the first release of a view with its information removed: all zeros."""
-    first = view.releases[0]
-    zero = torch.zeros_like(first.smashed)
-    gradient = None if first.gradient is None else torch.zeros_like(first.gradient)
-    labels = None if first.labels is None else torch.zeros_like(first.labels)
-    return replace(first, smashed=zero, gradient=gradient, labels=labels)
 
 
 def score_guess(
@@ -155,15 +115,7 @@ def _images(
     if labels.dim() == 2:  # no image has the one class that a classifier could see
         classifier = None
     public = floors.public.images
-    blind = {"mean_image_mse": public.mean(0, keepdim=True).expand_as(images)}
-    if floors.prior is not None:
-        prior = floors.prior.float()
-        blind["prior_mse"] = guessed_blindly(
-            lambda own, _: prior[torch.arange(own) % len(prior)], guess, pairs, images
-        )
-    if len(set(guess.where)) < len(guess.where):  # the assignment favours blind guesses as well
-        best = cache(lambda own, members: best_blind_images(public, own, members, seed))
-        blind["blind_mse"] = guessed_blindly(best, guess, pairs, images)
+    blind = floors.blind(guess, pairs, images, seed)
     errors = squared_errors(guesses, images)
     nearest = torch.cat(
         [

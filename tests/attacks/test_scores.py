@@ -16,12 +16,13 @@ from flwr_splitmix.attacks.base import Attack, Guess, View
 from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.catalogue import attack_named
 from flwr_splitmix.attacks.fitted import Budget
+from flwr_splitmix.attacks.floors import Floors, emptied
 from flwr_splitmix.attacks.image_scores import retrieved, structures
 from flwr_splitmix.attacks.intervals import curve_measures, mean_measure
 from flwr_splitmix.attacks.pairs import best_blind_images
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Origin, Release
-from flwr_splitmix.attacks.scores import Floors, Scored, score_guess
+from flwr_splitmix.attacks.scores import Scored, score_guess
 from flwr_splitmix.attacks.vault import Truth
 from flwr_splitmix.mixers import FullShare, NoMixing, Plan, SmashedShape, each_alone
 from tests.attacks.victims import attacked
@@ -139,6 +140,45 @@ def test_the_attacks_own_images_for_an_empty_release_are_assigned_as_well() -> N
     prior = Floors(floors(grey(torch.full((9,), 0.5))).public, grey(torch.tensor([0.9, 0.1])))
     main = score_guess("images", guess, truth, prior).main
     assert main.floor == pytest.approx(0.01)
+
+
+SHADES = grey(torch.tensor([0.1, 0.1, 0.5, 0.5, 0.9]))
+SHADED = Pictures(SHADES, torch.tensor([0, 0, 1, 1, 2]))
+"""Three classes of one grey each."""
+
+
+def floor_of(labels: Tensor | None, levels: list[float], where: list[tuple[int, int]]) -> float:
+    """Return the floor of one row with these labels, and of victims of these greys."""
+    images = grey(torch.tensor(levels))
+    truth = truth_of(images, torch.arange(len(levels))[None])
+    guess = guess_of(grey(torch.full((len(where),), 0.5)), where)
+    return score_guess("images", guess, truth, Floors(SHADED, labels=[labels])).main.floor
+
+
+@pytest.mark.parametrize(
+    ("labels", "levels", "guesses", "floor"),
+    [
+        (torch.tensor([2]), [0.9], 1, 0.0),
+        (torch.tensor([2]), [0.8], 1, 0.01),
+        (None, [0.9], 1, 0.48**2),  # the mean of all is 0.42
+        (torch.tensor([[0.25, 0.0, 0.75]]), [0.7], 1, 0.0),  # a quarter of 0.1, the rest of 0.9
+        (torch.tensor([[0.5, -0.2, 1.5]]), [0.7], 1, 0.0),  # with noise
+        (torch.tensor([[0.25, 0.0, 0.75]]), [0.2, 0.9], 2, 0.005),  # one guess for each class
+        (torch.tensor([[0.0, 0.0, 0.0, 1.0]]), [0.42], 1, 0.0),  # of that class nothing is known
+    ],
+)
+def test_who_has_a_rows_label_guesses_the_mean_image_of_its_class(
+    labels: Tensor | None, levels: list[float], guesses: int, floor: float
+) -> None:
+    assert floor_of(labels, levels, [(0, 0)] * guesses) == pytest.approx(floor, abs=1e-6)
+
+
+def test_public_images_of_several_labels_are_of_each_of_their_classes() -> None:
+    images = grey(torch.tensor([0.9]))
+    public = Pictures(grey(torch.tensor([0.1, 0.9])), torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+    floors = Floors(public, labels=[torch.tensor([[0.0, 1.0]])])
+    scored = score_guess("images", guess_of(images), truth_of(images, torch.tensor([[0]])), floors)
+    assert scored.main.floor == pytest.approx(0)
 
 
 def test_the_best_blind_images_of_groups_of_one_are_centres_of_clusters() -> None:
@@ -292,3 +332,43 @@ def test_a_release_of_zeros_says_nothing() -> None:
     assert floors.prior.shape == (1, 1, 32, 32)
     assert float(floors.prior.mean()) == pytest.approx(0.3)
     assert isinstance(view.releases[0], Release)
+
+
+class Named(Two):
+    """Guesses a grey that the row's label says."""
+
+    name = "named"
+
+    def run(self, view: View) -> Guess:
+        labels = torch.cat([r.labels for r in view.releases if r.labels is not None])
+        places = [(i, j) for i, r in enumerate(view.releases) for j in range(len(r.smashed))]
+        return guess_of((labels / 10)[:, None, None, None].expand(-1, 1, 32, 32), places)
+
+
+def test_what_an_attack_makes_of_labels_alone_is_a_floor_for_each_label() -> None:
+    case = attacked("PatchShuffleSL").case("server", trained=0, held_out=64)
+    public = attacked("PatchShuffleSL").public(20)
+    attack = Named()
+    floors = Floors.of(attack, case.view, public)
+    assert sorted(floors.prior_by_label) == list(range(10))
+    scored = score_guess("images", attack.run(case.view), case.truth, floors)
+    assert [row["prior_mse"] for row in scored.rows] == [row["mse"] for row in scored.rows]
+    assert not scored.main.beats_floor
+
+
+def test_an_empty_release_keeps_labels_and_nothing_that_was_sent() -> None:
+    view = plain(8).view
+    first = view.releases[0]
+    full = replace(
+        first, undone=first.smashed, loss=torch.ones(8), gradient=torch.ones_like(first.smashed)
+    )
+    empty = emptied(replace(view, releases=[full, *view.releases[1:]]))
+    said = {int(label) for release in view.releases for label in release.labels}  # type: ignore[union-attr]
+    assert {int(label) for release in empty for label in release.labels} == said  # type: ignore[union-attr]
+    for release in empty:
+        parts = (release.smashed, release.undone, release.loss, release.gradient)
+        assert not any(bool(part.any()) for part in parts if part is not None)
+        assert len(release.smashed) == len(first.smashed)
+    soft = replace(first, labels=torch.full((len(first.smashed), 10), 0.1))
+    (kept,) = emptied(replace(view, releases=[soft]))
+    assert kept.labels is soft.labels

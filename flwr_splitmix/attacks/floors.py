@@ -1,0 +1,173 @@
+"""Floors of reconstructed images: what is reached without the victims' smashed data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Attack, Guess, View
+from flwr_splitmix.attacks.pairs import best_blind_images, guessed_blindly
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Release
+
+
+@dataclass(frozen=True)
+class Floors:
+    """Results reached without the victims' smashed data.
+
+    Parameters
+    ----------
+    public
+        Images that are not victims.
+    prior
+        The attack's images for a row of an empty release, (m, C, H, W); None if it makes none.
+    labels
+        For each release of the view the labels that the adversary received, int64 (b,) or soft,
+        (b, L); None for a release without. () if there are none at all.
+    prior_by_label
+        The attack's images for a row of an empty release, by that row's label; those of other
+        labels are `prior`.
+    """
+
+    public: Pictures
+    prior: Tensor | None = None
+    labels: Sequence[Tensor | None] = ()
+    prior_by_label: Mapping[int, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, attack: Attack, view: View, public: Pictures) -> Floors:
+        """Return the floors of a fitted attack, by running it on empty releases.
+
+        Labels are no smashed data, so an empty release keeps its labels: what an attack makes of
+        a label alone is a floor, and not a leak through the smashed data. It is run on every
+        label that the adversary received; on the first row's, if labels are soft.
+        """
+        labels = [release.labels for release in view.releases]
+        if attack.goal != "images" or not view.releases:
+            return cls(public, labels=labels)
+        empty = emptied(view)
+        guess = attack.run(replace(view, releases=empty))
+        made: dict[int, Tensor] = {}
+        prior = None
+        for place in dict.fromkeys(guess.where):
+            own = [n for n, where in enumerate(guess.where) if where == place]
+            images = guess.values[own].cpu()
+            prior = images if prior is None else prior
+            release, row = place
+            said = empty[release].labels
+            if said is not None and said.dim() == 1:
+                made.setdefault(int(said[row]), images)
+        return cls(public, prior, labels, made)
+
+    def blind(
+        self,
+        guess: Guess,
+        pairs: Sequence[tuple[int, int]],
+        images: Tensor,
+        seed: int,
+    ) -> dict[str, Tensor]:
+        """Return blind guesses at each pair, (n, C, H, W), by the name of their error.
+
+        Parameters
+        ----------
+        guess, pairs
+            The guess whose rows are guessed at, and its `pairs_of`.
+        images
+            (n, C, H, W): the victim of each pair.
+        seed
+            For the best fixed images.
+        """
+        public = self.public.images
+        blind = {"mean_image_mse": public.mean(0, keepdim=True).expand_as(images)}
+        if any(labels is not None for labels in self.labels):
+            blind["class_mean_mse"] = guessed_blindly(self._class_means(), guess, pairs, images)
+        if (prior := self.prior) is not None:
+
+            def made(own: int, _: int, place: tuple[int, int]) -> Tensor:
+                ready = self._prior_at(place, prior).float()
+                return ready[torch.arange(own) % len(ready)]
+
+            blind["prior_mse"] = guessed_blindly(made, guess, pairs, images)
+        # The assignment of several guesses to a row's images favours blind guesses as well.
+        if len(set(guess.where)) < len(guess.where):
+            best = cache(lambda own, members: best_blind_images(public, own, members, seed))
+            blind["blind_mse"] = guessed_blindly(
+                lambda own, members, _: best(own, members), guess, pairs, images
+            )
+        return blind
+
+    def _prior_at(self, place: tuple[int, int], prior: Tensor) -> Tensor:
+        release, row = place
+        labels = self.labels[release] if self.labels else None
+        if labels is None or labels.dim() > 1:
+            return prior
+        return self.prior_by_label.get(int(labels[row]), prior)
+
+    def _class_means(self) -> Callable[[int, int, tuple[int, int]], Tensor]:
+        """Return what makes blind guesses at a row from the labels that were received for it.
+
+        One guess is the mean public image of the row's class, or the classes' means weighted by a
+        soft label. Several guesses are the means of as many classes, the heaviest ones. Without a
+        label, or public images of its classes, it is the mean of all.
+        """
+        public, known = self.public, [labels for labels in self.labels if labels is not None]
+        classes = 1 + max(
+            int(each.max()) if each.dim() == 1 else each.shape[1] - 1
+            for each in (*known, public.labels)
+        )
+        members = _weights(public.labels, classes)
+        counts = members.sum(0)
+        flat = public.images.double().flatten(1)
+        means = members.T @ flat / counts.clamp_min(1e-12)[:, None]
+
+        def made(own: int, _: int, place: tuple[int, int]) -> Tensor:
+            labels = self.labels[place[0]]
+            weights = counts.new_zeros(classes)
+            if labels is not None:
+                weights = _weights(labels[place[1], None], classes)[0] * (counts > 0)
+            if float(weights.sum()) <= 0:
+                images = flat.mean(0, keepdim=True)
+            elif own == 1:
+                images = (weights @ means / weights.sum())[None]
+            else:
+                heaviest = weights.argsort(descending=True)[: min(own, int((weights > 0).sum()))]
+                images = means[heaviest]
+            return images[torch.arange(own) % len(images)].reshape(-1, *public.shape)
+
+        return made
+
+
+def emptied(view: View) -> list[Release]:
+    """Return the first release with its smashed data, gradients and losses removed.
+
+    It is repeated until every class that the adversary received is a row's label. Soft labels, and
+    those of several classes, are left as they are.
+    """
+    first = view.releases[0]
+    zero = torch.zeros_like(first.smashed)
+    empty = replace(
+        first,
+        smashed=zero,
+        gradient=None if first.gradient is None else torch.zeros_like(first.gradient),
+        loss=None if first.loss is None else torch.zeros_like(first.loss),
+        undone=None if first.undone is None else torch.zeros_like(first.undone),
+    )
+    said = [release.labels for release in view.releases if release.labels is not None]
+    if first.labels is None or not all(labels.dim() == 1 for labels in said):
+        return [empty]
+    classes, rows = torch.unique(torch.cat(said)), len(zero)
+    times = -(-len(classes) // rows)
+    dealt = classes[torch.arange(times * rows) % len(classes)].reshape(times, rows)
+    return [replace(empty, labels=labels) for labels in dealt]
+
+
+def _weights(labels: Tensor, classes: int) -> Tensor:
+    """Return labels (b,) or (b, L) as weights of classes, float64 (b, classes), at least 0."""
+    if labels.dim() == 1:
+        return F.one_hot(labels.cpu().long(), classes).double()
+    return F.pad(labels.cpu().double(), (0, classes - labels.shape[1])).clamp_min(0)
