@@ -76,6 +76,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("match", "server", "match", "Match"),
     Column("reorder", "upper only", "reorder", "Reorder"),
     Column("jigsaw", "upper only", "jigsaw", "Jigsaw"),
+    Column("unshuffle", "server", "unshuffle", "Unshuffle"),
     Column("collect", "server", "collect", "Collect", trained=False, collects=True, public=0.5),
     Column("separate", "upper only", "separate", "Separate", public=0.5),
     Column("attribute", "upper only", "attribute", "Attribute"),

@@ -69,6 +69,8 @@ class Bench:
         batch_size: int = 8,
         times: int = 1,
         known: bool = True,
+        width: int = WIDTH,
+        prefix: int = 0,
         seed: int = 0,
     ) -> View:
         """Release the victims so often."""
@@ -79,7 +81,7 @@ class Bench:
             mixer=mixer,
             image_shape=self.public.shape,
             num_classes=10,
-            geometry=Geometry(PATCHES, WIDTH, grid=GRID),
+            geometry=Geometry(PATCHES, width, prefix, grid=GRID),
             k=getattr(getattr(mixer, "mixer", mixer), "k", 1),
             batch_size=batch_size,
             mean=(0.3,),

@@ -1,0 +1,215 @@
+"""The attack on frozen edges that shuffle: exact patches, places, where there are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
+from flwr_splitmix.attacks.images.edges import ShuffledEdge, from_where
+from flwr_splitmix.attacks.images.order_free import OrderFree, moments
+from flwr_splitmix.attacks.images.patch_map import PatchMap
+from flwr_splitmix.attacks.images.patches import to_patches
+from flwr_splitmix.attacks.images.unshuffle import Unshuffle
+from flwr_splitmix.mixers import FrozenEdge, Mixer, NoMixing, PatchCutMix
+from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
+from flwr_splitmix.segments.vision.shuffled_edge import split_shuffled_edge
+from tests.attacks.images.conftest import GRID, PATCHES, SIDE, WIDTH, Bench, Embedding, origin
+
+EDGE = FrozenEdge()
+CPU = torch.device("cpu")
+
+
+def edge(method: Any = "patch", width: int = WIDTH, **more: Any) -> nn.Sequential:
+    """Return a frozen edge of small patches."""
+    return split_shuffled_edge(
+        "vit_tiny_patch16_224", method=method, image_size=SIDE, patch_size=4, depth=2, seed=0,
+        embed_dim=width, num_heads=4, **more,
+    ).lower  # fmt: skip
+
+
+def batch_edge() -> nn.Sequential:
+    return edge("batch", kappa=0.5)
+
+
+def in_place(attack: Unshuffle, view: View) -> float:
+    """Return the part of patches whose place was found."""
+    right = []
+    for place, found in attack.places.items():
+        order = origin(view, place).order
+        assert order is not None
+        right.append((found == order).double().mean())
+    return float(torch.stack(right).mean())
+
+
+class Prefix(nn.Module):
+    """Puts two tokens in front, as a class token is."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        two = torch.arange(2 * WIDTH).sin().view(1, 2, -1).expand(len(tokens), -1, -1)
+        return torch.cat([two.to(tokens), tokens], 1)
+
+
+def with_prefix() -> nn.Sequential:
+    embedding, shuffle, block = edge().children()
+    return nn.Sequential(embedding, shuffle, Prefix(), block)
+
+
+@pytest.mark.parametrize("made", [edge, batch_edge, with_prefix])
+def test_every_patch_is_read_exactly_behind_a_frozen_block(bench: Bench, made: Any) -> None:
+    lower = made()
+    prefix = 2 if made is with_prefix else 0
+    view = bench.view(EDGE, lowers=lower, prefix=prefix)
+    own = ShuffledEdge.of(view.knowledge, CPU)
+    own.learn_to_undo(view, bench.public, 0)
+    reader = PatchMap.probe(own, bench.public.images)
+    assert reader is not None
+    for place, release in enumerate(view.releases):
+        behind = origin(view, place)
+        assert behind.order is not None
+        patches = to_patches(bench.victims.images[behind.sources[:, 0]], GRID).flatten(0, 1)
+        read = reader.read(own.undo(release.smashed))
+        assert float((read - patches[from_where(behind.order)]).square().mean()) < 1e-10
+
+
+def test_a_spectrum_hides_nothing(bench: Bench) -> None:
+    view = bench.view(EDGE, lowers=edge("spectral", WIDTH // 2))
+    attack = Unshuffle()
+    assert bench.error(bench.attack(attack, view), view) < 1e-6
+    assert in_place(attack, view) == 1
+
+
+def test_nor_does_that_of_pixels_but_for_corners_that_hold_hardly_anything(bench: Bench) -> None:
+    view = bench.view(EDGE, lowers=edge("spectral-pixels"), width=32)
+    attack = Unshuffle()
+    assert bench.error(bench.attack(attack, view), view) < 1e-4
+    assert in_place(attack, view) > 0.95
+
+
+def test_patches_find_their_places_by_what_is_likely_there(bench: Bench) -> None:
+    view = bench.view(EDGE, lowers=edge())
+    attack = Unshuffle()
+    guess = bench.attack(attack, view)
+    assert bench.error(guess, view) < 0.4 * bench.floor
+    assert in_place(attack, view) > 5 / PATCHES
+    assert len(guess.where) == len(bench.victims)
+
+
+def test_patches_of_a_batch_find_their_images_too(bench: Bench) -> None:
+    mixer = FrozenEdge(needs_whole_batch=True)
+    view = bench.view(mixer, lowers=batch_edge())
+    attack = Unshuffle()
+    assert bench.error(bench.attack(attack, view), view) < 0.6 * bench.floor
+    assert in_place(attack, view) > 5 / (PATCHES * view.knowledge.batch_size)
+
+
+def test_without_labels_it_reads_less_and_still_more_than_nothing(bench: Bench) -> None:
+    lower = edge()
+    named, unnamed = (bench.view(EDGE, who, lower) for who in ("server", "eavesdropper"))
+    assert "labels" not in unnamed.has
+    errors = [bench.error(bench.attack(Unshuffle(), v), v) for v in (named, unnamed)]
+    assert errors[0] < errors[1] < 0.6 * bench.floor
+
+
+def test_labels_of_other_classes_are_left_out(bench: Bench) -> None:
+    view = bench.view(EDGE, lowers=edge())
+    attack = Unshuffle()
+    public = type(bench.public)(bench.public.images, bench.public.labels + 90)
+    attack.fit(view, public, Budget(scale="smoke"))
+    assert bench.error(attack.run(view), view) < 0.6 * bench.floor
+
+
+def test_a_spent_budget_leaves_what_labels_say(bench: Bench) -> None:
+    view = bench.view(EDGE, lowers=edge())
+    attack, budget = Unshuffle(), Budget(scale="smoke", seconds=0)
+    guess = bench.attack(attack, view, budget)
+    assert budget.stopped_after is not None
+    assert list(attack.places) == [0]
+    assert bench.error(guess, view) < bench.floor
+
+
+class Squash(nn.Module):
+    """Cannot be undone."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens.clamp_min(0)
+
+
+class Cut(nn.Module):
+    """Leaves out half of every token."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens[..., ::2]
+
+
+class Blend(nn.Module):
+    """Sends half of the image's numbers, each from all over it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(SIDE * SIDE, PATCHES * 8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens: Tensor = self.project(images.flatten(1))
+        return tokens.reshape(-1, PATCHES, 8)
+
+
+class Bent(nn.Module):
+    """Is not linear."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens.tanh()
+
+
+def sequence(*stages: nn.Module) -> nn.Sequential:
+    return nn.Sequential(Embedding(0, positions=False), *stages)
+
+
+@pytest.mark.parametrize(
+    ("lower", "mixer", "said"),
+    [
+        (Embedding(0), NoMixing(), "do not shuffle patches at a frozen edge"),
+        (Embedding(0), PatchCutMix(2), "do not shuffle patches at a frozen edge"),
+        (sequence(Squash()), EDGE, "do not shuffle patches at a frozen edge"),
+        ({0: edge(), 1: sequence(PatchShuffle())}, EDGE, "have different weights"),
+        (sequence(PatchShuffle(), Squash()), EDGE, r"Squash\) cannot be undone"),
+        (sequence(PatchShuffle(), Cut()), EDGE, r"Cut\) cannot be undone"),
+        (sequence(Bent(), PatchShuffle()), EDGE, "not linear in the image"),
+        (sequence(Bent(), PatchShuffle(0.5)), EDGE, "not each of one patch alone"),
+        (edge(), PatchCutMix(2), "not the shuffled tokens of single images"),
+        (nn.Sequential(Blend(), PatchShuffle()), EDGE, "than the tokens hold"),
+    ],
+)
+def test_where_there_is_no_such_shuffle_it_says_so(
+    bench: Bench, lower: Any, mixer: Mixer, said: str
+) -> None:
+    first = next(iter(lower.values())) if isinstance(lower, dict) else lower
+    width = first(bench.victims.images[:1]).shape[2]
+    view = bench.view(mixer, lowers=lower, width=width)
+    with pytest.raises(NotApplicable, match=said):
+        Unshuffle().fit(view, bench.public, Budget(scale="smoke"))
+
+
+def test_an_embedding_with_positions_orders_its_patches_exactly(bench: Bench) -> None:
+    view = bench.view(EDGE, lowers=nn.Sequential(Embedding(0), PatchShuffle()))
+    attack = Unshuffle()
+    assert bench.error(bench.attack(attack, view), view) < 1e-6
+    assert in_place(attack, view) == 1
+
+
+def test_a_regression_knows_means_without_labels_and_moments() -> None:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randn(300, 4, 3, generator=generator, dtype=torch.float64)
+    labels = torch.arange(300) % 2
+    wanted = tokens.mean(1)[:, :1] + labels[:, None]
+    made = OrderFree.fit(moments(tokens, 0), labels, 2, wanted)
+    shuffled = moments(tokens[:, [2, 0, 3, 1]], 0)
+    assert torch.allclose(made(shuffled, labels), made(moments(tokens, 0), labels))
+    assert float((made(shuffled, labels) - wanted).square().mean()) < 0.01
+    unnamed = made(made.middle.expand(2, -1), None)
+    assert unnamed[:, 0].tolist() == pytest.approx([float(wanted.mean())] * 2)
+    assert float(made.residuals.square().mean()) < 0.01
