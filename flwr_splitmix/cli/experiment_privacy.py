@@ -40,7 +40,7 @@ def on_privacy(names: Sequence[str]) -> bool:
 
 
 def check_whole(epochs: int | None, cells: str | None = None) -> None:
-    """Check that neither epochs nor cells were chosen, which privacy experiments have no choice of.
+    """Check that neither epochs nor cells were chosen: privacy experiments offer no choice of them.
 
     Raises
     ------
