@@ -187,7 +187,8 @@ def test_an_own_attack_is_measured_like_those_with_names() -> None:
     spent = Budget("smoke")
     main, *_ = measure_leak(system, MeanImage, victims=50, budget=spent)
     assert main.metric == "MSE"
-    assert main.value == pytest.approx(main.floor, rel=0.05)
+    assert main.floor < main.value < 0.1  # the floor is the mean image of each row's class
+    assert not main.beats_floor
     wrong: Any
     for wrong, said in (
         (MeanImage(), "attack is <.*MeanImage object .*name of an attack on images, or a subclass"),

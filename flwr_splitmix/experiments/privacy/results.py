@@ -33,7 +33,7 @@ class Result:
         Lower and upper end of the union of the seeds' confidence intervals; for facts, of the
         seeds' values.
     floor
-        Best value reached without the victim's releases, mean over seeds.
+        Best value reached without the victim's smashed data, mean over seeds.
     passed_gate
         Whether the attack beats its floor on the unprotected method or, if it was not run on that,
         on the row where it is strongest; otherwise it is no measure of safety.
