@@ -13,8 +13,14 @@ from flwr_splitmix.attacks.base import Guess, View
 from flwr_splitmix.attacks.images.example import SMALL_BATCH, Example, Query, examples_of
 from flwr_splitmix.attacks.images.gathering import distances, unite
 from flwr_splitmix.attacks.images.linear import Linear
-from flwr_splitmix.attacks.images.linear_decoder import ROWS, a_client, best_way
-from flwr_splitmix.attacks.images.linking import Row, link, row_tensors
+from flwr_splitmix.attacks.images.linear_decoder import (
+    ROWS,
+    a_client,
+    best_way,
+    painter_of,
+    set_apart,
+)
+from flwr_splitmix.attacks.images.linking import Row, link, mean_label, row_tensors
 from flwr_splitmix.attacks.images.reading import FrozenLowers, Paint, explained
 from flwr_splitmix.attacks.images.trained import TrainedAttack
 from flwr_splitmix.attacks.images.training import BATCH, image_loss, train_reader
@@ -30,8 +36,9 @@ RELEASES = {"smoke": 4, "cpu": 30, "paper": 60}
 class Collect(TrainedAttack):
     """Finds the releases of each image, unites them, and reads what they hold together.
 
-    A transformer decodes them, the linear inverse reads the patches that any of them held, or both
-    do, whichever is best on public images.
+    A transformer decodes them, the linear inverse reads the patches that any of them held, or it
+    does so and the others are guessed, by the transformer or by a Gaussian of public images:
+    whichever is best on public images.
 
     Rows are linked by ids, if these are sent, or by their distance at the patches that both hold,
     with a threshold found on public images. Patches are averaged over the releases that hold them:
@@ -83,11 +90,13 @@ class Collect(TrainedAttack):
         )
         linear = UnitedLinear(self.releases)
         linear.fit(view, public, self.budget.again(self.budget.left), seed=self.seed)
+        judges, others = set_apart(pictures, ROWS, self.seed)
+        painter = painter_of(view, others, self.budget)
         owner, lower = a_client(view)
         example = next(
-            united_examples(view, pictures, self.releases, self.seed + 1, lower=lower, batch=ROWS)
+            united_examples(view, judges, self.releases, self.seed + 1, lower=lower, batch=ROWS)
         )
-        self._paint = best_way(self._decoded, linear, view, example, owner)
+        self._paint = best_way(self._decoded, linear, painter, view, example, owner)
 
     def _decoded(self, query: Query) -> Tensor:
         return self.reader.read(query.tokens, query.mask, self.budget.device)
@@ -106,7 +115,8 @@ class Collect(TrainedAttack):
                 query = Query(tokens[:1], masks[:1], client)
             else:
                 united, held = unite(tokens[:, None], masks[:, None])
-                query = Query(united, held > 0, view.releases[group[0][0]].client)
+                client = view.releases[group[0][0]].client
+                query = Query(united, held > 0, client, mean_label(view, group))
                 painted = self._paint(query)
             values.append(painted.clamp(0, 1))
             sure.append(explained(values[-1], query, lowers))
@@ -177,7 +187,9 @@ def united_examples(
                 torch.stack([each.tokens for each in times]),
                 torch.stack([_mask(each) for each in times]),
             )
-            yield Example(united, drawn.images[:, None], held > 0)
+            known = [each.labels for each in times if each.labels is not None]
+            labels = torch.stack(known).mean(0) if len(known) == releases else None
+            yield Example(united, drawn.images[:, None], held > 0, labels=labels)
 
 
 def _released(
@@ -188,6 +200,8 @@ def _released(
     size = known.geometry.tokens, known.geometry.width
     tokens = torch.zeros(len(drawn), *size)
     mask = torch.zeros(len(drawn), known.geometry.patches, dtype=torch.bool)
+    labels = torch.zeros(len(drawn), known.num_classes, dtype=torch.double)
+    labelled = True
     releases = known.simulate(
         drawn.images,
         drawn.labels,
@@ -202,7 +216,11 @@ def _released(
             rows = release.origin.sources[:, 0]
             tokens[rows] = example.tokens
             mask[rows] = True if example.mask is None else example.mask
-    return Example(tokens, drawn.images[:, None], mask)
+            if example.labels is None:
+                labelled = False
+            else:
+                labels[rows] = example.labels
+    return Example(tokens, drawn.images[:, None], mask, labels=labels if labelled else None)
 
 
 def _mask(example: Example) -> Tensor:

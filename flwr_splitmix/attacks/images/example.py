@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.images.label_shares import label_shares, of_part, share_of
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release, Simulated
@@ -41,6 +42,8 @@ class Example:
         belongs to several.
     order
         int64 (b, N): the patch at each slot, 0 to N - 1; None if all are in their places.
+    labels
+        As in `Query`.
     """
 
     tokens: Tensor
@@ -48,21 +51,30 @@ class Example:
     mask: Tensor | None = None
     owners: Tensor | None = None
     order: Tensor | None = None
+    labels: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def take(self, rows: Tensor | slice) -> Example:
         """Return some of the rows."""
-        parts = (self.mask, self.owners, self.order)
-        mask, owners, order = (None if part is None else part[rows] for part in parts)
-        return Example(self.tokens[rows], self.images[rows], mask, owners, order)
+        return self._each(lambda part: part[rows])
 
     def to(self, device: torch.device) -> Example:
         """Return the example on a device."""
-        parts = (self.mask, self.owners, self.order)
-        mask, owners, order = (None if part is None else part.to(device) for part in parts)
-        return Example(self.tokens.to(device), self.images.to(device), mask, owners, order)
+        return self._each(lambda part: part.to(device))
+
+    def query(self, member: int | None = None) -> Query:
+        """Return the query about images of a client; None if it is unknown."""
+        return Query(self.tokens, self.mask, member, self.labels)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Example:
+        parts = {
+            each.name: change(part)
+            for each in fields(self)
+            if (part := getattr(self, each.name)) is not None
+        }
+        return Example(**parts)
 
 
 @dataclass(frozen=True)
@@ -77,11 +89,15 @@ class Query:
         bool (b, N): the patches of the image sought; None if unknown to the adversary.
     member
         The client that owns the image; None if unknown.
+    labels
+        float (b, L): each class's share of the received label, at least 0, or likelihood, if the
+        label is a mixture's and the image one of its members'; None if no classes were received.
     """
 
     tokens: Tensor
     mask: Tensor | None
     member: int | None
+    labels: Tensor | None = None
 
 
 def queries(release: Release, knowledge: Knowledge) -> list[Query]:
@@ -94,18 +110,19 @@ def queries(release: Release, knowledge: Knowledge) -> list[Query]:
         tokens, mask = release.undone, release.undone_mask
     if knowledge.mixer.cover == "weighted" and release.lam:
         tokens = tokens / release.lam
+    labels = label_shares(release.labels, knowledge)
     if release.owners is None or release.client is not None:
-        return [Query(tokens, mask, release.client)]
+        return [Query(tokens, mask, release.client, labels)]
     members = sorted({*release.owners.flatten().tolist()} - {-1})
-    return [_part(tokens, release.owners == client, client) for client in members]
+    return [_part(tokens, release.owners == client, client, labels) for client in members]
 
 
-def _part(tokens: Tensor, mask: Tensor, client: int) -> Query:
+def _part(tokens: Tensor, mask: Tensor, client: int, labels: Tensor | None) -> Query:
     """Return one image's part of a mixture; others' patches carry no information about it."""
     prefix = tokens.shape[1] - mask.shape[1]
     own = tokens.clone()
     own[:, prefix:] *= mask[..., None]
-    return Query(own, mask, client)
+    return Query(own, mask, client, None if labels is None else of_part(labels, share_of(mask)))
 
 
 def examples_of(release: Simulated, knowledge: Knowledge, images: Tensor) -> Iterator[Example]:
@@ -130,7 +147,7 @@ def examples_of(release: Simulated, knowledge: Knowledge, images: Tensor) -> Ite
         if query.member is not None:
             column = origin.members.index(query.member)
             sought = behind[:, column : column + 1]
-        yield Example(query.tokens, sought, query.mask, owners, order)
+        yield Example(query.tokens, sought, query.mask, owners, order, query.labels)
 
 
 def public_examples(
@@ -171,12 +188,31 @@ def public_examples(
                 waiting = []
 
 
+def whole_releases(view: View, public: Pictures, rows: int, seed: int) -> list[Example]:
+    """Return releases of public images, each whole: its rows may share members and masks.
+
+    Parameters
+    ----------
+    rows
+        How many, about; of mixtures, only those with as many members as usual.
+    """
+    known, rng = view.knowledge, np.random.default_rng(seed)
+    drawn = public.take(torch.from_numpy(rng.permutation(len(public))[: rows * known.k]))
+    size = min(SMALL_BATCH, known.batch_size)
+    releases = known.simulate(
+        drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=size
+    )
+    made = [each for r in releases for each in examples_of(r, known, drawn.images)]
+    most = max(each.images.shape[1] for each in made)
+    return [each for each in made if each.images.shape[1] == most]
+
+
 def _joined(examples: Sequence[Example]) -> Example:
     """Return all rows of examples; of mixtures, only those with the most members."""
     most = max(example.images.shape[1] for example in examples)
     alike = [example for example in examples if example.images.shape[1] == most]
     parts = {}
-    for name in ("mask", "owners", "order"):
+    for name in ("mask", "owners", "order", "labels"):
         tensors = [getattr(example, name) for example in alike]
         whole = all(tensor is not None for tensor in tensors)
         parts[name] = torch.cat(tensors) if whole else None

@@ -77,18 +77,50 @@ class Gaussian:
         for number, mask in enumerate(masks):
             rows = which == number
             if not mask.all():
-                made[rows] = self._filled(made[rows], mask)
+                made[rows] = self.completed(made[rows], mask)[0]
         return made
 
-    def _filled(self, patches: Tensor, mask: Tensor) -> Tensor:
+    def completed(self, patches: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return images of which the same patches were seen, filled, and how likely these were.
+
+        Parameters
+        ----------
+        patches
+            float64 (b, N, P).
+        mask
+            bool (N,).
+
+        Returns
+        -------
+        float64 (b, N, P), and float64 (b,): the logarithm of the density of what was seen, without
+        the constant that all Gaussians of as many numbers share.
+        """
         known = mask[:, None].expand(self.mean.shape).flatten()
         mean, flat = self.mean.flatten(), patches.flatten(1).clone()
-        away = flat[:, known] - mean[known]
         flat[:, ~known] = mean[~known]
-        if known.any():
-            between = self.covariance[known][:, ~known]
-            flat[:, ~known] += away @ torch.linalg.solve(self.covariance[known][:, known], between)
-        return flat.reshape(patches.shape)
+        if not known.any():
+            return flat.reshape(patches.shape), flat.new_zeros(len(flat))
+        away = flat[:, known] - mean[known]
+        among = self.covariance[known]
+        root = torch.linalg.cholesky(among[:, known])
+        weighed = torch.cholesky_solve(away.T, root).T
+        flat[:, ~known] += weighed @ among[:, ~known]
+        density = -(away * weighed).sum(1) / 2 - root.diagonal().log().sum()
+        return flat.reshape(patches.shape), density
+
+    def filled(self, patches: Tensor, places: Tensor) -> tuple[Tensor, float]:
+        """Return the image of some patches, (m, P), at places, int64 (m,), as `completed` does.
+
+        Returns
+        -------
+        float64 (N, P), and the logarithm of the patches' density, without constants.
+        """
+        mask = torch.zeros(len(self.mean), dtype=torch.bool)
+        mask[places] = True
+        image = self.mean.clone()
+        image[places] = patches
+        images, density = self.completed(image[None], mask)
+        return images[0], float(density)
 
 
 def by_class(patches: Tensor, labels: Tensor, classes: int) -> tuple[Gaussian, list[Gaussian]]:

@@ -75,13 +75,16 @@ class Linear(Attack):
             Images (b, C, H, W) from which the patches come that were not sent; None takes the
             public mean.
         """
-        known = view.knowledge
-        inverse = self._inverses.get(query.member, self._inverses[None])
-        patches = inverse(query.tokens[:, known.geometry.prefix :])
+        patches = self.patches(query, view)
         if query.mask is not None:
             rest = self._mean if others is None else to_patches(others, self._grid)
             patches = torch.where(query.mask[..., None], patches, rest)
-        return to_images(patches, self._grid, known.image_shape).float()
+        return to_images(patches, self._grid, view.knowledge.image_shape).float()
+
+    def patches(self, query: Query, view: View) -> Tensor:
+        """Return the patch behind each token of a query, float64 (b, N, P)."""
+        inverse = self._inverses.get(query.member, self._inverses[None])
+        return inverse(query.tokens[:, view.knowledge.geometry.prefix :])
 
 
 def pairs(example: Example, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:

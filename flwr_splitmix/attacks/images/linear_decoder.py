@@ -1,16 +1,20 @@
-"""Exact patches where they were sent, and the decoder's guess where they were not."""
+"""Exact patches where they were sent, and the best guess where they were not."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Guess, View
+from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.example import Example, Query, public_examples
 from flwr_splitmix.attacks.images.linear import Linear
+from flwr_splitmix.attacks.images.painting import Painter
+from flwr_splitmix.attacks.images.patches import grid_of, to_images
 from flwr_splitmix.attacks.images.reading import Paint, guess_images
 from flwr_splitmix.attacks.images.training import image_loss
 from flwr_splitmix.attacks.pictures import Pictures
@@ -20,10 +24,11 @@ ROWS = 128
 
 
 class LinearDecoder(Decoder):
-    """Reads the patches that were sent as `linear` does, and has `decoder` paint the others.
+    """Reads the patches that were sent as `linear` does, and guesses the others from these.
 
-    Each is the better one for its patches, so together they read more than either of them. Where
-    owners or places of the patches are unknown, one alone may be better: the attacker takes what
+    They are guessed by `decoder`, or by a Gaussian of public images, or one of each class, weighted
+    by how it explains what was received, and by the label if there is one. Where owners or places
+    of the patches are unknown, `linear` or `decoder` alone may be better: the attacker takes what
     is best on public images.
     """
 
@@ -31,18 +36,19 @@ class LinearDecoder(Decoder):
     source: ClassVar[str] = "ours"
 
     def learn(self, view: View, public: Pictures | None) -> None:
-        """Fit both to public images, and choose the better one or both."""
+        """Fit all to public images, and choose the best way."""
         super().learn(view, public)
         assert public is not None, "`fit` has refused to go on without"
         linear, reader, device = Linear(), self.reader, self.budget.device
         linear.fit(view, public, self.budget.again(self.budget.left), seed=self.seed)
         owner, lower = a_client(view)
         pictures = public.fitted(view.knowledge.image_shape)
-        rows = min(ROWS, len(pictures))
-        example = next(public_examples(view, pictures, rows, self.seed + 1, lower=lower))
+        judges, others = set_apart(pictures, ROWS, self.seed)
+        example = next(public_examples(view, judges, len(judges), self.seed + 1, lower=lower))
         self._paint = best_way(
             lambda query: reader.read(query.tokens, query.mask, device),
             linear,
+            painter_of(view, others, self.budget),
             view,
             example,
             owner,
@@ -54,25 +60,70 @@ class LinearDecoder(Decoder):
 
 
 def best_way(
-    decoded: Paint, linear: Linear, view: View, example: Example, owner: int | None
+    decoded: Paint,
+    linear: Linear,
+    painter: Painter | None,
+    view: View,
+    example: Example,
+    owner: int | None,
 ) -> Paint:
-    """Return what reads public images best: a network, the linear inverse, or both joined.
+    """Return what reads public images best.
+
+    These are a network, the linear inverse, and the inverse with patches that were not received
+    from the network or from Gaussians: of all images, or of each class, told the labels or not.
 
     Parameters
     ----------
     decoded, linear
         The fitted network and the fitted inverse.
+    painter
+        The Gaussians; None if images are too large for them.
     example
         Public images, as released by the client `owner` (None: any).
     """
-    ways: tuple[Paint, ...] = (
+    ways: list[Paint] = [
         decoded,
         lambda query: linear.paint(query, view),
         lambda query: linear.paint(query, view, decoded(query)),
-    )
-    query = Query(example.tokens, example.mask, owner)
+    ]
+    if painter is not None and example.mask is not None:
+        for fitted, labelled in painters(painter, example.labels is not None):
+            ways.append(partial(_painted, linear, fitted, view, labelled))
+    query = example.query(owner)
     errors = [float(image_loss(way(query).clamp(0, 1), example)) for way in ways]
     return ways[errors.index(min(errors))]
+
+
+def painters(painter: Painter, labelled: bool) -> list[tuple[Painter, bool]]:
+    """Return the painters to choose from, each with whether it is told received labels."""
+    own = [(painter, False), (painter, True)] if labelled else [(painter, False)]
+    return [(painter.classless, False), *(own if painter.own else [])]
+
+
+def painter_of(view: View, public: Pictures, budget: Budget) -> Painter | None:
+    """Fit Gaussians to public images of all classes and of each; None if these are too large."""
+    known = view.knowledge
+    grid = grid_of(known.geometry.patches, known.geometry.grid)
+    return Painter.of(public, grid, known.num_classes, budget)
+
+
+def _painted(linear: Linear, painter: Painter, view: View, labelled: bool, query: Query) -> Tensor:
+    patches = linear.patches(query, view).clamp(0, 1)
+    if query.mask is not None:
+        patches = painter(patches, query.mask, query.labels if labelled else None)
+    known = view.knowledge
+    grid = grid_of(known.geometry.patches, known.geometry.grid)
+    return to_images(patches, grid, known.image_shape).float()
+
+
+def set_apart(public: Pictures, rows: int, seed: int) -> tuple[Pictures, Pictures]:
+    """Return public images to choose by, at most a quarter, and the others.
+
+    A Gaussian of few images fits these too well to be judged by them.
+    """
+    if len(public) < 4:
+        return public, public
+    return public.divided(min(rows, len(public) // 4), seed)
 
 
 def a_client(view: View) -> tuple[int | None, nn.Module | None]:

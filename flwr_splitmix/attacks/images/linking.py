@@ -75,6 +75,20 @@ def row_tensors(view: View, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
     return torch.stack(tokens), torch.stack(masks)
 
 
+def mean_label(view: View, rows: Sequence[Row]) -> Tensor | None:
+    """Return each class's share of the labels of rows that show one image: (1, L); None if unknown.
+
+    The mean has less noise than each of them.
+    """
+    shares = []
+    for place, row in rows:
+        labels = queries(view.releases[place], view.knowledge)[0].labels
+        if labels is None:
+            return None
+        shares.append(labels[row])
+    return torch.stack(shares).mean(0, keepdim=True)
+
+
 def _of_client(view: View, places: Sequence[int], most: int, near: float) -> list[list[Row]]:
     """Group the newest free row with the nearest row of every other release, repeatedly."""
     newest = [(p, r) for p in reversed(places) for r in range(len(view.releases[p].smashed))][:MOST]
