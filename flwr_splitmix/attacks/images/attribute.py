@@ -12,14 +12,21 @@ from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.alignment import ownership_loss
 from flwr_splitmix.attacks.images.example import Example, public_examples
-from flwr_splitmix.attacks.images.grouping import agreement, cluster, shared_directions
-from flwr_splitmix.attacks.images.reading import FrozenLowers
+from flwr_splitmix.attacks.images.grouping import (
+    agreement,
+    cluster,
+    rows_share_masks,
+    shared_directions,
+)
 from flwr_splitmix.attacks.images.separate import require_mixtures
-from flwr_splitmix.attacks.images.subspaces import Subspace, fit_subspace, nearest_subspace
+from flwr_splitmix.attacks.images.subspaces import (
+    Subspace,
+    client_subspaces,
+    nearest_subspace,
+)
 from flwr_splitmix.attacks.images.training import BATCH, train_reader
 from flwr_splitmix.attacks.images.transformer import SIZES, TokenTransformer
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.mixers import Mixer, Shuffled
 
 SURE = 0.9
 """Least mean certainty at which distances to subspaces are used; rounding gives about 0.5."""
@@ -30,8 +37,8 @@ class Attribute(Attack):
 
     Uses the first of these that the view allows:
 
-    - Several known lower segments: a token lies in the subspace of the segment that made it.
-      Exact if they are patch embeddings.
+    - Several known lower segments: a token lies in the subspace of the segment that made it,
+      wherever it was moved. Exact if they are patch embeddings.
     - One known lower segment: a transformer learns from mixtures of public images which patches
       belong together.
     - None known: tokens of one embedding vary in common directions, whatever its weights.
@@ -68,17 +75,10 @@ class Attribute(Attack):
         if public is None:
             raise NotApplicable(f"the attack {self.name!r} needs public images, and there are none")
         pictures = public.fitted(known.image_shape)
-        if isinstance(known.lowers, Mapping) and not isinstance(known.mixer, Shuffled):
-            inputs = known.normalise(pictures.images[:512])
-            prefix = known.geometry.prefix
-            device, lowers = self.budget.device, FrozenLowers(known, self.budget.device)
-            for client in sorted(known.lowers):
-                lower = lowers[client]
-                assert lower is not None
-                self._subspaces.append(fit_subspace(lower(inputs.to(device))[:, prefix:]))
-            if self._tells_apart(next(public_examples(view, pictures, BATCH, self.seed)), prefix):
-                return
-            self._subspaces = []
+        self._subspaces = [*client_subspaces(view, pictures, self.budget).values()]
+        if self._told_apart(view, pictures):
+            return
+        self._subspaces = []
         self._reader = train_reader(
             lambda width: TokenTransformer(
                 width, known.geometry.patches, known.geometry.prefix, known.k,
@@ -93,10 +93,13 @@ class Attribute(Attack):
             what=self.name,
         )  # fmt: skip
 
-    def _tells_apart(self, example: Example, prefix: int) -> bool:
+    def _told_apart(self, view: View, public: Pictures) -> bool:
         """Return whether the subspaces tell the owners in public mixtures."""
-        _, sure = nearest_subspace(example.tokens[:, prefix:], self._subspaces)
-        return len(self._subspaces) > 1 and float(sure.mean()) > SURE
+        if len(self._subspaces) < 2:
+            return False
+        example = next(public_examples(view, public, BATCH, self.seed))
+        tokens = example.tokens[:, view.knowledge.geometry.prefix :]
+        return float(nearest_subspace(tokens, self._subspaces)[1].mean()) > SURE
 
     def run(self, view: View) -> Guess:
         """Guess the owner of each patch."""
@@ -126,11 +129,6 @@ class Attribute(Attack):
             sure.append(certain.float().mean(1))
             where += [(place, row) for row in range(len(tokens))]
         return Guess(torch.cat(owners), torch.cat(sure), where)
-
-
-def rows_share_masks(mixer: Mixer) -> bool:
-    """Return whether all rows of a release share a mask, with patches in their places."""
-    return not isinstance(mixer, Shuffled) and not getattr(mixer, "mask_per_sample", False)
 
 
 def _loss(logits: Tensor, example: Example) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.images.inverse import CUTOFF
+from flwr_splitmix.mixers import Mixer, Shuffled
 
 
 def agreement(owners: Tensor) -> Tensor:
@@ -55,3 +56,11 @@ def cluster(alike: Tensor, k: int, seed: int) -> Tensor:
     table = alike.detach().double().cpu() + 1e-6
     spectral = SpectralClustering(k, affinity="precomputed", random_state=seed)
     return torch.from_numpy(spectral.fit_predict(((table + table.T) / 2).numpy())).long()
+
+
+def rows_share_masks(mixer: Mixer) -> bool:
+    """Return whether all rows of a release share a mask, with patches in their places."""
+    inner = getattr(mixer, "mixer", None)
+    if isinstance(mixer, Shuffled) or getattr(mixer, "mask_per_sample", False):
+        return False
+    return rows_share_masks(inner) if isinstance(inner, Mixer) else True
