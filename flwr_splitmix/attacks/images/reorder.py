@@ -1,7 +1,8 @@
-"""The place of each shuffled token, by regression on its content."""
+"""The place of each shuffled token, by regression on its content, or by looks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -9,21 +10,43 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
-from flwr_splitmix.attacks.fitted import NotApplicable
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.assignment import assign
-from flwr_splitmix.attacks.images.example import Example, public_examples
+from flwr_splitmix.attacks.images.exact_parts import divider, placed_rows
+from flwr_splitmix.attacks.images.example import (
+    Example,
+    Query,
+    public_examples,
+    whole_releases,
+)
 from flwr_splitmix.attacks.images.inverse import CUTOFF, ROWS
+from flwr_splitmix.attacks.images.linear_decoder import painter_of, set_apart
+from flwr_splitmix.attacks.images.placing_by_looks import PlacerByLooks
+from flwr_splitmix.attacks.images.reading import placed_queries
+from flwr_splitmix.attacks.images.subspaces import client_subspaces
 from flwr_splitmix.attacks.pictures import Pictures
 
 PUBLIC = 2_000
 """Most public images: few suffice, as a token's place is linear in its position embedding."""
 
 
-class Reorder(Attack):
-    """Determines the place of each token by least squares, with one token per place.
+EXACT = 0.99
+"""Part of public patches in place from which nothing else is tried."""
 
-    Exact if the position embedding was added before the shuffle: a few public images reveal it.
-    Otherwise places follow from what patches look like at each place.
+COMPARED = 24
+"""Public rows by which the attacker chooses."""
+
+Order = Callable[[Query], tuple[Tensor, Tensor]]
+"""From a release to the patch at each slot, int64 (b, N), and the certainty of each row, (b,)."""
+
+
+class Reorder(Attack):
+    """Determines the place of each token, with one token per place.
+
+    Least squares are exact if the position embedding was added before the shuffle: a few public
+    images reveal it. Otherwise places follow from what patches look like: by least squares, each
+    patch alone, or from Gaussians of public images, each beside those placed so far. The attacker
+    takes what is better on public images.
     """
 
     name: ClassVar[str] = "reorder"
@@ -37,7 +60,22 @@ class Reorder(Attack):
         pictures = public.fitted(view.knowledge.image_shape)
         rows = min(len(pictures), PUBLIC, max(64, 4 * ROWS // view.knowledge.geometry.patches))
         example = next(public_examples(view, pictures, rows, self.seed))
-        self._weights, self._offset = self._regression(example, order_of(example, view), view)
+        weights, offset = self._regression(example, order_of(example, view), view)
+        prefix = view.knowledge.geometry.prefix
+
+        def regressed(query: Query) -> tuple[Tensor, Tensor]:
+            scores = query.tokens[:, prefix:].double() @ weights + offset
+            order = assign(scores)
+            return order, scores.gather(2, order[..., None])[..., 0].mean(1).float()
+
+        self._order: Order = regressed
+        judges, others = set_apart(pictures, COMPARED * view.knowledge.k, self.seed)
+        releases = whole_releases(view, judges, COMPARED, self.seed + 1)
+        alone, looks = in_place(regressed, releases, view), None
+        if alone < EXACT and not self.budget.over:
+            looks = order_by_looks(view, others, self.budget, self.seed)
+        if looks is not None and in_place(looks, releases, view) > alone:
+            self._order = looks
         self.budget.progress(self.name, 1, 1)
 
     def _regression(self, example: Example, order: Tensor, view: View) -> tuple[Tensor, Tensor]:
@@ -51,15 +89,40 @@ class Reorder(Attack):
 
     def run(self, view: View) -> Guess:
         """Assign the tokens of every row to places."""
-        prefix = view.knowledge.geometry.prefix
         orders, sure, where = [], [], []
-        for place, release in enumerate(view.releases):
-            scores = release.smashed[:, prefix:].double() @ self._weights + self._offset
-            order = assign(scores)
+        for place, query in placed_queries(view):
+            order, certain = self._order(query)
             orders.append(order)
-            sure.append(scores.gather(2, order[..., None])[..., 0].mean(1).float())
+            sure.append(certain)
             where += [(place, row) for row in range(len(order))]
         return Guess(torch.cat(orders), torch.cat(sure), where)
+
+
+def order_by_looks(view: View, public: Pictures, budget: Budget, seed: int) -> Order | None:
+    """Return what places patches by Gaussians of public images; None if these are too large.
+
+    Patches are told apart by their owners if several lower segments are known; otherwise they are
+    placed as one image.
+    """
+    painter = painter_of(view, public, budget)
+    if painter is None:
+        return None
+    placer = PlacerByLooks(painter, budget)
+    subspaces = client_subspaces(view, public, budget)
+    members = view.knowledge.k if subspaces else 1
+    divide = divider(view, public, budget, seed, subspaces)
+
+    def ordered(query: Query) -> tuple[Tensor, Tensor]:
+        rows = placed_rows(divide(query), query, placer, members)
+        return torch.stack([each.places for each in rows]), torch.tensor([-r.cost for r in rows])
+
+    return ordered
+
+
+def in_place(order: Order, releases: Sequence[Example], view: View) -> float:
+    """Return the part of public patches that are put in their places."""
+    right = [order(each.query())[0].eq(order_of(each, view)) for each in releases]
+    return float(torch.cat(right).double().mean())
 
 
 def order_of(example: Example, view: View) -> Tensor:

@@ -1,32 +1,68 @@
-"""All images of one mixture: a transformer with one output per member."""
+"""All images of one mixture, by the members' embeddings, or by a transformer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any, ClassVar, Self
 
+import numpy as np
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import View
-from flwr_splitmix.attacks.fitted import NotApplicable
+from flwr_splitmix.attacks.base import Guess, View
+from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.alignment import MOST_MEMBERS, separation_loss
-from flwr_splitmix.attacks.images.example import Example
+from flwr_splitmix.attacks.images.exact_parts import exact_ways
+from flwr_splitmix.attacks.images.example import Example, Query, whole_releases
+from flwr_splitmix.attacks.images.linear_decoder import set_apart
+from flwr_splitmix.attacks.images.reading import Paint, guess_images
 from flwr_splitmix.attacks.images.trained import TrainedAttack
 from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
 from flwr_splitmix.attacks.knowledge import Knowledge
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.mixers import Shuffled
+
+CLEAR, CLEAR_IF_MOVED = 0.25, 0.75
+"""Below this part of the mean public image's error, what needs no training is not compared.
+
+The second is for patches that have been moved: of these the transformer reads next to nothing.
+"""
+
+ROWS = 64
+"""Public mixtures by which the attacker chooses."""
+
+SHUFFLED_ROWS = 24
+"""As many, of moved patches: each takes long."""
 
 
 class Separate(TrainedAttack):
     """Reconstructs the images of all members of a mixture, in no order.
 
-    The loss is that of the best assignment of outputs to members. If masks are known, there is
-    nothing to separate, and `decoder-transformer` is the stronger attack.
+    With several known lower segments, which differ where they are not averaged, mixtures are first
+    taken apart without training. Whose a patch is follows from the subspaces of the clients'
+    tokens, what it shows from the owner's linear inverse, and the patches of the others are
+    painted by Gaussians of public images. If patches have been moved, these Gaussians place them
+    too. Sums are solved by least squares for each possible group of clients.
+
+    If this reads public mixtures with less than `CLEAR` of the mean image's error (moved patches:
+    `CLEAR_IF_MOVED`), nothing is trained. Otherwise a transformer with one output per member is
+    trained as well, with the loss of the best assignment of outputs to members, and the one that
+    is better on public mixtures is used. With one known lower segment for all, only the
+    transformer is left.
+
+    If masks are known, there is nothing to separate, and `linear-decoder` is the stronger attack.
+
+    Attributes
+    ----------
+    exact
+        Whether the last `fit` chose what needs no training.
     """
 
     name: ClassVar[str] = "separate"
     epochs: ClassVar[Mapping[str, int]] = {"smoke": 2, "cpu": 16, "paper": 100}
     settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({"lr": 1e-3}, {"lr": 2e-3})
     source: ClassVar[str] = "ours"
+    exact = False
 
     def network(self, knowledge: Knowledge, width: int) -> nn.Module:
         """Make the transformer."""
@@ -44,6 +80,118 @@ class Separate(TrainedAttack):
         """Raise NotApplicable without mixtures of unknown masks, or if too many are mixed."""
         require_mixtures(view)
         super().check(view)
+
+    def learn(self, view: View, public: Pictures | None) -> None:
+        """Choose between the exact way and the transformer, which is trained if it may be better.
+
+        Training has half of the time that is left then, as the exact way needs some as well.
+        """
+
+        def train(public: Pictures, budget: Budget) -> Separate:
+            attack = _Trained(**self.setting)
+            attack.fit(view, public, budget, seed=self.seed)
+            return attack
+
+        self._choose(view, public, train)
+
+    @classmethod
+    def tune(
+        cls,
+        view: View,
+        public: Pictures | None,
+        budget: Budget | None = None,
+        *,
+        trial_steps: int | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """Return the fitted attack, with the transformer's best setting if it is trained at all.
+
+        See `Attack.tune` and `learn`.
+        """
+        if not public:
+            return super().tune(view, public, budget, trial_steps=trial_steps, seed=seed)
+        attack = cls()
+        attack.check(view)
+        attack.budget, attack.seed = budget or Budget(), seed
+
+        def train(public: Pictures, left: Budget) -> Separate:
+            return _Trained.tune(view, public, left, trial_steps=trial_steps, seed=seed)
+
+        attack._choose(view, public, train)
+        return attack
+
+    def _choose(
+        self,
+        view: View,
+        public: Pictures | None,
+        train: Callable[[Pictures, Budget], Separate],
+    ) -> None:
+        assert public is not None, "`fit` has refused to go on without"
+        known = view.knowledge
+        pictures = public.fitted(known.image_shape)
+        moved = isinstance(known.mixer, Shuffled)
+        rows = SHUFFLED_ROWS if moved else ROWS
+        judges, others = set_apart(pictures, rows * known.k, self.seed)
+        ways = exact_ways(view, others, self.budget, self.seed)
+        mixtures = whole_releases(view, judges, rows, self.seed + 1) if ways else []
+        if any(each.images.shape[1] != known.k for each in mixtures):
+            ways = []  # too few images to mix as many
+        mean = pictures.images.mean(0)
+        floor = error_on(lambda _: mean.expand(1, known.k, *mean.shape), mixtures)
+        errors = [error_on(way, mixtures) for way in ways]
+        least = min(errors, default=inf)
+        self.exact = least < (CLEAR_IF_MOVED if moved else CLEAR) * floor
+        if not self.exact:
+            left = self.budget.left
+            if ways:
+                trained = train(others, self.budget.again(None if left is None else left / 2))
+            else:
+                trained = train(pictures, self.budget.again(left))
+            self.setting, self._reader = trained.setting, trained.reader
+            self.exact = least < error_on(self._decoded, mixtures)
+        self._paint = ways[errors.index(least)] if self.exact else self._decoded
+
+    def _decoded(self, query: Query) -> Tensor:
+        return self.reader.read(query.tokens, query.mask, self.budget.device)
+
+    def run(self, view: View) -> Guess:
+        """Reconstruct the images behind every row."""
+        return guess_images(view, self._paint, self.budget.device)
+
+
+class _Trained(Separate):
+    """The transformer alone."""
+
+    def learn(self, view: View, public: Pictures | None) -> None:
+        """Train on public mixtures."""
+        TrainedAttack.learn(self, view, public)
+        self._paint = self._decoded
+
+    @classmethod
+    def tune(
+        cls,
+        view: View,
+        public: Pictures | None,
+        budget: Budget | None = None,
+        *,
+        trial_steps: int | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """Choose the rate."""
+        return super(Separate, cls).tune(view, public, budget, trial_steps=trial_steps, seed=seed)
+
+
+def error_on(paint: Paint, mixtures: Sequence[Example]) -> float:
+    """Return the mean squared error of all members' images in the best assignment.
+
+    It is infinite without mixtures.
+    """
+    if not mixtures:
+        return inf
+    errors = [
+        float(separation_loss(paint(each.query()).clamp(0, 1), each.images)) for each in mixtures
+    ]
+    return float(np.average(errors, weights=[len(each) for each in mixtures]))
 
 
 def require_mixtures(view: View) -> None:
