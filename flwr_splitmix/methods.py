@@ -81,7 +81,9 @@ _FROZEN = "frozen edges shuffle tokens; labels are at the server"
 _INPUTS = "all smashed data of images that the client mixed before its lower segment; soft labels"
 _CUT_INPUTS = "all smashed data of images of which parts are left out; soft labels"
 _SOME = "in part: patches that are not sent in that step can only be guessed"
-_ORDER = "the order of the tokens, in part: [attacks.md](attacks.md#what-the-matrix-found)"
+_EXACTLY = "(attacks.md#read-by-linear-algebra)"
+_ORDER = "of the patches, nothing; of their order, a part: [attacks.md]" + _EXACTLY
+_IMAGE = "nothing: the image is read from its spectrum ([attacks.md]" + _EXACTLY + ")"
 _EPSILON = "what an epsilon says: [privacy.md](privacy.md)"
 
 METHODS: tuple[Method, ...] = (
@@ -158,7 +160,7 @@ METHODS: tuple[Method, ...] = (
         name="SpectralShuffleSL", module="shuffled_edge_sl", mixer="FrozenEdge",
         needs=("labels",), at_cut=_FROZEN,
         up="shuffled patches of the embedded image's spectrum; ids for labels",
-        protects=_ORDER,
+        protects=_IMAGE,
     ),
     Method(
         name="DPSL", twin="DPSFL", module="dp_sl", mixer="Noisy(NoMixing)", needs=("noise",),
