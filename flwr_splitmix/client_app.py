@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from types import FunctionType
 from typing import Any
 
@@ -61,7 +61,7 @@ class SplitClientApp(ClientApp):
         super().__init__()
         _check_client_fn(client_fn)
         if mods is not None:
-            check_kind("mods", mods, Sequence, "a list of mods, mods=[...]")
+            check_kind("mods", mods, list, "a list of mods, mods=[...]")
         for mod in mods or ():
             name = getattr(mod, "__name__", type(mod).__name__)
             if name in _UNFIT:

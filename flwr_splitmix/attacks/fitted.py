@@ -116,6 +116,10 @@ class Budget:
         """Return the same budget with its time restarted."""
         return replace(self, seconds=self.seconds if seconds is None else seconds)
 
+    def half(self) -> Budget:
+        """Return a budget of half of the time that is left."""
+        return self.again(None if self.left is None else self.left / 2)
+
 
 class AnyView(ABC):
     """What a named adversary has; `has` lists which of the attacks' possible needs it meets.

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Guess, View
+from flwr_splitmix.attacks.guess_check import checked_guess
 from flwr_splitmix.attacks.pairs import best_blind_images, guessed_blindly
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release
@@ -51,7 +52,11 @@ class Floors:
         if attack.goal != "images" or not view.releases:
             return cls(public, labels=labels)
         empty = emptied(view)
-        guess = attack.run(replace(view, releases=empty))
+        blind = replace(view, releases=empty)
+        try:
+            guess = checked_guess(attack, attack.run(blind), blind)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"on an empty release, whose smashed data are 0, {error}") from error
         made: dict[int, Tensor] = {}
         prior = None
         for place in dict.fromkeys(guess.where):

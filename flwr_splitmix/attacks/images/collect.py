@@ -78,20 +78,19 @@ class Collect(TrainedAttack):
         sizes = [len(group) for group in link(view, RELEASES[scale], self._near)]
         # Rows that nothing was found for say little about the others.
         self.releases = int(np.median([size for size in sizes if size > 1] or [1]))
-        self._reader = train_reader(
+        judges, others = set_apart(pictures, ROWS, self.seed)
+        linear, painter = UnitedLinear(self.releases), painter_of(view, others, self.budget)
+        linear.fit(view, others, self.budget.again(self.budget.left), seed=self.seed)
+        self._reader = train_reader(  # last, so that a limit does not cost the other ways
             lambda width: self.network(view.knowledge, width),
-            united_examples(view, pictures, self.releases, self.seed),
+            united_examples(view, others, self.releases, self.seed),
             image_loss,
-            steps=self.epochs[scale] * max(1, len(pictures) // BATCH),
+            steps=self.epochs[scale] * max(1, len(others) // BATCH),
             lr=self.setting.get("lr", self.rate),
             seed=self.seed,
-            budget=self.budget,
+            budget=self.budget.half(),
             what=self.name,
         )
-        linear = UnitedLinear(self.releases)
-        linear.fit(view, public, self.budget.again(self.budget.left), seed=self.seed)
-        judges, others = set_apart(pictures, ROWS, self.seed)
-        painter = painter_of(view, others, self.budget)
         owner, lower = a_client(view)
         example = next(
             united_examples(view, judges, self.releases, self.seed + 1, lower=lower, batch=ROWS)

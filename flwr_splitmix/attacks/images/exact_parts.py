@@ -6,7 +6,7 @@ patch embeddings, or nearly.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.example import Query
 from flwr_splitmix.attacks.images.grouping import rows_share_masks
 from flwr_splitmix.attacks.images.inverse import fit_inverse
-from flwr_splitmix.attacks.images.label_shares import of_part
+from flwr_splitmix.attacks.images.label_shares import of_parts, share_of
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.linear_decoder import painter_of, painters
 from flwr_splitmix.attacks.images.painting import Painter
@@ -127,10 +127,13 @@ def _joined(
 ) -> Tensor:
     """Read mixtures of patches in their places, and paint what is another member's."""
     parts, images = divide(query), []
-    for member in range(view.knowledge.k):
-        seen = parts.owners == member
-        labels = None if query.labels is None else of_part(query.labels, seen.double().mean(1))
-        images.append(paint(parts.patches, seen, labels))
+    seen = [parts.owners == member for member in range(view.knowledge.k)]
+    said: Sequence[Tensor | None] = [None] * len(seen)
+    if query.labels is not None:
+        shares = torch.stack([share_of(mask) for mask in seen], dim=1)
+        said = of_parts(query.labels, shares).unbind(1)
+    for mask, labels in zip(seen, said, strict=True):
+        images.append(paint(parts.patches, mask, labels))
     return _assembled(torch.stack(images, dim=1), view)
 
 
@@ -156,7 +159,7 @@ def placed_rows(parts: Parts, query: Query, placer: PlacerByLooks, members: int)
         labels = None
         if query.labels is not None:
             share = torch.bincount(owners, minlength=members).double() / len(owners)
-            labels = of_part(query.labels[row].expand(members, -1), share)
+            labels = of_parts(query.labels[row, None], share[None])[0]
         made.append(placer(patches, owners, members, labels))
     return made
 

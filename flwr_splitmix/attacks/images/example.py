@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import View
-from flwr_splitmix.attacks.images.label_shares import label_shares, of_part, share_of
+from flwr_splitmix.attacks.images.label_shares import label_shares, of_parts, share_of
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release, Simulated
@@ -114,7 +114,12 @@ def queries(release: Release, knowledge: Knowledge) -> list[Query]:
     if release.owners is None or release.client is not None:
         return [Query(tokens, mask, release.client, labels)]
     members = sorted({*release.owners.flatten().tolist()} - {-1})
-    return [_part(tokens, release.owners == client, client, labels) for client in members]
+    masks = [release.owners == client for client in members]
+    said: list[Tensor | None] = [None] * len(members)
+    if labels is not None and members:
+        shares = torch.stack([share_of(each) for each in masks], dim=1)
+        said = list(of_parts(labels, shares).unbind(1))
+    return [_part(tokens, *own) for own in zip(masks, members, said, strict=True)]
 
 
 def _part(tokens: Tensor, mask: Tensor, client: int, labels: Tensor | None) -> Query:
@@ -122,7 +127,7 @@ def _part(tokens: Tensor, mask: Tensor, client: int, labels: Tensor | None) -> Q
     prefix = tokens.shape[1] - mask.shape[1]
     own = tokens.clone()
     own[:, prefix:] *= mask[..., None]
-    return Query(own, mask, client, None if labels is None else of_part(labels, share_of(mask)))
+    return Query(own, mask, client, labels)
 
 
 def examples_of(release: Simulated, knowledge: Knowledge, images: Tensor) -> Iterator[Example]:
@@ -164,8 +169,7 @@ def public_examples(
     """
     rng = np.random.default_rng(seed)
     knowledge = view.knowledge
-    # A frozen edge may exchange patches within a batch, so there the batch size matters.
-    size = knowledge.batch_size if isinstance(knowledge.mixer, FrozenEdge) else SMALL_BATCH
+    size = _batch_size(knowledge)
     waiting: list[Example] = []
     while True:
         order = rng.permutation(len(public))
@@ -198,13 +202,19 @@ def whole_releases(view: View, public: Pictures, rows: int, seed: int) -> list[E
     """
     known, rng = view.knowledge, np.random.default_rng(seed)
     drawn = public.take(torch.from_numpy(rng.permutation(len(public))[: rows * known.k]))
-    size = min(SMALL_BATCH, known.batch_size)
+    size = _batch_size(known)
     releases = known.simulate(
         drawn.images, drawn.labels, rng, adversary=view.adversary, batch_size=size
     )
     made = [each for r in releases for each in examples_of(r, known, drawn.images)]
     most = max(each.images.shape[1] for each in made)
     return [each for each in made if each.images.shape[1] == most]
+
+
+def _batch_size(knowledge: Knowledge) -> int:
+    """Return how many images are released together: few, unless their number matters."""
+    # A frozen edge may exchange patches within a batch.
+    return knowledge.batch_size if isinstance(knowledge.mixer, FrozenEdge) else SMALL_BATCH
 
 
 def _joined(examples: Sequence[Example]) -> Example:

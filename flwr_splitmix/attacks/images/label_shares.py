@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,7 +12,10 @@ from torch import Tensor
 from flwr_splitmix.attacks.knowledge import Knowledge
 
 SPREAD = 0.05
-"""By how much a class's weight in a mixture's label may differ from its owner's share of it."""
+"""By how much a class's weight in a mixture's label may differ from its owners' shares of it."""
+
+MOST_TOGETHER = 8
+"""Most other parts of which all subsets are looked at."""
 
 
 def label_shares(labels: Tensor | None, knowledge: Knowledge) -> Tensor | None:
@@ -45,17 +51,33 @@ def share_of(mask: Tensor) -> Tensor:
     return mask.cpu().double().mean(1)
 
 
-def of_part(labels: Tensor, share: Tensor) -> Tensor:
-    """Return how likely a mixture's part is of each class: float64 (b, L), each sum 1.
+def of_parts(labels: Tensor, shares: Tensor) -> Tensor:
+    """Return how likely each part of a mixture is of each class: float64 (b, k, L), each sum 1.
 
-    A mixture's label gives each class the share that its image has.
+    A mixture's label gives each class the shares of all its images, so a class that is heavier than
+    a part may be another part's, too: any of the others may have it.
 
     Parameters
     ----------
     labels
         As of `label_shares`, of the mixture.
-    share
-        (b,): the part's share of the mixture.
+    shares
+        (b, k): each part's share of the mixture.
     """
-    apart = (labels - share[:, None]) / SPREAD
-    return (labels.log() - apart.square() / 2).softmax(1)
+    parts = shares.shape[1]
+    likely = []
+    for part in range(parts):
+        others = [other for other in range(parts) if other != part]
+        ways = []
+        for with_it in _subsets(others):
+            sharing = shares[:, [part, *with_it]].sum(1, keepdim=True)
+            apart = (labels - sharing) / SPREAD
+            ways.append(-apart.square() / 2)
+        likely.append((labels.log() + torch.stack(ways).logsumexp(0)).softmax(1))
+    return torch.stack(likely, dim=1)
+
+
+def _subsets(others: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield which other parts may have the same class; of very many parts, none or one of them."""
+    most = len(others) if len(others) <= MOST_TOGETHER else 1
+    return chain.from_iterable(combinations(others, size) for size in range(most + 1))

@@ -36,19 +36,26 @@ class LinearDecoder(Decoder):
     source: ClassVar[str] = "ours"
 
     def learn(self, view: View, public: Pictures | None) -> None:
-        """Fit all to public images, and choose the best way."""
-        super().learn(view, public)
+        """Fit all to public images, and choose the best way on others.
+
+        The decoder comes last, with half of the time that is left, so that a limit does not cost
+        the other ways.
+        """
         assert public is not None, "`fit` has refused to go on without"
-        linear, reader, device = Linear(), self.reader, self.budget.device
-        linear.fit(view, public, self.budget.again(self.budget.left), seed=self.seed)
-        owner, lower = a_client(view)
         pictures = public.fitted(view.knowledge.image_shape)
         judges, others = set_apart(pictures, ROWS, self.seed)
+        linear, painter = Linear(), painter_of(view, others, self.budget)
+        linear.fit(view, others, self.budget.again(self.budget.left), seed=self.seed)
+        decoder = Decoder(**self.setting)
+        decoder.fit(view, others, self.budget.half(), seed=self.seed)
+        reader, device = decoder.reader, self.budget.device
+        self._reader = reader
+        owner, lower = a_client(view)
         example = next(public_examples(view, judges, len(judges), self.seed + 1, lower=lower))
         self._paint = best_way(
             lambda query: reader.read(query.tokens, query.mask, device),
             linear,
-            painter_of(view, others, self.budget),
+            painter,
             view,
             example,
             owner,

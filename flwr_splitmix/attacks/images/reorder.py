@@ -58,8 +58,9 @@ class Reorder(Attack):
         """Regress the slots of public images' tokens."""
         assert public is not None, "`fit` has refused to go on without"
         pictures = public.fitted(view.knowledge.image_shape)
-        rows = min(len(pictures), PUBLIC, max(64, 4 * ROWS // view.knowledge.geometry.patches))
-        example = next(public_examples(view, pictures, rows, self.seed))
+        judges, others = set_apart(pictures, COMPARED * view.knowledge.k, self.seed)
+        rows = min(len(others), PUBLIC, max(64, 4 * ROWS // view.knowledge.geometry.patches))
+        example = next(public_examples(view, others, rows, self.seed))
         weights, offset = self._regression(example, order_of(example, view), view)
         prefix = view.knowledge.geometry.prefix
 
@@ -69,7 +70,6 @@ class Reorder(Attack):
             return order, scores.gather(2, order[..., None])[..., 0].mean(1).float()
 
         self._order: Order = regressed
-        judges, others = set_apart(pictures, COMPARED * view.knowledge.k, self.seed)
         releases = whole_releases(view, judges, COMPARED, self.seed + 1)
         alone, looks = in_place(regressed, releases, view), None
         if alone < EXACT and not self.budget.over:

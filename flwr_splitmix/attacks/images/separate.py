@@ -142,11 +142,10 @@ class Separate(TrainedAttack):
         least = min(errors, default=inf)
         self.exact = least < (CLEAR_IF_MOVED if moved else CLEAR) * floor
         if not self.exact:
-            left = self.budget.left
             if ways:
-                trained = train(others, self.budget.again(None if left is None else left / 2))
+                trained = train(others, self.budget.half())
             else:
-                trained = train(pictures, self.budget.again(left))
+                trained = train(pictures, self.budget.again(self.budget.left))
             self.setting, self._reader = trained.setting, trained.reader
             self.exact = least < error_on(self._decoded, mixtures)
         self._paint = ways[errors.index(least)] if self.exact else self._decoded

@@ -65,16 +65,14 @@ class Unshuffle(Attack):
         assert public is not None, "`fit` has refused to go on without"
         known = view.knowledge
         self._edge = edge = ShuffledEdge.of(known, self.budget.device)
-        pictures = public.fitted(known.image_shape)
+        pictures = public.fitted(known.image_shape).take(slice(0, PUBLIC))
         edge.learn_to_undo(view, pictures, self.seed)
         self._map = self._probe(pictures.images)
         several = known.multi_label or pictures.labels.dim() > 1
         self._classes = 0 if several else known.num_classes
         if int(pictures.labels.max()) >= self._classes:
             self._classes = 0  # they are no classes of the victims' task
-        held, others = pictures.take(slice(0, PUBLIC)).divided(
-            min(HELD, len(pictures) // 4), self.seed
-        )
+        held, others = pictures.divided(min(HELD, len(pictures) // 4), self.seed)
         labels = self._known(others.labels) if "labels" in view.has else None
         described = self._described(others.images)
         seen = slice(0, len(described))

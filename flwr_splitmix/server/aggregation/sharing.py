@@ -7,6 +7,8 @@ import weakref
 
 from flwr.serverapp import strategy as flower
 
+from flwr_splitmix.server.aggregation.choice import with_wrapped
+
 log = logging.getLogger("flwr.splitmix")
 
 _KEEPS_NOTHING = (
@@ -16,6 +18,8 @@ _KEEPS_NOTHING = (
     flower.Krum,
     flower.MultiKrum,
     flower.Bulyan,
+    flower.DifferentialPrivacyServerSideFixedClipping,
+    flower.DifferentialPrivacyClientSideFixedClipping,
 )
 """Flower's strategies that keep nothing from round to round."""
 
@@ -34,10 +38,10 @@ def note_use(aggregator: flower.Strategy, owner: object) -> None:
 def warn_of_use(aggregator: flower.Strategy, owner: object) -> bool:
     """Log if a Flower strategy that keeps something has aggregated for another owner last."""
     other = _last_for.get(id(aggregator), owner)
-    if other is owner or type(aggregator) in _KEEPS_NOTHING:
+    if other is owner or all(type(own) in _KEEPS_NOTHING for own in with_wrapped(aggregator)):
         return False
     log.warning(
-        "the aggregator, %s, has aggregated for another strategy, and goes on with what it keeps "
+        "the aggregator, %s, has aggregated for another strategy, and may go on with what it keeps "
         "from that, such as moments: for an equal start make a new one for each strategy",
         type(aggregator).__name__,
     )

@@ -13,7 +13,7 @@ from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images import gaussian, painting, unmixing
 from flwr_splitmix.attacks.images.attribute import Attribute
 from flwr_splitmix.attacks.images.decoder import Decoder
-from flwr_splitmix.attacks.images.label_shares import label_shares, of_part
+from flwr_splitmix.attacks.images.label_shares import label_shares, of_parts
 from flwr_splitmix.attacks.images.linear_decoder import LinearDecoder
 from flwr_splitmix.attacks.images.painting import Painter
 from flwr_splitmix.attacks.images.reorder import Reorder
@@ -94,6 +94,15 @@ def test_a_spent_budget_ends_the_exact_way_too(bench: Bench) -> None:
         assert budget.stopped_after is not None
 
 
+def test_a_limit_leaves_time_for_what_needs_little(bench: Bench) -> None:
+    """The decoder took all of it, and patches that were not sent became the mean."""
+    view = bench.view(PatchCutMix(2))
+    budget = Budget("paper", seconds=2)  # of this thread's processor time; in full it takes 5
+    guess = bench.attack(LinearDecoder(), view, budget)
+    assert budget.cut.is_set()
+    assert bench.error(guess, view) < 0.25 * bench.floor
+
+
 def test_a_group_is_not_taken_apart_if_too_many_could_be_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -164,14 +173,27 @@ def test_of_a_mixture_the_class_is_the_one_whose_weight_is_the_parts_share(bench
     labels[0, 3], labels[0, 5], labels[1, 2] = 0.75, 0.25, 1.0
     shares = label_shares(labels, known)
     assert shares is not None
-    part = of_part(shares, torch.tensor([0.25, 0.25]).double())
-    assert part.argmax(1).tolist() == [5, 2]
-    assert torch.allclose(part.sum(1), torch.ones(2).double())
+    parts = of_parts(shares, torch.tensor([[0.25, 0.75]] * 2).double())
+    assert parts.argmax(2).tolist() == [[5, 3], [2, 2]]
+    assert torch.allclose(parts.sum(2), torch.ones(2, 2).double())
     noisy = label_shares(-torch.rand(2, 10), known)
     assert noisy is not None
     assert torch.allclose(noisy, torch.full((2, 10), 0.1).double())
     assert label_shares(torch.tensor([11]), known) is None
     assert label_shares(labels, replace(known, multi_label=True)) is None
+
+
+def test_members_of_one_class_add_up_in_a_label() -> None:
+    """Each of the two was given the third one's class, whose weight is its share."""
+    labels = torch.tensor([[0.0, 0.67, 0.33, 0.0]]).double()
+    parts = of_parts(labels, torch.tensor([[0.34, 0.33, 0.33]]).double())[0]
+    # Any may be the one of the other class, as shares do not tell; two of them are not.
+    assert parts.argmax(1).tolist() == [1, 1, 1]
+    assert 0.6 < float(parts[:, 1].min()) <= float(parts[:, 1].max()) < 0.9
+    parts = of_parts(
+        torch.tensor([[0.0, 0.8, 0.2, 0.0]]).double(), torch.tensor([[0.5, 0.3, 0.2]]).double()
+    )[0]
+    assert parts.argmax(1).tolist() == [1, 1, 2]
 
 
 def test_classes_that_would_take_too_much_memory_are_not_used(
