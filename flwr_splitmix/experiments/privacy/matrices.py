@@ -15,7 +15,7 @@ _UPLINK = Fact("uplink_bytes", "uplink bytes of an epoch", "uplink/epoch", "mega
 _HOW_TO_READ = (
     "Brackets hold an attack's interval of 95 % (of several seeds the lowest and highest bound) or "
     "the range of a method's own scores over seeds. Behind the slash is the floor, which an "
-    "attacker reaches without the victim's releases. n/a: the adversary lacks what the attack "
+    "attacker reaches without the victim's smashed data. n/a: the adversary lacks what the attack "
     "needs, which does not make the method safe. (?): the attack did not beat its floor on the "
     "unprotected method either, so that it says nothing. (stopped): its time limit ended the "
     "attack before its full effort."
