@@ -288,7 +288,7 @@ def test_the_lines_on_leaks_measure_the_example(
     (measure,) = capsys.readouterr().out.splitlines()
     found = re.search(r"metric='MSE', value=(0\.0\d+).* floor=(0\.0\d+)", measure)
     assert found
-    assert float(found[1]) == pytest.approx(float(found[2]), rel=0.05)
+    assert float(found[1]) > float(found[2])  # the floor knows the row's class
 
 
 def test_the_lines_on_a_recording_read_it(
