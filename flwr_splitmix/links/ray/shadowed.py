@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def _shadowed(client_fn: Callable[..., Any]) -> Iterator[tuple[Path, Path]]:
     folder = Path(file).parents[parts]
     entries = [Path(entry) for entry in sys.path if entry]
     later = entries[entries.index(folder) + 1 :] if folder in entries else []
-    apps = [entry for entry in later if (entry / "pyproject.toml").is_file()]
+    apps = [entry for entry in later if _is_app(entry)]
     beside = [
         Path(path)
         for each in list(sys.modules.values())
@@ -54,3 +55,13 @@ def _shadowed(client_fn: Callable[..., Any]) -> Iterator[tuple[Path, Path]]:
             both = other != own and other.is_file() and own.is_file()
             if both and own.read_bytes() != other.read_bytes():
                 yield own, other
+
+
+def _is_app(folder: Path) -> bool:
+    """Return whether a folder is a Flower app, as its pyproject.toml says."""
+    try:
+        described = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    flwr = described.get("tool", {}).get("flwr", {})
+    return isinstance(flwr, dict) and "app" in flwr

@@ -32,9 +32,12 @@ OWN = "def client_fn(context):\n    pass\n"
 
 
 @pytest.mark.parametrize("module", ["shadowed_client", "shadowed_package.client_app"])
-@pytest.mark.parametrize("differs", ["client_fn", "helper", "nothing"])
+@pytest.mark.parametrize(
+    ("differs", "is_app"),
+    [("client_fn", True), ("helper", True), ("nothing", True), ("client_fn", False)],
+)
 def test_files_of_another_app_are_named(
-    module: str, differs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: str, differs: str, is_app: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run trained the other app's clients, without a word."""
     file = f"{module.replace('.', '/')}.py"
@@ -43,10 +46,11 @@ def test_files_of_another_app_are_named(
         files["shadowed_package/__init__.py"] = ""
     changed = {"client_fn": {file: OWN}, "helper": {"shadowed_helper.py": ""}, "nothing": {}}
     here = app(tmp_path / "first", files)
-    run = app(tmp_path / "second", {"pyproject.toml": ""} | files | changed[differs])
+    described = {"pyproject.toml": "[tool.flwr.app]\n" if is_app else "[project]\n"}
+    run = app(tmp_path / "second", described | files | changed[differs])
     monkeypatch.setattr(sys, "path", [here, *sys.path, run])
     client_fn = importlib.import_module(module).client_fn
-    if differs == "nothing":
+    if differs == "nothing" or not is_app:
         check_own_modules(client_fn)
         return
     name = next(iter(changed[differs]))
