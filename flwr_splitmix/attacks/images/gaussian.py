@@ -58,28 +58,6 @@ class Gaussian:
         covariance = covariance + RIDGE * torch.eye(len(mean), dtype=mean.dtype)
         return cls(mean.reshape(patches.shape[1:]), covariance)
 
-    def fill(self, patches: Tensor, seen: Tensor) -> Tensor:
-        """Return images whose patches that were not seen have their conditional mean.
-
-        Parameters
-        ----------
-        patches
-            (b, N, P).
-        seen
-            bool (b, N).
-
-        Returns
-        -------
-        float64 (b, N, P).
-        """
-        made = patches.double().cpu().clone()
-        masks, which = torch.unique(seen.cpu(), dim=0, return_inverse=True)
-        for number, mask in enumerate(masks):
-            rows = which == number
-            if not mask.all():
-                made[rows] = self.completed(made[rows], mask)[0]
-        return made
-
     def completed(self, patches: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return images of which the same patches were seen, filled, and how likely these were.
 

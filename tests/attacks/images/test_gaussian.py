@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from flwr_splitmix.attacks.images.gaussian import MOST_PIXELS, Gaussian, by_class
+from flwr_splitmix.attacks.images.painting import Painter
 
 
 def images(n: int = 4_000, seed: int = 0) -> torch.Tensor:
@@ -16,7 +17,9 @@ def images(n: int = 4_000, seed: int = 0) -> torch.Tensor:
 
 
 def test_what_was_not_seen_follows_from_what_was() -> None:
-    made = Gaussian.fit(images()).fill(images(8, 1), torch.tensor([[True, False, False]] * 8))
+    made = Painter(Gaussian.fit(images()), [])(
+        images(8, 1), torch.tensor([[True, False, False]] * 8)
+    )
     truth = images(8, 1).double()
     assert torch.equal(made[:, 0], truth[:, 0])
     assert torch.allclose(made[:, 1], truth[:, 1], atol=0.02)
@@ -27,7 +30,7 @@ def test_every_row_has_its_own_mask() -> None:
     """Nothing seen gives the mean, and all seen the image itself."""
     fitted, truth = Gaussian.fit(images()), images(3, 1).double()
     seen = torch.tensor([[False] * 3, [True] * 3, [False, True, True]])
-    made = fitted.fill(truth, seen)
+    made = Painter(fitted, [])(truth, seen)
     assert torch.allclose(made[0], fitted.mean)
     assert torch.equal(made[1], truth[1])
     assert torch.allclose(made[2, 0], truth[2, 0], atol=0.05)
