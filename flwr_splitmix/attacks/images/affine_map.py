@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.arranging import Model, Placed, arrange
+from flwr_splitmix.attacks.images.arranging import Model, OrderedRows, arrange
 from flwr_splitmix.attacks.images.assignment import assign
 from flwr_splitmix.attacks.images.edges import ShuffledEdge, near
 from flwr_splitmix.attacks.images.gaussian import MOST_PIXELS, Gaussian
@@ -118,22 +118,21 @@ class AffineMap:
         fitted: Tensor = (seen / (self._strengths + NOISE * self._variance)) @ self._axes.T
         return fitted
 
-    def place(self, tokens: Tensor, expected: Tensor, labels: Tensor | None) -> Placed:
+    def place(self, tokens: Tensor, expected: Tensor, labels: Tensor | None) -> OrderedRows:
         """Find images and places of a batch; see `PatchMap.place`."""
         b, n = tokens.shape[:2]
         seen, flat = tokens @ self.drawn, self.weights.flatten(1)
         centres = expected + self._middle
         middle = (centres @ flat).view(b, n, -1) + self.offset
         rows = [arrange(seen[i], middle[i : i + 1], [self._model]).places for i in range(b)]
-        following, found = torch.stack(rows), None
+        following = torch.stack(rows)
         for _ in range(TURNS):
             places = following
             arranged = torch.empty_like(seen).scatter_(1, places[..., None].expand_as(seen), seen)
             images = centres + self._fitted(arranged - middle)
             made = (images @ flat).view(b, n, -1) + self.offset
-            found = Placed(self.images(images), places, -(arranged - made).square().mean((1, 2)))
             following = assign(-torch.cdist(seen, made).square())
             if bool((following == places).all()):
                 break
-        assert found is not None, "there is a turn"
-        return found
+        sure = -(arranged - made).square().mean((1, 2))
+        return OrderedRows(self.images(images), places, sure)

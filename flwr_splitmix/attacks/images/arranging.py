@@ -34,7 +34,7 @@ class Arranged(NamedTuple):
     energies: Tensor
 
 
-class Placed(NamedTuple):
+class OrderedRows(NamedTuple):
     """What shuffled rows show once their patches are in their places.
 
     Parameters

@@ -108,8 +108,8 @@ def divider(
         if not own:
             nobody = torch.zeros(tokens.shape[:2], dtype=torch.long)
             return Parts(linear.patches(query, view).clamp(0, 1), nobody)
-        found, owners = owners_among(tokens, own, members, together=together)
-        whose = found.gather(1, owners)
+        mixed, owners = owners_among(tokens, own, members, together=together)
+        whose = mixed.gather(1, owners)
         patches = torch.zeros(*owners.shape, numbers, dtype=torch.double)
         for number in sorted({*whose.flatten().tolist()}):
             made = linear.patches(replace(query, member=clients[number]), view)
@@ -182,9 +182,9 @@ def _unmixed(
     mean = patches.double().mean(0)
 
     def unmixed(query: Query) -> Tensor:
-        found = unmixer(query.tokens[:, known.geometry.prefix :])
+        parts = unmixer(query.tokens[:, known.geometry.prefix :])
         images = []
-        for client, ratio, tokens in zip(found.members, found.ratios, found.tokens, strict=True):
+        for client, ratio, tokens in zip(parts.members, parts.ratios, parts.tokens, strict=True):
             made = inverses[client](tokens)
             images.append(made if ratio >= LEAST_RATIO else mean.expand_as(made))
         return _assembled(torch.stack(images, dim=1).clamp(0, 1), view)

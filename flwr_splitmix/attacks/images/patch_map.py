@@ -12,7 +12,7 @@ from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.arranging import (
     MOST_PATCHES,
     Model,
-    Placed,
+    OrderedRows,
     arrange,
     home_of,
 )
@@ -133,7 +133,7 @@ class PatchMap:
             everything, own = by_class(parts, labels, classes)
             self._everything, self._own = Model(everything), [Model(each) for each in own]
 
-    def place(self, tokens: Tensor, expected: Tensor, labels: Tensor | None) -> Placed | None:
+    def place(self, tokens: Tensor, expected: Tensor, labels: Tensor | None) -> OrderedRows | None:
         """Put the patches of a batch in their places; None if there are too many to do so.
 
         Parameters
@@ -156,8 +156,8 @@ class PatchMap:
             if b * n > MOST_PATCHES:
                 return None
             home = home_of(b, n, patches_kept(n, self.edge.shuffle.kappa))
-            found = arrange(axes.flatten(0, 1), centres, models, home)
-            places, energies = found.places, found.energies
+            arranged = arrange(axes.flatten(0, 1), centres, models, home)
+            places, energies = arranged.places, arranged.energies
         else:
             rows = [arrange(axes[i], centres[i : i + 1], models[i : i + 1]) for i in range(b)]
             places = torch.cat([row.places + i * n for i, row in enumerate(rows)])
@@ -168,4 +168,4 @@ class PatchMap:
         images = self._images(made.reshape(b, n, -1) + hidden)
         across = self.edge.shuffle.across_batch and b > 1
         own = places.view(b, n) if across else places.view(b, n) % n
-        return Placed(images, own, -energies)
+        return OrderedRows(images, own, -energies)

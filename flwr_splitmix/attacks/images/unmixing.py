@@ -100,8 +100,8 @@ class _Group:
         points = torch.stack([each.points for each in self.own])
         within = tokens - torch.einsum("m,mnd->nd", ratios, points)
         directions = torch.cat([each.directions for each in self.own], dim=1)
-        found = within @ torch.linalg.pinv(directions).T
-        parts = found.split([each.directions.shape[1] for each in self.own], dim=2)
+        coordinates = within @ torch.linalg.pinv(directions).T
+        parts = coordinates.split([each.directions.shape[1] for each in self.own], dim=2)
         alone = [
             each.points + part @ each.directions.T / ratio.clamp_min(1e-6)
             for each, part, ratio in zip(self.own, parts, ratios, strict=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.affine_map import AffineMap
-from flwr_splitmix.attacks.images.arranging import Placed
+from flwr_splitmix.attacks.images.arranging import OrderedRows
 from flwr_splitmix.attacks.images.edges import ShuffledEdge
 from flwr_splitmix.attacks.images.order_free import OrderFree, moments
 from flwr_splitmix.attacks.images.patch_map import PatchMap
@@ -146,7 +146,7 @@ class Unshuffle(Attack):
             self.budget.progress(self.name, done, len(held))
         return SHARES[int(errors.argmin())]
 
-    def _read(self, tokens: Tensor, labels: Tensor | None) -> tuple[Tensor, Placed | None]:
+    def _read(self, tokens: Tensor, labels: Tensor | None) -> tuple[Tensor, OrderedRows | None]:
         """Return the coordinates of images expected from tokens (b, N, w), and those in order."""
         expected = self._expected(moments(tokens, self.seed), labels)
         return expected, self._map.place(tokens, expected, labels)
@@ -178,7 +178,7 @@ class Unshuffle(Attack):
         return Guess(torch.cat(values), torch.cat(sure), where)
 
 
-def _mixed(expected: Tensor, placed: Placed | None, share: float) -> Tensor:
+def _mixed(expected: Tensor, placed: OrderedRows | None, share: float) -> Tensor:
     """Return the mean of expected images and those in order, from 0 to 1."""
     if placed is None:
         return expected.clamp(0, 1)
