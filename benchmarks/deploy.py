@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import show, spread, write
+from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.sandbox.deployment import LocalDeployment
-from flwr_splitmix.sandbox.superlink import FlowerError, end_as_if_asked, toml
+from flwr_splitmix.sandbox.superlink import FlowerError, end_as_if_asked
 
 ROOT = Path(__file__).resolve().parents[1]
 APPS = Path(__file__).parent / "apps" / "deploy"
@@ -78,7 +79,7 @@ def _figures(
     FlowerError
         With the run's log, if it failed.
     """
-    run_id = deployment.submit(APPS / app, toml(config))
+    run_id = deployment.submit(APPS / app, config_text(config))
     status, details = deployment.wait(run_id, timeout=900)
     file = out / f"{name}.json"
     if status != "finished:completed" or not file.exists():

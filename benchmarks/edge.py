@@ -25,9 +25,10 @@ from typing import Any, Self
 
 from benchmarks.lines import Line, Namespace, Relay, missing
 from benchmarks.measure import show, spread, write
+from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.sandbox.deployment import LocalDeployment, Node
-from flwr_splitmix.sandbox.superlink import FlowerError, end_as_if_asked, free_port, toml
+from flwr_splitmix.sandbox.superlink import FlowerError, end_as_if_asked, free_port
 from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartsAsked, is_parts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -138,7 +139,7 @@ class Edge(LocalDeployment):
             "--auth-supernode-private-key", str(node.key),
             "--superlink", control.address,
             "--port", str(node.port),
-            "--node-config", toml(node.config),
+            "--node-config", config_text(node.config),
             environment={"FLWR_HOME": str(node.folder / "flwr")},
         )  # fmt: skip
 
@@ -203,7 +204,7 @@ def _run(edge: Edge, profile: Profile, steps: int, depth: int, parts: PartsAsked
         **profile.options,
         **edge.link_config,
     }
-    run_id = edge.submit(APP, toml(config))
+    run_id = edge.submit(APP, config_text(config))
     status, details = edge.wait(run_id, timeout=900)
     file = out / "figures.json"
     if status != "finished:completed" or not file.exists():

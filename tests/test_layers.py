@@ -56,6 +56,7 @@ MAY_IMPORT["server"] = LIBRARY_PARTS
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
 MAY_IMPORT["trial"] = {"strategies"}
 MAY_IMPORT["cutting"] = {"segments", "strategies"}
+MAY_IMPORT["flwr_command"] = set()
 BELOW = set(MAY_IMPORT)
 ON_TOP: dict[str, set[str]] = {
     "attacks": set(),

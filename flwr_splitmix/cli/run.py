@@ -67,7 +67,7 @@ def run(
     Keys and data are checked before Flower starts anything. Flower's log is kept in the run's
     directory. Ctrl-C and SIGTERM stop the run. The exit status is 0 only if the run completed.
     """
-    from flwr_splitmix.cli.flower import Flwr, FlwrError, run_config_text
+    from flwr_splitmix.flwr_command import Flwr, FlwrError, config_text
 
     try:
         connection = read_connection(superlink)
@@ -82,7 +82,7 @@ def run(
         option = "run-dir" if run_dir is None else "--run-dir"
         check_writable(values.get("run-dir"), option, _LOGS)
         options = _federation(nodes, federation, federation_config)
-        words = run_config_text(changed)
+        words = config_text(changed)
     except (FlwrError, RunError) as error:
         fail(str(error))
     with terminated_as_interrupted():
@@ -215,7 +215,6 @@ def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
 
     Ctrl-C and SIGTERM stop it, and standard output that was closed.
     """
-    from flwr_splitmix.cli.flower import FlwrError
     from flwr_splitmix.cli.following import (
         ClosedError,
         Followed,
@@ -223,6 +222,7 @@ def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
         display,
         follow,
     )
+    from flwr_splitmix.flwr_command import FlwrError
 
     followed = Followed(flower_run, home, home / _LOGS / f"{flower_run}.log")
     interrupted = False

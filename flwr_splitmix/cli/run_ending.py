@@ -12,7 +12,7 @@ from flwr_splitmix.cli.terminal import fail
 from flwr_splitmix.runs import Run, RunError
 
 if TYPE_CHECKING:
-    from flwr_splitmix.cli.flower import Flwr
+    from flwr_splitmix.flwr_command import Flwr
 
 INTERRUPTED = 130
 """Exit status of a run ended by Ctrl-C, as in a shell."""
@@ -39,7 +39,7 @@ def end_run(
     expected
         Whether the run must have a directory in the home that was looked in.
     """
-    from flwr_splitmix.cli.flower import FlwrError
+    from flwr_splitmix.flwr_command import FlwrError
 
     try:
         status, details = _final(flwr, followed.flower_run)
@@ -76,8 +76,10 @@ def resuming_keys(followed: Followed, values: dict[str, Any]) -> str:
     """Return the keys that resume the run; "" without a directory, or for an app without them."""
     if followed.run is None or "resume" not in values:
         return ""
-    there = f" run-dir='{values['run-dir']}'" if values.get("run-dir") else ""
-    return f"resume='{followed.run.id}'{there}"
+    from flwr_splitmix.flwr_command import config_text
+
+    keys = {"resume": followed.run.id, "run-dir": values.get("run-dir")}
+    return config_text({key: value for key, value in keys.items() if value})
 
 
 def _check_home(followed: Followed) -> None:

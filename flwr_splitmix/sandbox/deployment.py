@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.sandbox.superlink import (
     NAME,
@@ -34,7 +35,6 @@ from flwr_splitmix.sandbox.superlink import (
     end_as_if_asked,
     free_port,
     one_port,
-    toml,
 )
 
 ONLINE_SECONDS = 60.0
@@ -191,7 +191,7 @@ class LocalDeployment(SuperLink):
             self._start_superlink([*options, "--insecure"], "insecure = true")
         for node in self.nodes:
             if self.secure:
-                self._answer("supernode", "register", str(node.make_key()), NAME)
+                self.flwr.answer("supernode", "register", str(node.make_key()), NAME)
             node.start()
         self.wait_until_online(self.num_nodes)
 
@@ -208,7 +208,7 @@ class LocalDeployment(SuperLink):
             *self.node_options,
             "--superlink", f"127.0.0.1:{self.port}",
             "--port", str(node.port),
-            "--node-config", toml(node.config),
+            "--node-config", config_text(node.config),
             environment={"FLWR_HOME": str(node.folder / "flwr")},
         )  # fmt: skip
 
@@ -218,7 +218,7 @@ class LocalDeployment(SuperLink):
 
     def online(self) -> int:
         """Return how many SuperNodes are connected."""
-        listed = self._answer("supernode", "list", NAME)["nodes"]
+        listed = self.flwr.answer("supernode", "list", NAME)["nodes"]
         return sum(node["status"] == "online" for node in listed)
 
     def wait_until_online(self, nodes: int) -> None:
@@ -248,7 +248,7 @@ class LocalDeployment(SuperLink):
 
     def submit(self, app: Path, run_config: str = "") -> int:
         """Start a run and return Flower's run id; for TLS add `link_config` to `run_config`."""
-        return self._run(app, run_config)
+        return self.flwr.start(app, run_config, [])
 
 
 def main() -> int:
@@ -259,7 +259,7 @@ def main() -> int:
     # All processes share this machine's cores; with several threads each they slow each other down.
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     with LocalDeployment(options.nodes, environment=threads) as deployment:
-        run_config = f"{chosen_run_config(options)} {toml(deployment.link_config)}"
+        run_config = f"{chosen_run_config(options)} {config_text(deployment.link_config)}"
         return deployment.show(deployment.submit(options.app, run_config))
 
 

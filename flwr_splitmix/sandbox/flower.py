@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.sandbox.superlink import (
     FlowerError,
     SuperLink,
@@ -38,8 +39,7 @@ class LocalFlower(SuperLink):
         """
         settings = {"num-supernodes": nodes, "client-resources-num-cpus": cpus}
         settings |= {name.replace("_", "-"): value for name, value in federation.items()}
-        federation_config = " ".join(f"{k}={v}" for k, v in settings.items())
-        return self._run(app, run_config, "--federation-config", federation_config)
+        return self.flwr.start(app, run_config, ["--federation-config", config_text(settings)])
 
 
 def main() -> int:

@@ -1,10 +1,9 @@
-"""A private SuperLink process: starting it, running `flwr` commands on it, and ending it."""
+"""A private SuperLink process: starting it, waiting for its runs, and ending it."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import socket
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from flwr_splitmix.extras import needed_for
+from flwr_splitmix.flwr_command import Flwr, config_text, with_programs
 from flwr_splitmix.sandbox.processes import end_processes_of, processes_of
 
 QUIET = {
@@ -33,7 +33,7 @@ NAME = "splitmix"
 
 
 class FlowerError(RuntimeError):
-    """The SuperLink or a SuperNode did not start, or a `flwr` command failed."""
+    """The SuperLink or a SuperNode did not start, or a run did not end in time."""
 
 
 class SuperLink(ABC):
@@ -50,6 +50,8 @@ class SuperLink(ABC):
         FLWR_HOME: directory of everything that the SuperLink writes. It identifies its processes.
     port
         Port where it listens; 0 before it starts.
+    flwr
+        The `flwr` commands for it.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -59,14 +61,13 @@ class SuperLink(ABC):
         self.port = 0
         self._bin = Path(sys.executable).parent
         self.environment = {
-            **os.environ,
+            **with_programs(os.environ),
             **QUIET,
             "FLWR_HOME": str(self.home),
             "RAY_TMPDIR": str(self.home),
-            # Flower starts its other programs by name; they must come from this environment.
-            "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}",
             **(environment or {}),
         }
+        self.flwr = Flwr(NAME, self.environment)
         self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -155,47 +156,13 @@ class SuperLink(ABC):
         self._started.clear()
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def flwr(self, *arguments: str) -> str:
-        """Run a `flwr` command and return what it printed.
-
-        Raises
-        ------
-        FlowerError
-            If it fails; the message quotes its output.
-        """
-        done = subprocess.run(
-            [str(self._bin / "flwr"), *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise FlowerError(f"flwr {' '.join(arguments)} failed: {done.stdout}{done.stderr}")
-        return done.stdout
-
-    def _answer(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command and return its JSON answer; raise FlowerError if it fails."""
-        printed = self.flwr(*arguments, "--format", "json")
-        answer: dict[str, Any] = json.loads(printed)
-        if not answer.get("success"):
-            command = " ".join(arguments[:2])
-            raise FlowerError(f"flwr {command}: {answer.get('error-message', printed)}")
-        return answer
-
-    def _run(self, app: Path, run_config: str, *options: str) -> int:
-        """Start a run and return Flower's run id."""
-        chosen = ["--run-config", run_config] if run_config.strip() else []
-        return int(self._answer("run", str(app), NAME, *options, *chosen)["run-id"])
-
     def status(self, run_id: int) -> tuple[str, str]:
         """Return (status, details); status is "running", "finished:completed" or the like."""
-        (run,) = self._answer("ls", NAME, "--run-id", str(run_id))["runs"]
-        return str(run["status"]), str(run.get("status-details", ""))
+        return self.flwr.status(run_id)
 
     def log(self, run_id: int) -> str:
         """Return the run's log so far."""
-        return self.flwr("log", str(run_id), NAME, "--show")
+        return self.flwr.log(run_id)
 
     def wait(self, run_id: int, timeout: float = 600.0) -> tuple[str, str]:
         """Wait until a run has finished; return its status and details.
@@ -230,16 +197,14 @@ class SuperLink(ABC):
         print(f"flwr run: {status} {details}".rstrip())
         return 0 if status == "finished:completed" else 1
 
-    def _follow(self, run_id: int, stdout: int | None, timeout: float | None) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                [str(self._bin / "flwr"), "log", str(run_id), NAME, "--stream"],
-                env=self.environment,
-                stdout=stdout,
-                stderr=None if stdout is None else subprocess.STDOUT,
-                timeout=timeout,
-                check=False,
-            )
+    def _follow(self, run_id: int, log: int | None, timeout: float | None) -> None:
+        writer = self.flwr.follow(run_id, log)
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                writer.wait(timeout)
+        finally:
+            writer.kill()
+            writer.wait()
 
 
 def _addresses(port: int) -> list[str]:
@@ -273,17 +238,6 @@ def free_port() -> int:
     raise OSError("64 ports in a row are taken on the loopback interface")
 
 
-def toml(values: Mapping[str, Any]) -> str:
-    """Return run-config or node-config values as Flower's options expect them: key=value ..."""
-    return " ".join(f"{key}={_value(value)}" for key, value in values.items())
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
 def app_parser(description: str, nodes: int) -> argparse.ArgumentParser:
     """Return a parser for the command lines that run an app on their own SuperLink."""
     parser = argparse.ArgumentParser(description=description)
@@ -297,7 +251,9 @@ def app_parser(description: str, nodes: int) -> argparse.ArgumentParser:
 def chosen_run_config(options: argparse.Namespace) -> str:
     """Return the run configuration of a command line, with its run directory."""
     text = str(options.run_config).strip()
-    return f"{text} run-dir='{options.run_dir.resolve()}'" if options.run_dir else text
+    if options.run_dir is None:
+        return text
+    return f"{text} {config_text({'run-dir': str(options.run_dir.resolve())})}".lstrip()
 
 
 def end_as_if_asked(*_: object) -> None:

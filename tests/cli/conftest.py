@@ -11,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
-from flwr_splitmix.cli.flower import Flwr, FlwrError
+from flwr_splitmix.flwr_command import Flwr, FlwrError
 from flwr_splitmix.runs import Run
 from tests.cli.run_command import MODULE
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.project import open_project
 from flwr_splitmix.cli import app
-from flwr_splitmix.cli.flower import Flwr
 from flwr_splitmix.cli.new import renamed
+from flwr_splitmix.flwr_command import Flwr
 from flwr_splitmix.links.stream.certificates import make_certificates
 from tests.apps.app_config import APPS
 

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
-from flwr_splitmix.cli.flower import Flwr
+from flwr_splitmix.flwr_command import Flwr
 from flwr_splitmix.runs import Run
 from tests.cli.run_command import MODULE, run, the_error
 

@@ -14,9 +14,9 @@ from typing import BinaryIO
 import pytest
 
 from flwr_splitmix.cli import run_ending
-from flwr_splitmix.cli.flower import Flwr
 from flwr_splitmix.cli.following import Followed
 from flwr_splitmix.cli.run_ending import resuming_keys
+from flwr_splitmix.flwr_command import Flwr
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import note_flower_run
 from tests.apps.app_config import APPS
@@ -112,7 +112,7 @@ def test_a_run_that_nobody_watches_is_stopped(read: int, tmp_path: Path) -> None
 UNWATCHED = """
 import importlib, subprocess, sys
 from flwr_splitmix.cli import app
-from flwr_splitmix.cli.flower import Flwr
+from flwr_splitmix.flwr_command import Flwr
 
 module = importlib.import_module("flwr_splitmix.cli.run")
 module.check_environment = lambda connection: ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flwr_splitmix.cli.flower import Flwr
+from flwr_splitmix.flwr_command import Flwr
 from tests.apps.app_config import APPS
 from tests.cli.conftest import Splitmix
 

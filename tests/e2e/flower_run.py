@@ -20,11 +20,12 @@ from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
+from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.runs import Row
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.sandbox.deployment import LocalDeployment
 from flwr_splitmix.sandbox.flower import LocalFlower
-from flwr_splitmix.sandbox.superlink import SuperLink, toml
+from flwr_splitmix.sandbox.superlink import SuperLink
 from flwr_splitmix.testing.agreement import Results, read_results
 from tests.apps import vision_app
 from tests.e2e.processes import Watch, command, descendants, end_processes
@@ -118,7 +119,7 @@ class Runner(Runs):
 
         Two CPUs for a virtual client are one process of ClientApps on two cores.
         """
-        return self.flower.submit(app, toml(values), nodes, cpus)
+        return self.flower.submit(app, config_text(values), nodes, cpus)
 
     def in_progress(self) -> list[psutil.Process]:
         """Return the processes of simulations in progress."""
@@ -152,7 +153,7 @@ class Deployed(Runs):
 
     def start(self, values: Mapping[str, Any], app: Path = vision_app.APP) -> int:
         """Submit a run; returns Flower's id of it."""
-        return self.flower.submit(app, toml({**self.flower.link_config, **values}))
+        return self.flower.submit(app, config_text({**self.flower.link_config, **values}))
 
     def in_progress(self) -> list[psutil.Process]:
         """Return the ServerApps' processes."""

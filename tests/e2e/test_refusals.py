@@ -11,7 +11,7 @@ import pytest
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.data import client_split
-from flwr_splitmix.sandbox.flower import FlowerError
+from flwr_splitmix.flwr_command import FlwrError
 from tests.apps import vision_app
 from tests.e2e.flower_run import TINY, Ended, Runner
 
@@ -26,7 +26,7 @@ def check_failed(ended: Ended, sentence: str) -> None:
 
 
 def test_an_unknown_key_is_refused_before_anything_starts(runner: Runner) -> None:
-    with pytest.raises(FlowerError, match="Invalid run configuration"):
+    with pytest.raises(FlwrError, match="Invalid run configuration"):
         runner.start({"stratgy": "PSL"})
     assert not runner.simulations()
 

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from flwr_splitmix import Run
 from flwr_splitmix.cli import app
+from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.runs.flower_run import facts_of
-from flwr_splitmix.sandbox.superlink import NAME, toml
+from flwr_splitmix.sandbox.superlink import NAME
 from tests.e2e.flower_run import TINY, Runner, rows
 from tests.waiting import wait_for
 
@@ -33,7 +34,7 @@ def new(kind: str, folder: Path) -> Path:
 
 
 def command(folder: Path, values: Mapping[str, Any], *options: str) -> list[str]:
-    keys = ["--run-config", toml(values)] if values else []
+    keys = ["--run-config", config_text(values)] if values else []
     return [sys.executable, "-c", MAIN, "run", str(folder), NAME, "--nodes", "2", *options, *keys]
 
 

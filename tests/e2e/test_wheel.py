@@ -17,8 +17,9 @@ import pytest
 
 from flwr_splitmix import Run
 from flwr_splitmix.cli.new import FILES, Template
+from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.sandbox.processes import end_processes_of, processes_of
-from flwr_splitmix.sandbox.superlink import QUIET, free_port, toml
+from flwr_splitmix.sandbox.superlink import QUIET, free_port
 from flwr_splitmix.threads import POLICY
 from tests.e2e.flower_run import TINY
 
@@ -156,7 +157,7 @@ def test_a_run_with_flowers_own_defaults_in_the_checkout(
     """The checkout's own `flwr_splitmix` comes before the installed one, and must do."""
     values = {**TINY, "strategy": "PSL", "evaluation": "auto", "run-dir": str(tmp_path)}
     app = Path("apps", "vision")
-    run = flwr_run(app, checkout, programs, environment, tmp_path, toml(values))
+    run = flwr_run(app, checkout, programs, environment, tmp_path, config_text(values))
     # 2 SuperNodes, each of which reserves 2 CPUs.
     assert run.summary is not None
     assert run.summary["clients"] == 2
@@ -180,7 +181,7 @@ def test_five_of_a_hundred_virtual_clients_take_part_in_a_round_in_an_empty_fold
     empty.mkdir()
     values = {**TINY, "strategy": "CutMixSL", "fraction-train": 0.05, "run-dir": str(home)}
     federation = "num-supernodes=100 client-resources-num-cpus=1"
-    options = ("--federation-config", federation, toml(values))
+    options = ("--federation-config", federation, config_text(values))
     run = flwr_run(checkout / "apps" / "vision", empty, programs, environment, home, *options)
     assert [(row["clients_alive"], row["clients_failed"]) for row in run.rows] == [(5, 0), (5, 0)]
     states = {int(folder.name): folder for folder in run.clients_dir.iterdir()}

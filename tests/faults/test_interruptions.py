@@ -107,7 +107,7 @@ def test_flwr_stop_loses_no_finished_round_and_leaves_no_process(
 ) -> None:
     runner = endless.runner
     finished = len(endless.run.rows)
-    runner.flower.flwr("stop", str(endless.run_id))
+    runner.flower.flwr.stop(endless.run_id)
     assert runner.flower.status(endless.run_id)[0] == "finished:stopped"
     wait_for("the end of the stopped run", lambda: not runner.simulations(), 120)
     # Ray's two agents wait a minute for their raylet: that they end too, the session checks.
