@@ -20,7 +20,7 @@ VALUES: dict[str, Any] = {
     "equals": "a=b c='d'",
     "one": "it's",
     "two": 'a "quoted" word',
-    "both": "it's a \"quoted\" word",
+    "both": """it's a "quoted" word""",
     "backslash": r"C:\new\table",
     "backslashes": "it's C:\\new\\",
     "escaped": r"it's \" and \u0022",

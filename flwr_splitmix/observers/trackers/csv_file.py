@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ class CsvTracker(Tracker):
         Where the file is written; None uses the run's directory.
     """
 
+    def __init__(self, folder: str | Path | None = None) -> None:
+        super().__init__(folder)
+        self._newest: dict[str, str] = {}
+
     def begin(self, event: RunStarted, config: Mapping[str, Any]) -> None:
         """Read the rows of rounds before the first one from an existing file.
 
@@ -36,19 +41,22 @@ class CsvTracker(Tracker):
         place = self.place(event, "")
         self._file = place / "metrics.csv"
         self._columns: list[str] = []
-        self._before = [row for row in _rows(self._file) if _round(row) < event.first_round]
+        if event.first_round == 1:
+            self._newest = {}
+        self._before = [row for row in self._rows() if _round(row) < event.first_round]
 
     def numbers(self, values: Mapping[str, float], server_round: int) -> None:
         """Append the round's numbers; the first ones, and new columns, need the file rewritten."""
         row = {"round": str(server_round), **{n: f"{v:.15g}" for n, v in values.items()}}
-        if self._file.exists() and self._columns and row.keys() <= {*self._columns}:
+        if self._columns and row.keys() <= {*self._columns} and _ends_a_line(self._file):
             append_line(self._file, _lines(self._columns, [row]).rstrip("\n"), flush=False)
+            self._newest = row
             return
-        rows = [*(_rows(self._file) if self._columns else self._before), row]
+        rows = [*(self._rows() if self._columns else self._before), row]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         header = dict(zip(columns, columns, strict=True))
         write_atomic(self._file, _lines(columns, [header, *rows]).encode(), flush=False)
-        self._columns, self._before = columns, []
+        self._columns, self._before, self._newest = columns, [], row
 
     def text(self, name: str, text: str, server_round: int) -> None:
         """Do nothing: a table of numbers has no texts."""
@@ -58,6 +66,35 @@ class CsvTracker(Tracker):
 
     def finish(self, summary: Mapping[str, Any], error: str) -> None:
         """Do nothing: the file is complete after each round."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the totals of bytes, and the newest row."""
+        return {**super().state(), "newest": self._newest}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        super().restore(state)
+        self._newest = dict(state.get("newest", {}))
+
+    def _rows(self) -> list[dict[str, str]]:
+        """Return the file's rows.
+
+        Of a last line without an end nobody can say whether it is whole, as an editor may have
+        saved it, or lacks digits: the newest row is in its place.
+        """
+        rows = _rows(self._file)
+        if self._newest and self._file.exists() and not _ends_a_line(self._file):
+            rows += [self._newest] if all(_round(r) < _round(self._newest) for r in rows) else []
+        return rows
+
+
+def _ends_a_line(file: Path) -> bool:
+    """Return whether a file exists, and its last line has an end."""
+    if not file.exists() or not file.stat().st_size:
+        return False
+    with file.open("rb") as opened:
+        opened.seek(-1, os.SEEK_END)
+        return opened.read() == b"\n"
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
@@ -81,7 +118,7 @@ def _rows(file: Path) -> list[dict[str, str]]:
 
 
 def _read(content: bytes) -> list[dict[str, str]]:
-    """Return the rows of a file's content, without a last line that a crash left unfinished.
+    """Return the rows of a file's content, without a last line that has no end.
 
     Raises
     ------

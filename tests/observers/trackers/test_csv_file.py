@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,10 +31,15 @@ def table(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def tracked(folder: Path, rows: Sequence[Mapping[str, float]], first: int = 1) -> Tracker:
-    """Track rounds of these numbers in a folder."""
+def make_csv_tracker(folder: Path) -> Tracker:
     (tracker,) = make_trackers("csv")
     tracker.folder = folder
+    return tracker
+
+
+def tracked(folder: Path, rows: Sequence[Mapping[str, float]], first: int = 1) -> Tracker:
+    """Track rounds of these numbers in a folder."""
+    tracker = make_csv_tracker(folder)
     tracker.on_start(RunStarted("PSL", 9, first))
     for number, values in enumerate(rows, first):
         tracker.numbers(values, number)
@@ -72,6 +78,37 @@ def test_csv_goes_on_after_a_line_that_a_crash_left_unfinished(tmp_path: Path, k
         ("1", "1.125"),
         ("3", "3.125"),
     ]
+
+
+@pytest.mark.parametrize("end", [b"2,2.125", b"2,2.1", b"2"])
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_csv_keeps_the_newest_round_of_a_run_whatever_its_line_ends_with(
+    end: bytes, newline: bytes, tmp_path: Path
+) -> None:
+    """An editor may leave out the end of the last line, a crash also digits."""
+    before = tracked(tmp_path, [{"loss": 1.125}, {"loss": 2.125}])
+    file = tmp_path / "metrics.csv"
+    file.write_bytes(newline.join([b"round,loss", b"1,1.125", end]))
+    resumed = make_csv_tracker(tmp_path)
+    resumed.restore(json.loads(json.dumps(before.state())))
+    resumed.on_start(RunStarted("PSL", 9, 3))
+    resumed.numbers({"loss": 3.125}, 3)
+    assert file.read_text() == "round,loss\n1,1.125\n2,2.125\n3,3.125\n"
+
+
+def test_csv_saved_by_an_editor_during_the_run_keeps_its_last_line(tmp_path: Path) -> None:
+    tracker = tracked(tmp_path, [{"loss": 1.0}])
+    (tmp_path / "metrics.csv").write_text("round,loss\n1,1")
+    tracker.numbers({"loss": 2.0}, 2)
+    assert (tmp_path / "metrics.csv").read_text() == "round,loss\n1,1\n2,2\n"
+
+
+def test_csv_of_a_checkpoint_by_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    tracker = make_csv_tracker(tmp_path)
+    tracker.restore({"uplink_bytes": 1, "downlink_bytes": 2})
+    tracker.on_start(RunStarted("PSL", 9, 2))
+    tracker.numbers({"loss": 2.0}, 2)
+    assert table(tmp_path) == [{"round": "2", "loss": "2"}]
 
 
 def test_csv_that_was_removed_begins_anew(tmp_path: Path) -> None:
