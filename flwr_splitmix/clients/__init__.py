@@ -6,6 +6,7 @@ from flwr_splitmix.clients.client import (
     Client,
     ClientError,
     Order,
+    WrappedError,
     exchange,
 )
 from flwr_splitmix.clients.local_inference import score_locally
@@ -30,6 +31,7 @@ __all__ = [
     "SplitClient",
     "TextSet",
     "UShapeClient",
+    "WrappedError",
     "exchange",
     "score_locally",
 ]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import Client, ClientError
+from flwr_splitmix.clients.client import Client, ClientError, WrappedError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.unfit import UnfitError
@@ -113,7 +113,8 @@ def rehearse(hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, single:
             try:
                 copied = copy.deepcopy(ends)
             except Exception as error:
-                raise ClientError(_no_trial(hiding, "cannot be copied (copy.deepcopy)")) from error
+                said = _no_trial(hiding, "cannot be copied (copy.deepcopy)")
+                raise WrappedError(said, f"{said}: {error}") from error
             inputs = batch.inputs
             if widened:
                 copied = copied.float()
@@ -129,9 +130,10 @@ def rehearse(hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, single:
                 raise
             except Exception as error:
                 why = error
-    # Its text may quote the examples: the cause of a client's error is logged, and not sent.
-    raise ClientError(
-        _no_trial(hiding, f"fail at it: {type(why).__name__}; the log says more")
+    kind = type(why).__name__
+    raise WrappedError(
+        _no_trial(hiding, f"fail at it: {kind}; the log says more"),
+        _no_trial(hiding, f"fail at it: {kind}: {why}"),
     ) from why
 
 

@@ -49,6 +49,22 @@ class ClientError(RuntimeError):
     """A client cannot do what was asked; the message is safe to send to the server."""
 
 
+class WrappedError(ClientError):
+    """The app's own code has failed: its error is the cause, and may quote the data.
+
+    Parameters
+    ----------
+    message
+        Without the cause's text, as the server is told.
+    whole
+        With it, for this side's log.
+    """
+
+    def __init__(self, message: str, whole: str = "") -> None:
+        super().__init__(message)
+        self.whole = whole or message
+
+
 FORESEEN: tuple[type[Exception], ...] = (
     ClientError,
     ExamplesError,

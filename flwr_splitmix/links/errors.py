@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from flwr_splitmix.clients import FORESEEN
+from flwr_splitmix.clients import FORESEEN, WrappedError
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.words import one_line, without_folders
 
@@ -31,6 +31,20 @@ def public_sentence(error: BaseException, log: str = "the log of its node") -> s
     if isinstance(error, (*FORESEEN, LinkError)):
         return without_folders(one_line(getattr(error, "public", "")) or sentence(error))
     return f"{type(error).__name__}; {log} says more"
+
+
+def own_sentence(error: BaseException) -> str:
+    """Describe an error in one line for this side's own log, with the text of a wrapped one."""
+    return one_line(error.whole) if isinstance(error, WrappedError) else sentence(error)
+
+
+def is_unexpected(error: BaseException) -> bool:
+    """Return whether a traceback tells more than a sentence: of errors of no type of this package.
+
+    Of a `WrappedError` it is the wrapped one that counts.
+    """
+    raised = error.__cause__ if isinstance(error, WrappedError) else error
+    return not any(kind.__module__.startswith("flwr_splitmix.") for kind in type(raised).__mro__)
 
 
 local_sentence = partial(public_sentence, log="the log")

@@ -12,8 +12,8 @@ import torch
 from flwr.app import Context
 from torch import Tensor
 
-from flwr_splitmix.clients import FORESEEN, Client, ClientError
-from flwr_splitmix.links.errors import local_sentence, sentence
+from flwr_splitmix.clients import Client, ClientError, WrappedError
+from flwr_splitmix.links.errors import is_unexpected, local_sentence, own_sentence, sentence
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.storage import plain_numbers
@@ -197,21 +197,16 @@ def _plain(meta: Mapping[str, Any]) -> str:
 
 def log_failure(client: int, where: str, error: Exception) -> None:
     """Log in full why a client failed, with a traceback unless the text says it all."""
-    more = None if isinstance(error, FORESEEN) and not _wraps(error) else error
-    log.error("client %d failed in %s: %s", client, where, sentence(error), exc_info=more)
+    more = error if is_unexpected(error) else None
+    log.error("client %d failed in %s: %s", client, where, own_sentence(error), exc_info=more)
 
 
 def logged_reason(client: int, where: str, error: Exception) -> str:
     """Return why a client failed, without values of the data; log the whole if it says more."""
     said = local_sentence(error)
-    if _wraps(error) or said != sentence(error):
+    if is_unexpected(error) or said != own_sentence(error):
         log_failure(client, where, error)
     return said
-
-
-def _wraps(error: Exception) -> bool:
-    """Return whether an error names another one, of others' code, as `build` does."""
-    return isinstance(error, ClientError) and error.__cause__ is not None
 
 
 def build(
@@ -231,4 +226,6 @@ def build(
     except ClientError:
         raise
     except Exception as error:
-        raise ClientError(f"client_fn raised {say(error)}") from error
+        raise WrappedError(
+            f"client_fn raised {say(error)}", f"client_fn raised {sentence(error)}"
+        ) from error

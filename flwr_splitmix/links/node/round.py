@@ -12,8 +12,8 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from flwr_splitmix.clients import FORESEEN, Client
-from flwr_splitmix.links.errors import public_sentence
+from flwr_splitmix.clients import Client
+from flwr_splitmix.links.errors import is_unexpected, own_sentence, public_sentence
 from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import SUPERLINK, AuditLog
@@ -77,12 +77,11 @@ def serve_round(
         guards.audit.write("release", released, to=SUPERLINK)
     except Exception as error:
         # The server gets one line; a traceback is logged here if it tells more.
-        foreseen = isinstance(error, (*FORESEEN, LinkError))
         where = "" if ticket is None else f"client {ticket.client}, round {ticket.server_round}: "
-        if not foreseen or error.__cause__ is not None:
+        if is_unexpected(error):
             log.exception("%sthis node has failed", where)
         else:
-            log.warning("%s%s", where, error)
+            log.warning("%s%s", where, own_sentence(error))
         said = public_sentence(error)
         reply = refuse_round(message, context, said, None if guards is None else guards.audit)
         if RECORD not in message.content.config_records:

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Context
 
-from flwr_splitmix.clients import PrivacyBudget
+from flwr_splitmix import SplitClient, SplitClientApp
+from flwr_splitmix.clients import ClientError, PrivacyBudget
 from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.data import DataError
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.privacy import GaussianNoise
@@ -84,6 +87,34 @@ def test_an_evaluation_stays_in_the_ledger(tmp_path: Path) -> None:
     without, with_it = (json.dumps(kept(tmp_path / e)[1]["privacy"]) for e in ("none", "federated"))
     assert "evaluation" not in without
     assert "evaluation" in with_it
+
+
+@pytest.mark.parametrize(
+    ("error", "logged", "traceback"),
+    [
+        (DataError("photos/7.png is no picture"), "DataError: photos/7.png is no picture", False),
+        (ClientError("this client has no data"), "this client has no data", False),
+        (KeyError("patient 7"), "this node has failed", True),
+    ],
+)
+def test_a_nodes_log_has_a_traceback_of_what_nobody_foresaw_alone(
+    error: Exception, logged: str, traceback: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server reads the type alone of an error whose text may have values of the data."""
+
+    def client_fn(context: Context) -> SplitClient:
+        raise error from OSError("what is behind it")
+
+    grid = FakeGrid(SplitClientApp(client_fn), 1, **{"state-dir": str(tmp_path)})
+    strategy = PSL(TOY.upper(), device="cpu", evaluation="none")
+    strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", run="psl-1"), grid)
+    with pytest.raises(LinkError) as ended:
+        strategy.start(None, to_arrays(TOY.lower().state_dict()), 1)  # type: ignore[arg-type]
+    grid.wait()
+    (record,) = [r for r in caplog.records if r.getMessage().startswith("client 0, round 1: ")]
+    assert logged in record.getMessage()
+    assert ("Traceback" in caplog.text) == traceback
+    assert "7" not in str(ended.value)
 
 
 def test_a_round_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
