@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import ArrayRecord
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 from torch import Tensor
 
 from flwr_splitmix.clients import PrivacyBudget, SplitClient, UShapeClient, exchange
@@ -29,7 +28,6 @@ from flwr_splitmix.strategies import (
     DPForwardSL,
     Pace,
     SplitStrategy,
-    USplitSL,
 )
 from flwr_splitmix.testing.laws import TextToy
 from flwr_splitmix.testing.toy import Toy, sgd
@@ -319,64 +317,3 @@ def test_a_client_that_its_state_does_not_fit_is_named(
     run = Run.open("latest", home=tmp_path)
     PSL(Toy().upper(), device="cpu", optimizer=sgd(0.1), run=run).fit(clients, 4)
     assert "client 1 is not as the run left it: " in caplog.text
-
-
-ANEW = "has learned in an earlier run of this"
-
-
-def test_other_clients_go_on_from_a_trained_server_with_a_word(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The second method of a comparison began with what the first had learned, silently."""
-    toy = Toy()
-    strategy = PSL(toy.upper(), device="cpu", steps_per_round=1, optimizer=sgd(0.1))
-    clients = toy.make_clients(sgd(0.1))
-    arrays = strategy.fit(clients, 1).arrays
-    strategy.fit(clients, 1)
-    strategy.fit(clients, 1, initial_arrays=arrays)
-    assert ANEW not in caplog.text  # as documented, the same clients go on
-    strategy.fit(toy.make_clients(sgd(0.1)), 1)
-    assert caplog.text.count(f"the server's upper {ANEW} PSL, and goes on from that; ") == 1
-    strategy.fit(toy.make_clients(sgd(0.1)), 1)
-    assert caplog.text.count(ANEW) == 1
-
-
-def test_other_clients_go_on_from_a_trained_trunk_with_a_word(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    toy = TextToy(clients=2)
-    strategy = USplitSL(toy.server(), device="cpu", steps_per_round=1)
-    for _ in range(2):
-        assert ANEW not in caplog.text
-        strategy.fit(toy.clients_for(strategy), 1)
-    assert f"the server's trunk {ANEW} USplitSL" in caplog.text
-
-
-def test_a_run_that_is_resumed_does_not_begin_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    toy, run = Toy(), Run.create({}, name="own", home=tmp_path)
-    aggregator = FedAdam(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-    strategy: Any = None
-    for rounds in (1, 2, 3):
-        if rounds < 3:
-            strategy = SFL(toy.upper(), aggregator=aggregator, run=run, device="cpu")
-        strategy.fit(toy.make_clients(sgd(0.1)), rounds)
-    assert ANEW not in caplog.text
-    assert "has aggregated for another strategy" not in caplog.text
-
-
-@pytest.mark.parametrize(("kind", "told"), [(FedAdam, True), (FedAvgM, True), (FedAvg, False)])
-def test_an_aggregator_of_two_strategies_keeps_its_moments_with_a_word(
-    kind: Any, told: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The second strategy began with the moments of the first, silently."""
-    toy, said = Toy(), "has aggregated for another strategy, and may go on with what it"
-    shared = kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-    first, second = (SFL(toy.upper(), aggregator=shared, device="cpu") for _ in range(2))
-    clients = toy.make_clients(sgd(0.1))
-    first.fit(clients, 1)
-    first.fit(clients, 1)
-    assert said not in caplog.text
-    second.fit(toy.make_clients(sgd(0.1)), 1)
-    assert caplog.text.count(f"the aggregator, {kind.__name__}, {said}") == told

@@ -42,8 +42,9 @@ from flwr_splitmix.server.aggregation.nodes import (
     NoNodes,
     SampledNodes,
 )
-from flwr_splitmix.server.aggregation.sharing import note_use, warn_of_use
+from flwr_splitmix.server.aggregation.sharing import warn_of_use
 from flwr_splitmix.server.aggregation.state import RefusedStateError, restore_state, state_of
+from flwr_splitmix.server.last_use import note_use
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import counted

@@ -1,13 +1,13 @@
-"""Which Flower strategy has aggregated for which strategy of split learning in this process."""
+"""Whether a Flower strategy has aggregated for another strategy of split learning."""
 
 from __future__ import annotations
 
 import logging
-import weakref
 
 from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.server.aggregation.choice import with_wrapped
+from flwr_splitmix.server.last_use import used_by_another
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -23,22 +23,11 @@ _KEEPS_NOTHING = (
 )
 """Flower's strategies that keep nothing from round to round."""
 
-_last_for: dict[int, object] = {}
-"""By the identity of a living Flower strategy, for whom it has aggregated last."""
-
-
-def note_use(aggregator: flower.Strategy, owner: object) -> None:
-    """Note that a Flower strategy has aggregated for an owner."""
-    key = id(aggregator)
-    if key not in _last_for:
-        weakref.finalize(aggregator, _last_for.pop, key, None).atexit = False
-    _last_for[key] = owner
-
 
 def warn_of_use(aggregator: flower.Strategy, owner: object) -> bool:
     """Log if a Flower strategy that keeps something has aggregated for another owner last."""
-    other = _last_for.get(id(aggregator), owner)
-    if other is owner or all(type(own) in _KEEPS_NOTHING for own in with_wrapped(aggregator)):
+    keeps_nothing = all(type(own) in _KEEPS_NOTHING for own in with_wrapped(aggregator))
+    if keeps_nothing or not used_by_another(aggregator, owner):
         return False
     log.warning(
         "the aggregator, %s, has aggregated for another strategy, and may go on with what it keeps "

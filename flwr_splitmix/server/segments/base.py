@@ -19,6 +19,7 @@ from flwr_splitmix.schedule import (
     ScheduledOptimizer,
 )
 from flwr_splitmix.segments.modules import check_module
+from flwr_splitmix.server.last_use import note_use, used_by_another
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import counted
 
@@ -66,6 +67,7 @@ class TrainedSegment:
         self.optimizer = ScheduledOptimizer(self.module, optimizer, schedule)
         self._untaken = 0
         self._told_unknown = self._told_trained = False
+        self._use = object()
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -83,22 +85,29 @@ class TrainedSegment:
             log.warning("the server's %s %s", self.name, UNKNOWN_WEIGHTS)
 
     def warn_if_trained(self, strategy: str) -> None:
-        """Log, once, if it has learned before, and goes on from that with other clients.
+        """Log, once, if it has learned before, for this strategy or another, and goes on from that.
 
         Parameters
         ----------
         strategy
             Name of the strategy.
         """
-        if self.optimizer.has_stepped and not self._told_trained:
+        elsewhere = used_by_another(self.module, self._use)
+        if (self.optimizer.has_stepped or elsewhere) and not self._told_trained:
             self._told_trained = True
             log.warning(
-                "the server's %s has learned in an earlier run of this %s, and goes on from that; "
+                "the server's %s has learned in %s, and goes on from that; "
                 "to compare from equal starts make new clients, a new upper segment or trunk, a "
                 "new strategy and a new aggregator for each run",
                 self.name,
-                strategy,
+                "another strategy" if elsewhere else f"an earlier run of this {strategy}",
             )
+
+    def take_step(self, progress: float, num_rounds: int) -> None:
+        """Take one optimizer step; see `ScheduledOptimizer.step`."""
+        self.optimizer.step(progress, num_rounds)
+        if self.optimizer.has_stepped:  # one of a frozen module never does
+            note_use(self.module, self._use)
 
     def check_shares_no_weights(self, clients: Sequence[Client]) -> None:
         """Raise ValueError if a client in this process trains weights of this module.

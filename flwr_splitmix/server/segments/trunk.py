@@ -152,7 +152,7 @@ class TrunkSegment(TrainedSegment):
             return {client: own for client, own in at_messages.items() if client not in guilty}
         if len(at_messages) > 1:
             self.average_gradients(len(at_messages))
-        self.optimizer.step(progress, num_rounds)
+        self.take_step(progress, num_rounds)
         return at_messages
 
     def _may_step(self) -> bool:

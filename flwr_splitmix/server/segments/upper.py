@@ -155,7 +155,7 @@ class ServerSegment(TrainedSegment):
                 self.optimizer.zero_grad()
                 loss, gradient[rows] = self._backward(mixed.smashed[rows], mixed.targets[rows], 1)
                 self._keep_finite()
-                self.optimizer.step(progress, num_rounds)
+                self.take_step(progress, num_rounds)
                 total += loss
             return self._result(total, gradient, groups)
 
@@ -200,7 +200,7 @@ class ServerSegment(TrainedSegment):
         if self.server_update == "mean" and groups > 1:
             self.average_gradients(groups)
         self._keep_finite()
-        self.optimizer.step(progress, num_rounds)
+        self.take_step(progress, num_rounds)
 
     def _backward(self, smashed: Tensor, targets: Tensor, groups: float) -> tuple[Tensor, Tensor]:
         """Return (sum of the groups' batch-mean losses, its gradient at the smashed data)."""
