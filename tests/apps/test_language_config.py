@@ -76,6 +76,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
             "with it is 'all'",
         ],
     ),
+    (
+        {"head_layers": 0, "strategy": "NoPeekSL"},
+        ["head-layers is 0, but strategy is 'NoPeekSL', which", "allowed with it is at least 1"],
+    ),
     ({"dtype": "float16"}, ["dtype is 'float16'", "'float32' or 'bfloat16'"]),
     ({"gradient_checkpointing": 1}, ["gradient-checkpointing is 1", "boolean"]),
     ({"max_length": 600, "model": MINILM, "task": "classification"}, ["max-length is 600", "512"]),

@@ -210,6 +210,12 @@ class LanguageConfig(AppConfig):
     @model_validator(mode="after")
     def _heads_learn_what_they_must(self) -> LanguageConfig:
         check_learns(self.strategy, self.learns)
+        if not self.head_layers and USHAPE_STRATEGIES[self.strategy].hiding.teaches_head:
+            raise ValueError(
+                f"head-layers is 0, but strategy is {self.strategy!r}, which works only by "
+                "training the head's layers to reveal less of the embeddings; allowed with it is "
+                "at least 1"
+            )
         return self
 
     @model_validator(mode="after")
