@@ -22,9 +22,16 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 _MOST = {
     **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 10_000),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "n_head", "n_heads"), 2**16),
+    **dict.fromkeys(("num_experts", "num_local_experts"), 2**16),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "head_dim"), 2**20),
+    **dict.fromkeys(("intermediate_size", "moe_intermediate_size", "n_inner", "ffn_dim"), 2**24),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 2**26),
     "num_labels": 2**16,
+    "vocab_size": 2**24,
 }
-"""Largest values of keys for which some configurations make a list of that length when read."""
+"""Largest values of keys: some configurations make a list of that length when read, and tensors of
+other sizes would fill the memory. No model comes near them."""
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,19 @@ def test_a_configuration_with_impossible_numbers_is_named(
         open_source(tmp_path)
 
 
+@pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "intermediate_size", "head_dim"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_size_that_no_model_has_is_named(key: str, nested: bool, tmp_path: Path) -> None:
+    """`splitmix check` found nothing wrong, and the run filled the memory."""
+    whole_model(config_of("llama", "generation"), "generation").save_pretrained(tmp_path)
+    described = json.loads((tmp_path / CONFIG).read_text())
+    described |= {"text_config": {key: 10**12}} if nested else {key: 10**12}
+    (tmp_path / CONFIG).write_text(json.dumps(described))
+    needed = rf"^{CONFIG} of '.*' cannot be read \(.*{key} is 1000000000000; at most \d+ are read"
+    with pytest.raises(ValueError, match=needed):
+        build_language_parts(tmp_path, LanguageCut(1, 1))
+
+
 def test_code_that_comes_with_a_model_never_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
