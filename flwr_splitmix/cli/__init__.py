@@ -5,6 +5,7 @@ No module here loads torch on import, so that `splitmix --version` and `splitmix
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -46,6 +47,11 @@ class _ErrorMessageGroup(TyperGroup):
         except MissingExtraError as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(1) from error
+        except FileNotFoundError as error:
+            if _working_directory_exists():
+                raise
+            say("the folder that you are in has been removed; change to another one", err=True)
+            raise typer.Exit(1) from error
         except RuntimeError as error:
             if not isinstance(error, RunError):
                 from flwr_splitmix.storage import StorageError  # loads torch: only if it may matter
@@ -54,6 +60,14 @@ class _ErrorMessageGroup(TyperGroup):
                     raise
             say(str(error), err=True)
             raise typer.Exit(1) from error
+
+
+def _working_directory_exists() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 app = typer.Typer(

@@ -57,11 +57,15 @@ class Listener:
         None if the process belongs to another user, or cannot be inspected.
     programs
         The folder of its environment's programs; None if unknown.
+    folder
+        Its working directory, which runs begin in, whether it is still there or not; None if
+        unknown.
     """
 
     port: int
     pid: int | None
     programs: Path | None
+    folder: Path | None = None
 
 
 def read_connection(name: str | None) -> Connection:
@@ -129,7 +133,7 @@ def _is_port(text: str) -> bool:
 
 
 def check_environment(connection: Connection) -> str:
-    """Check whether a SuperLink is already running, and in which environment.
+    """Check whether a SuperLink is already running, in which environment, and in which folder.
 
     Returns
     -------
@@ -138,7 +142,8 @@ def check_environment(connection: Connection) -> str:
     Raises
     ------
     SuperLinkError
-        If it belongs to another environment, whose packages the run would use.
+        If it belongs to another environment, whose packages the run would use, or its working
+        directory has been removed, in which no run can begin.
     """
     for port in connection.ports:
         listener = find_listener(port)
@@ -152,6 +157,8 @@ def check_environment(connection: Connection) -> str:
         own = programs_here()
         if listener.programs != own:
             raise SuperLinkError(_foreign(connection, listener, own))
+        if listener.folder is not None and not listener.folder.exists():
+            raise SuperLinkError(_homeless(connection, listener, listener.folder))
     return ""
 
 
@@ -174,13 +181,22 @@ def _foreign(connection: Connection, listener: Listener, own: Path) -> str:
     )
 
 
+def _homeless(connection: Connection, listener: Listener, folder: Path) -> str:
+    end = f"end it (kill {listener.pid})"
+    remedy = f"{end}, and flwr starts another one" if connection.local else f"{end} and start it"
+    return (
+        f"the SuperLink on port {listener.port} (process {listener.pid}) was started in {folder}, "
+        f"which is no longer there, so that no run could begin; {remedy} where you are now"
+    )
+
+
 def find_listener(port: int) -> Listener | None:
     """Return what listens on a port of this machine's loopback; None if nothing does."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         process = _process_of(port)
         if process is None:
             return Listener(port, None, None)
-        return Listener(port, process.pid, _programs_of(process))
+        return Listener(port, process.pid, _programs_of(process), _folder_of(process))
     return None
 
 
@@ -209,4 +225,13 @@ def _programs_of(process: Any) -> Path | None:
         for word in process.cmdline()[:1]:
             if Path(word).is_absolute():
                 return Path(word).parent.resolve()
+    return None
+
+
+def _folder_of(process: Any) -> Path | None:
+    """Return a process's working directory; of one that is removed, where it was."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        return Path(process.cwd().removesuffix(" (deleted)"))
     return None

@@ -31,12 +31,12 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
 """
 
 
-def superlink(environment: Path, port: int) -> subprocess.Popen[bytes]:
+def superlink(environment: Path, port: int, folder: Path | None = None) -> subprocess.Popen[bytes]:
     """Start something that listens as the SuperLink of an environment does."""
     program = environment / "bin" / "flower-superlink"
     program.write_text(LISTENS.format(python=environment / "bin" / "python"))
     program.chmod(0o755)
-    process = subprocess.Popen([str(program), str(port)], stdin=subprocess.PIPE)
+    process = subprocess.Popen([str(program), str(port)], stdin=subprocess.PIPE, cwd=folder)
     wait_for("what listens", lambda: find_listener(port) is not None)
     return process
 
@@ -85,6 +85,36 @@ def test_one_of_this_environment_is_fine(
     assert check_environment(Connection(None, True, (port,))) == ""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the folder cannot be looked up")
+@pytest.mark.parametrize(
+    ("local", "remedy"),
+    [(True, ", and flwr starts another one"), (False, " and start it")],
+)
+def test_one_whose_folder_was_removed_is_found_out(
+    local: bool,
+    remedy: str,
+    other: tuple[Path, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its runs failed after a minute: "No heartbeat received from the task"."""
+    (environment, _), port, folder = other, free_port(), tmp_path / "gone"
+    monkeypatch.setattr(superlinks, "programs_here", lambda: (environment / "bin").resolve())
+    folder.mkdir()
+    process = superlink(environment, port, folder)
+    try:
+        assert check_environment(Connection(None, local, (port,))) == ""
+        folder.rmdir()
+        with pytest.raises(SuperLinkError) as caught:
+            check_environment(Connection(None, local, (port,)))
+    finally:
+        process.terminate()
+        process.wait()
+    said = f"(process {process.pid}) was started in {folder}, which is no longer there"
+    assert said in str(caught.value)
+    assert f"(kill {process.pid}){remedy} where you are now" in str(caught.value)
+
+
 def test_a_free_port_is_fine() -> None:
     assert check_environment(Connection(None, True, (free_port(),))) == ""
 
@@ -95,6 +125,22 @@ def test_a_listener_that_cannot_be_looked_at_is_said(
     _, port = other
     monkeypatch.setitem(sys.modules, "psutil", None)
     assert "cannot be seen from here" in check_environment(Connection(None, True, (port,)))
+
+
+def test_a_command_in_a_folder_that_was_removed_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a FileNotFoundError without a name."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    monkeypatch.setenv("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", str(free_port()))
+    monkeypatch.setenv("FLWR_LOCAL_CONTROL_API_PORT", str(free_port()))
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    done = CliRunner().invoke(app, ["run", str(APPS / "vision"), "--nodes", "2"])
+    assert done.exit_code == 1
+    assert done.stderr == "the folder that you are in has been removed; change to another one\n"
 
 
 @pytest.mark.parametrize(
