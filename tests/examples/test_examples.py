@@ -87,6 +87,19 @@ def test_a_client_takes_no_share_that_it_was_not_given(blocks: ModuleType) -> No
         strategy.fit(toy.make_clients(), 1)
 
 
+def test_the_documented_strategy_counts_on_in_a_resumed_run(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(program("docs/own-app.md", "class LongerRounds"), names)
+    toy = laws.Toy()
+    run = Run.create({}, name="longer", home=tmp_path)
+    for rounds in (3, 5):
+        strategy = names["LongerRounds"](toy.upper(), k=2, run=run, device="cpu")
+        strategy.fit(toy.make_clients(), rounds)
+        run = Run.open(run.id, home=tmp_path)
+    assert [row["steps"] for row in run.rows] == [2, 2, 4, 4, 4]
+    assert strategy.taken == 16
+
+
 def test_the_readme_prints_the_files_of_the_example() -> None:
     assert readme_files() == {name: (APP / name).read_text(encoding="utf-8") for name in APP_FILES}
 
