@@ -1,21 +1,18 @@
-"""Lower segments and data sets of somebody's own: what works, and what is refused in words."""
+"""Segments of somebody's own: what works, and what is refused in words."""
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, Order, PrivacyBudget, SplitClient, UShapeClient
 from flwr_splitmix.clients.ends import Ends
-from flwr_splitmix.data.batches import Example
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.events import StepDone
@@ -24,8 +21,8 @@ from flwr_splitmix.mixers import BoxShare
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.segments.modules import with_statistics
-from flwr_splitmix.strategies import PSL, USplitFL, USplitSL, VanillaCutMixSL
-from tests.clients.own_segments import DATA, INPUTS, LABELS, ORDER, Lower, Part, smashed_of
+from flwr_splitmix.strategies import USplitFL, USplitSL, VanillaCutMixSL
+from tests.clients.own_segments import DATA, INPUTS, ORDER, Lower, Part, smashed_of
 
 
 class Scaled(Lower):
@@ -247,133 +244,6 @@ def test_buffers_that_a_budget_does_not_bound_come_back() -> None:
     client.attach(ORDER, {**client.weights(), "seen": torch.tensor(3_000_000)})
     with pytest.raises(ClientError, match="the server's lower segment: fill has NaN"):
         client.attach(ORDER, {**client.weights(), "fill": torch.tensor([torch.nan, 2.0])})
-
-
-class Padded(TensorDataset):
-    """Pads a batch to its longest series only."""
-
-    def batch(self, indices: np.ndarray) -> Example:
-        inputs, labels = self[torch.from_numpy(indices)]
-        return inputs[:, : len(indices)], labels
-
-
-def test_smashed_data_of_another_length_than_described_are_refused_with_the_remedy() -> None:
-    """The server's message spoke of shares and tokens."""
-    data: Any = Padded(torch.randn(8, 9, 5), LABELS)
-    said = r"are \(batch, 4, 3\), those of its first example.* \(batch, 1, 3\): .* by padding"
-    with pytest.raises(ClientError, match=said):
-        smashed_of(nn.Linear(5, 3), data)
-
-
-class Sized(Dataset[Example]):
-    """A data set with a number named batch."""
-
-    batch = 16
-
-    def __len__(self) -> int:
-        return len(LABELS)
-
-    def __getitem__(self, index: int) -> Example:
-        return INPUTS[index], LABELS[index]
-
-
-def test_a_data_set_may_have_a_number_named_batch() -> None:
-    described, smashed = smashed_of(Lower(), Sized())
-    assert (described["num-examples"], len(smashed)) == (8, 4)
-
-
-class Streamed(IterableDataset[Example]):
-    def __iter__(self) -> Any:
-        return iter(DATA)
-
-
-@pytest.mark.parametrize("name", ["test_data", "benchmark_data"])
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (DataLoader(DATA), r" is DataLoader; needed is a map-style .* \w+=loader.dataset"),
-        (Streamed(), " is Streamed; needed is a map-style data set"),
-        ((INPUTS, LABELS), r" is a tuple of arrays; .*TensorDataset\(inputs, labels\)"),
-        ([INPUTS.numpy(), np.asarray(LABELS)], r" is a list of arrays; .*TensorDataset"),
-    ],
-)
-def test_test_sets_are_checked_at_once_like_training_data(name: str, data: Any, said: str) -> None:
-    given: dict[str, Any] = {name: data}
-    with pytest.raises(TypeError, match=f"^{name}{said}"):
-        SplitClient(Lower(), DATA, **given)
-    given = {name: list(zip(INPUTS, LABELS, strict=True))}
-    assert SplitClient(Lower(), DATA, **given).tests  # a list of pairs is a data set
-
-
-class Copied(Lower):
-    """Keeps a record of its copies; some cannot be made."""
-
-    def __init__(self, copies: list[bool], possible: bool) -> None:
-        super().__init__()
-        self.copies, self.possible = copies, possible
-
-    def __deepcopy__(self, memo: Any) -> Lower:
-        self.copies.append(self.possible)
-        if not self.possible:
-            raise RuntimeError("it has no copies")
-        return Lower()
-
-
-@pytest.mark.parametrize(("possible", "times"), [(True, 1), (False, 2)])
-def test_only_a_trial_of_layers_that_was_incomplete_is_made_again(
-    possible: bool, times: int
-) -> None:
-    """Of an incomplete one, trained weights may show more."""
-    copies: list[bool] = []
-    client = SplitClient(Copied(copies, possible), DATA, batch_size=4, device="cpu")
-    for server_round in (1, 2):
-        client.attach(replace(ORDER, server_round=server_round), None)
-    assert copies == [possible] * times
-
-
-def test_a_client_says_once_that_its_trial_is_incomplete(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Before: in each round."""
-    client = SplitClient(Copied([], possible=False), DATA, batch_size=4, device="cpu")
-    for server_round in (1, 2):
-        client.attach(replace(ORDER, server_round=server_round), None)
-    assert [r.getMessage() for r in caplog.records if "incomplete" in r.getMessage()] == [
-        "the trial of whether Copied mixes the examples of a batch is incomplete, and may miss "
-        "that it does: it has no copies"
-    ]
-
-
-def test_a_client_with_a_budget_looks_for_layers_across_the_batch_in_every_round() -> None:
-    """Its server chooses the weights of each."""
-    copies: list[bool] = []
-    budget = PrivacyBudget(max_epsilon=50.0)
-    client = SplitClient(
-        Copied(copies, possible=True), DATA, batch_size=4, device="cpu", privacy=budget
-    )
-    for server_round in (1, 2):
-        client.attach(replace(ORDER, server_round=server_round), None)
-    assert copies == [True, True]
-
-
-def test_a_batch_of_one_example_before_batch_norm_is_refused_without_a_traceback(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Each client logged 45 lines."""
-    client = SplitClient(Lower(nn.BatchNorm1d(5)), DATA, batch_size=1, device="cpu")
-    strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), num_classes=3, device="cpu")
-    with pytest.raises(LinkError, match="client 0: batch normalisation in the lower segment needs"):
-        strategy.fit([client], 1)
-    assert "client 0 failed in step: batch normalisation in the lower segment" in caplog.text
-    assert not any(record.exc_info for record in caplog.records)
-
-
-def test_a_last_test_batch_of_one_example_before_batch_norm_is_named() -> None:
-    segment = Lower(nn.BatchNorm1d(5, track_running_stats=False))
-    client = SplitClient(segment, DATA, device="cpu", test_data=Subset(DATA, [0]))
-    client.attach(ORDER, None)
-    with pytest.raises(ValueError, match="normalisation in the lower segment needs more than one"):
-        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 1})
 
 
 def test_a_grid_of_the_lower_segment_is_that_of_the_boxes() -> None:

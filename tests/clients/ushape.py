@@ -1,8 +1,11 @@
-"""An attached U-shaped client, and its two exchanges."""
+"""An attached U-shaped client, its two exchanges, and parts for one of patches."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from flwr_splitmix.clients import Order, UShapeClient
 from flwr_splitmix.testing.laws import TextToy
@@ -22,3 +25,19 @@ def encode(client: UShapeClient, number: int = 0, **arguments: Any) -> dict[str,
 
 def decode(client: UShapeClient, sent: dict[str, Any]) -> dict[str, Any]:
     return client.run("decode", {"number": 0, "outputs": sent["messages"]})
+
+
+class Masked(nn.Module):
+    """A head or a tail that takes a mask, too."""
+
+    def __init__(self, first: nn.Module) -> None:
+        super().__init__()
+        self.first = first
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        hidden: Tensor = self.first(inputs)
+        return hidden
+
+
+PATCHES = nn.Linear(4, 3), torch.randn(8, 6, 4)
+"""A head, and inputs of eight examples: six patches of four numbers."""

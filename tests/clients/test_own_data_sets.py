@@ -1,0 +1,71 @@
+"""Data sets of somebody's own: what works, and what is refused in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from flwr_splitmix.clients import ClientError, SplitClient
+from flwr_splitmix.data.batches import Example
+from tests.clients.own_segments import DATA, INPUTS, LABELS, Lower, smashed_of
+
+
+class Padded(TensorDataset):
+    """Pads a batch to its longest series only."""
+
+    def batch(self, indices: np.ndarray) -> Example:
+        inputs, labels = self[torch.from_numpy(indices)]
+        return inputs[:, : len(indices)], labels
+
+
+def test_smashed_data_of_another_length_than_described_are_refused_with_the_remedy() -> None:
+    """The server's message spoke of shares and tokens."""
+    data: Any = Padded(torch.randn(8, 9, 5), LABELS)
+    said = r"are \(batch, 4, 3\), those of its first example.* \(batch, 1, 3\): .* by padding"
+    with pytest.raises(ClientError, match=said):
+        smashed_of(nn.Linear(5, 3), data)
+
+
+class Sized(Dataset[Example]):
+    """A data set with a number named batch."""
+
+    batch = 16
+
+    def __len__(self) -> int:
+        return len(LABELS)
+
+    def __getitem__(self, index: int) -> Example:
+        return INPUTS[index], LABELS[index]
+
+
+def test_a_data_set_may_have_a_number_named_batch() -> None:
+    described, smashed = smashed_of(Lower(), Sized())
+    assert (described["num-examples"], len(smashed)) == (8, 4)
+
+
+class Streamed(IterableDataset[Example]):
+    def __iter__(self) -> Any:
+        return iter(DATA)
+
+
+@pytest.mark.parametrize("name", ["test_data", "benchmark_data"])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (DataLoader(DATA), r" is DataLoader; needed is a map-style .* \w+=loader.dataset"),
+        (Streamed(), " is Streamed; needed is a map-style data set"),
+        ((INPUTS, LABELS), r" is a tuple of arrays; .*TensorDataset\(inputs, labels\)"),
+        ([INPUTS.numpy(), np.asarray(LABELS)], r" is a list of arrays; .*TensorDataset"),
+    ],
+)
+def test_test_sets_are_checked_at_once_like_training_data(name: str, data: Any, said: str) -> None:
+    given: dict[str, Any] = {name: data}
+    with pytest.raises(TypeError, match=f"^{name}{said}"):
+        SplitClient(Lower(), DATA, **given)
+    given = {name: list(zip(INPUTS, LABELS, strict=True))}
+    assert SplitClient(Lower(), DATA, **given).tests  # a list of pairs is a data set

@@ -1,0 +1,184 @@
+"""Exports of vision models that are refused or interrupted: one sentence, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from safetensors.torch import save_file
+
+from flwr_splitmix.apps.vision.export import export_vision
+from flwr_splitmix.runs.export import onnx_file
+from flwr_splitmix.runs.export.vision import LOWER
+from tests.runs.export.conftest import Exported
+
+Make = Callable[..., Exported]
+Splitmix = Callable[..., Result]
+
+
+@pytest.mark.parametrize("damage", ["cut short", "missing", "of another model"])
+def test_damaged_weights_are_named_with_a_remedy(
+    make: Make, splitmix: Splitmix, pictures: list[Path], damage: str, tmp_path: Path
+) -> None:
+    splitmix("export", make("CutMixSFL").run.id, tmp_path / "model")
+    weights = tmp_path / "model" / LOWER
+    match damage:
+        case "cut short":
+            weights.write_bytes(weights.read_bytes()[:100])
+        case "missing":
+            weights.unlink()
+        case _:
+            save_file({"weight": torch.zeros(1)}, weights)
+    done = splitmix("predict", tmp_path / "model", pictures[0])
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
+    assert str(weights) in done.stderr
+    assert "; export the run again" in done.stderr
+
+
+@pytest.mark.parametrize("differences", [[0.5, 0.0], [math.nan, 0.0], [0.0, math.nan]], ids=str)
+def test_an_onnx_file_that_computes_otherwise_is_refused(
+    make: Make,
+    splitmix: Splitmix,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    differences: list[float],
+) -> None:
+    pytest.importorskip("onnx", reason="needs the extra `onnx`")
+    computed = iter(differences)
+    monkeypatch.setattr(onnx_file, "_difference", lambda *arguments: next(computed))
+    monkeypatch.setattr(torch.onnx, "export", lambda *arguments, **options: None)
+    done = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model", "--onnx")
+    assert done.exit_code == 1
+    assert "the ONNX file computes otherwise than torch: logits differ by " in done.stderr
+    assert done.stderr.endswith(" 0.5\n" if 0.5 in differences else " nan\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten_unasked(make: Make, splitmix: Splitmix, tmp_path: Path) -> None:
+    run, folder = make("CutMixSFL").run, tmp_path / "model"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    refused = splitmix("export", run.id, folder)
+    assert refused.exit_code == 1
+    assert "is not empty; choose another folder, or overwrite it with --force" in refused.stderr
+    assert [file.name for file in folder.iterdir()] == ["mine.txt"]
+    assert splitmix("export", run.id, folder, "--force").exit_code == 0
+    refused = splitmix("export", run.id, folder)
+    assert f"(run {run.id} after round 1 was exported to it)" in refused.stderr
+    described = json.loads((folder / "splitmix.json").read_text())
+    described["files"].append("model.onnx")  # as after --onnx, which takes its time
+    (folder / "splitmix.json").write_text(json.dumps(described))
+    (folder / "model.onnx").touch()
+    assert splitmix("export", run.id, folder, "--force").exit_code == 0
+    assert not (folder / "model.onnx").exists()
+    assert (folder / "mine.txt").read_text() == "mine"
+    taken = tmp_path / "file"
+    taken.touch()
+    refused = splitmix("export", run.id, taken, "--force")
+    assert "is no folder; the model needs one" in refused.stderr
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "model"]
+
+
+def test_what_is_wrong_is_one_sentence(
+    make: Make, splitmix: Splitmix, pictures: list[Path], tmp_path: Path
+) -> None:
+    run = make("CutMixSFL").run
+    assert "there is no run 'nothing'" in splitmix("export", "nothing", tmp_path / "model").stderr
+    assert splitmix("export", run.id, tmp_path / "model").exit_code == 0
+    (tmp_path / "no.png").write_text("no picture")
+    cases = {
+        ("predict", tmp_path, pictures[0]): "holds no exported model (splitmix.json is missing)",
+        ("predict", tmp_path / "model"): 'give pictures or --text "...", one of the two',
+        ("predict", tmp_path / "model", "--text", "x"): "holds a vision model; give it IMAGE...",
+        ("predict", tmp_path / "model", tmp_path / "no.png"): "no.png cannot be read as a picture",
+        (
+            "predict",
+            tmp_path / "model",
+            tmp_path / "x.png",
+        ): "x.png cannot be read as a picture: No",
+    }
+    for arguments, sentence in cases.items():
+        said = splitmix(*arguments)
+        assert said.exit_code == 1
+        assert sentence in said.stderr
+        assert said.stderr.count("\n") == 1
+    (tmp_path / "model" / "lower.safetensors").write_bytes(b"nonsense")
+    said = splitmix("predict", tmp_path / "model", pictures[0])
+    assert said.exit_code == 1
+    assert "lower.safetensors" in said.stderr
+
+
+def test_an_interrupted_export_leaves_nothing(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("flwr_splitmix.runs.export.vision.save", full)
+    run = make("CutMixSFL").run
+    with pytest.raises(OSError, match="no space left"):
+        export_vision(run, tmp_path / "model", run.config, client=None, onnx=False, force=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_export_leaves_nothing(
+    number: signal.Signals,
+    make: Make,
+    splitmix: Splitmix,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missed: list[int] = []
+
+    def terminated(*arguments: Any, **options: Any) -> bytes:
+        os.kill(os.getpid(), number)
+        return b""
+
+    monkeypatch.setattr("flwr_splitmix.runs.export.vision.save", terminated)
+    before = signal.signal(number, lambda number, frame: missed.append(number))
+    try:
+        done = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model")
+    finally:
+        signal.signal(number, before)
+    assert (missed, done.exit_code) == ([], 130)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_apps_defaults_do_not_say_what_trained_a_scripts_run(
+    make: Make, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    """Before: a card that named the app's strategy, and what it hides, over untrained weights."""
+    run = make("SFL").run
+    (run.path / "config.json").write_text('{"model": "lenet5", "seed": 0}')
+    app = Path(__file__).resolve().parents[3] / "apps" / "vision"
+    refused = splitmix("export", run.id, tmp_path / "model", "--app", app)
+    assert refused.exit_code == 1
+    assert "its configuration names no strategy, and --app cannot say" in refused.stderr
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("changed", [{"depth": 2}, {"image-size": 64}], ids=str)
+def test_a_configuration_that_does_not_fit_the_checkpoint_is_said(
+    changed: dict[str, Any], make: Make, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    run = make("CutMixSFL").run
+    kept = tmp_path / "runs" / run.id
+    shutil.copytree(run.path, kept)
+    (kept / "config.json").write_text(json.dumps({**run.config, **changed}))
+    refused = splitmix("export", run.id, tmp_path / "model", "--run-dir", tmp_path)
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        f"run {run.id}: the checkpoint of round 1 does not fit config.json (model, depth, "
+        "image-size, dataset, ...): restore it\n",
+    )
+    assert not (tmp_path / "model").exists()
