@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.stream.endpoint import split_address
 
-if TYPE_CHECKING:
-    from flwr_splitmix.apps.run_config import AppConfig
 
+def check_link_keys(address: str, advertised: str, *, certificate: str, key: str) -> None:
+    """Raise ValueError for addresses of a wrong form, and for half of a certificate's pair.
 
-def check_link_keys(config: AppConfig) -> None:
-    """Raise ValueError for addresses of a wrong form, and for half of a certificate's pair."""
+    Parameters
+    ----------
+    address, advertised
+        Values of link-address and link-advertise; the latter may be "".
+    certificate, key
+        Values of ssl-certfile and ssl-keyfile: "" if not set.
+    """
     try:
-        _, port = split_address(config.link_address, "link-address")
-        if config.link_advertise:
-            split_address(config.link_advertise, "link-advertise")
+        _, port = split_address(address, "link-address")
+        if advertised:
+            split_address(advertised, "link-advertise")
     except LinkError as error:
         raise ValueError(str(error)) from None
     if port is None:
-        raise ValueError(
-            f"link-address is {config.link_address!r}; it must be host:port, e.g. 0.0.0.0:9443"
-        )
-    pair = {"ssl-certfile": config.ssl_certfile, "ssl-keyfile": config.ssl_keyfile}
-    missing = [key for key, path in pair.items() if not path]
+        raise ValueError(f"link-address is {address!r}; it must be host:port, e.g. 0.0.0.0:9443")
+    pair = {"ssl-certfile": certificate, "ssl-keyfile": key}
+    missing = [name for name, path in pair.items() if not path]
     if len(missing) == 1:
         (given,) = pair.keys() - missing
         raise ValueError(

@@ -261,7 +261,12 @@ class AppConfig(BaseModel):
 
     @model_validator(mode="after")
     def _link_can_be_made(self) -> Self:
-        check_link_keys(self)
+        check_link_keys(
+            self.link_address,
+            self.link_advertise,
+            certificate=self.ssl_certfile,
+            key=self.ssl_keyfile,
+        )
         return self
 
     @property

@@ -38,7 +38,7 @@ def export(
     """Write the trained model of a run's newest checkpoint to a folder, with a model card."""
     opened = select_one(run, run_dir)
     defaults = {} if app is None else _defaults(app)
-    from flwr_splitmix.apps.exporting import export_run  # loads torch
+    from flwr_splitmix.apps.export import export_run  # loads torch
 
     try:
         with terminated_as_interrupted(signal.SIGHUP):  # what was written so far is removed
