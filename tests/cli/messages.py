@@ -81,6 +81,13 @@ def tokenizer_without_padding(folder: Path) -> None:
     tokenizer.save_pretrained(folder / "model")
 
 
+def giant_vocabulary(folder: Path) -> None:
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(
+        '{"model_type": "llama", "vocab_size": 1000000000000}'
+    )
+
+
 def three_labels(folder: Path) -> None:
     from tests.segments.language.tiny_models import config_of, whole_model
 
@@ -221,6 +228,10 @@ MISTAKES = (
         "a classifier of another number of labels", "language",
         keys(f"{LANGUAGE} model='{PLACE}/model' head-layers=1 tail-layers=1"), three_labels,
     ),
+    Mistake(
+        "a size that no model has", "language",
+        keys(f"model='{PLACE}/model' strategy='USplitSL'"), giant_vocabulary,
+    ),
     Mistake("no room beside secret tokens", "language", keys("max-length=30")),
     Mistake("texts that are too long", "language", keys("max-length=82"), ok=True),
     Mistake("the same, refused", "language", keys("max-length=82 long-texts='refuse'")),
@@ -228,6 +239,10 @@ MISTAKES = (
     Mistake(
         "a method that trains heads, where only tails learn", "language",
         keys("strategy='NoPeekSL' learns='tail'"),
+    ),
+    Mistake(
+        "the same, where the head has no layers", "language",
+        keys("strategy='NoPeekSL' head-layers=0"),
     ),
     Mistake("a ClientApp of plain Flower", "own", [], plain_client_app),
     Mistake("a function that was the ClientApp's", "own", [], leftover_function),
