@@ -30,23 +30,23 @@ class Floors:
     labels
         For each release of the view the labels that the adversary received, int64 (b,) or soft,
         (b, L); None for a release without. () if there are none at all.
-    prior_by_label
-        The attack's images for a row of an empty release, by that row's label; those of other
-        labels are `prior`.
+    prior_at
+        The attack's images for an empty release, by the release and the row whose label it was
+        told; those of other rows are `prior`.
     """
 
     public: Pictures
     prior: Tensor | None = None
     labels: Sequence[Tensor | None] = ()
-    prior_by_label: Mapping[int, Tensor] = field(default_factory=dict)
+    prior_at: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, attack: Attack, view: View, public: Pictures) -> Floors:
         """Return the floors of a fitted attack, by running it on empty releases.
 
         Labels are no smashed data, so an empty release keeps its labels: what an attack makes of
-        a label alone is a floor, and not a leak through the smashed data. It is run on every
-        label that the adversary received; on the first row's, if labels are soft.
+        a label alone is a floor, and not a leak through the smashed data. It is run on every class
+        that the adversary received; if labels are soft, on those of every row.
         """
         labels = [release.labels for release in view.releases]
         if attack.goal != "images" or not view.releases:
@@ -57,17 +57,14 @@ class Floors:
             guess = checked_guess(attack, attack.run(blind), blind)
         except (TypeError, ValueError) as error:
             raise type(error)(f"on an empty release, whose smashed data are 0, {error}") from error
-        made: dict[int, Tensor] = {}
-        prior = None
-        for place in dict.fromkeys(guess.where):
-            own = [n for n, where in enumerate(guess.where) if where == place]
-            images = guess.values[own].cpu()
-            prior = images if prior is None else prior
-            release, row = place
-            said = empty[release].labels
-            if said is not None and said.dim() == 1:
-                made.setdefault(int(said[row]), images)
-        return cls(public, prior, labels, made)
+        made: dict[tuple[int, int], list[Tensor]] = {}
+        for place, image in zip(guess.where, guess.values.cpu(), strict=True):
+            made.setdefault(place, []).append(image)
+        at = {place: torch.stack(images) for place, images in made.items()}
+        prior = next(iter(at.values()), None)
+        if not _soft(view):
+            at = _of_equal_class(at, empty, view)
+        return cls(public, prior, labels, at)
 
     def blind(
         self,
@@ -94,7 +91,7 @@ class Floors:
         if (prior := self.prior) is not None:
 
             def made(own: int, _: int, place: tuple[int, int]) -> Tensor:
-                ready = self._prior_at(place, prior).float()
+                ready = self.prior_at.get(place, prior).float()
                 return ready[torch.arange(own) % len(ready)]
 
             blind["prior_mse"] = guessed_blindly(made, guess, pairs, images)
@@ -105,13 +102,6 @@ class Floors:
                 lambda own, members, _: best(own, members), guess, pairs, images
             )
         return blind
-
-    def _prior_at(self, place: tuple[int, int], prior: Tensor) -> Tensor:
-        release, row = place
-        labels = self.labels[release] if self.labels else None
-        if labels is None or labels.dim() > 1:
-            return prior
-        return self.prior_by_label.get(int(labels[row]), prior)
 
     def _class_means(self) -> Callable[[int, int, tuple[int, int]], Tensor]:
         """Return what makes blind guesses at a row from the labels that were received for it.
@@ -148,27 +138,56 @@ class Floors:
 
 
 def emptied(view: View) -> list[Release]:
-    """Return the first release with its smashed data, gradients and losses removed.
+    """Return releases with their smashed data, gradients and losses removed.
 
-    It is repeated until every class that the adversary received is a row's label. Soft labels, and
-    those of several classes, are left as they are.
+    The first one is repeated until every class that the adversary received is a row's label. If
+    labels are soft, or of several classes, it is every release with its own.
     """
-    first = view.releases[0]
-    zero = torch.zeros_like(first.smashed)
-    empty = replace(
-        first,
-        smashed=zero,
-        gradient=None if first.gradient is None else torch.zeros_like(first.gradient),
-        loss=None if first.loss is None else torch.zeros_like(first.loss),
-        undone=None if first.undone is None else torch.zeros_like(first.undone),
-    )
+    if _soft(view):
+        return [_empty(release) for release in view.releases]
+    empty = _empty(view.releases[0])
     said = [release.labels for release in view.releases if release.labels is not None]
-    if first.labels is None or not all(labels.dim() == 1 for labels in said):
+    if empty.labels is None:
         return [empty]
-    classes, rows = torch.unique(torch.cat(said)), len(zero)
+    classes, rows = torch.unique(torch.cat(said)), len(empty.smashed)
     times = -(-len(classes) // rows)
     dealt = classes[torch.arange(times * rows) % len(classes)].reshape(times, rows)
     return [replace(empty, labels=labels) for labels in dealt]
+
+
+def _empty(release: Release) -> Release:
+    def zeros(part: Tensor | None) -> Tensor | None:
+        return None if part is None else torch.zeros_like(part)
+
+    return replace(
+        release,
+        smashed=torch.zeros_like(release.smashed),
+        gradient=zeros(release.gradient),
+        loss=zeros(release.loss),
+        undone=zeros(release.undone),
+    )
+
+
+def _soft(view: View) -> bool:
+    """Return whether any labels are soft, or of several classes."""
+    return any(release.labels is not None and release.labels.dim() > 1 for release in view.releases)
+
+
+def _of_equal_class(
+    made: Mapping[tuple[int, int], Tensor], empty: Sequence[Release], view: View
+) -> dict[tuple[int, int], Tensor]:
+    """Return, for rows of a view, what was made of empty rows of the same class."""
+    by_class: dict[int, Tensor] = {}
+    for (release, row), images in made.items():
+        if (labels := empty[release].labels) is not None:
+            by_class.setdefault(int(labels[row]), images)
+    return {
+        (place, row): by_class[label]
+        for place, release in enumerate(view.releases)
+        if release.labels is not None
+        for row, label in enumerate(release.labels.tolist())
+        if label in by_class
+    }
 
 
 def _weights(labels: Tensor, classes: int) -> Tensor:

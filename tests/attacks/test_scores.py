@@ -21,7 +21,7 @@ from flwr_splitmix.attacks.image_scores import retrieved, structures
 from flwr_splitmix.attacks.intervals import curve_measures, mean_measure
 from flwr_splitmix.attacks.pairs import best_blind_images
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.release import Origin, Release
+from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.attacks.scores import Scored, score_guess
 from flwr_splitmix.attacks.vault import Truth
 from flwr_splitmix.mixers import FullShare, NoMixing, Plan, SmashedShape, each_alone
@@ -335,12 +335,14 @@ def test_a_release_of_zeros_says_nothing() -> None:
 
 
 class Named(Two):
-    """Guesses a grey that the row's label says."""
+    """Guesses a grey that the row's label says, or the mean of a soft label."""
 
     name = "named"
 
     def run(self, view: View) -> Guess:
         labels = torch.cat([r.labels for r in view.releases if r.labels is not None])
+        if labels.dim() == 2:
+            labels = labels @ torch.arange(10.0)
         places = [(i, j) for i, r in enumerate(view.releases) for j in range(len(r.smashed))]
         return guess_of((labels / 10)[:, None, None, None].expand(-1, 1, 32, 32), places)
 
@@ -350,7 +352,18 @@ def test_what_an_attack_makes_of_labels_alone_is_a_floor_for_each_label() -> Non
     public = attacked("PatchShuffleSL").public(20)
     attack = Named()
     floors = Floors.of(attack, case.view, public)
-    assert sorted(floors.prior_by_label) == list(range(10))
+    assert len(floors.prior_at) == sum(len(release.smashed) for release in case.view.releases)
+    scored = score_guess("images", attack.run(case.view), case.truth, floors)
+    assert [row["prior_mse"] for row in scored.rows] == [row["mse"] for row in scored.rows]
+    assert not scored.main.beats_floor
+
+
+@pytest.mark.parametrize("adversary", ["server", "upper only"])
+def test_a_row_with_a_soft_label_has_a_floor_of_its_own(adversary: Adversary) -> None:
+    """The first row's guess used to stand for all, and was no floor for any other class."""
+    case = attacked("DPCutMixSL").case(adversary, trained=0, held_out=32)
+    attack = Named()
+    floors = Floors.of(attack, case.view, attacked("DPCutMixSL").public(20))
     scored = score_guess("images", attack.run(case.view), case.truth, floors)
     assert [row["prior_mse"] for row in scored.rows] == [row["mse"] for row in scored.rows]
     assert not scored.main.beats_floor
@@ -370,5 +383,7 @@ def test_an_empty_release_keeps_labels_and_nothing_that_was_sent() -> None:
         assert not any(bool(part.any()) for part in parts if part is not None)
         assert len(release.smashed) == len(first.smashed)
     soft = replace(first, labels=torch.full((len(first.smashed), 10), 0.1))
-    (kept,) = emptied(replace(view, releases=[soft]))
-    assert kept.labels is soft.labels
+    kept = emptied(replace(view, releases=[soft, *view.releases[1:]]))
+    assert len(kept) == len(view.releases)
+    assert kept[0].labels is soft.labels
+    assert kept[1].labels is view.releases[1].labels
