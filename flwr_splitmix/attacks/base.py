@@ -179,7 +179,7 @@ class Attack(FittedAttack[View, Pictures]):
 
         A fifth of the public images, at most 256, is held out and released by
         `Knowledge.simulate`. Choosing takes at most half of a time limit, and the final fit has
-        what is left.
+        what is left. Guesses at these are checked as the final one is.
 
         Parameters
         ----------
@@ -190,7 +190,11 @@ class Attack(FittedAttack[View, Pictures]):
         ------
         NotApplicable
             As in `fit`.
+        TypeError, ValueError
+            If `run` returns anything but a guess; see `checked_guess`.
         """
+        from flwr_splitmix.attacks.guess_check import checked_guess  # it takes attacks
+
         budget = budget or Budget()
         cls(**cls.settings[0]).check(view)  # before anything is simulated for this view
         if len(cls.settings) == 1 or public is None:
@@ -215,7 +219,13 @@ class Attack(FittedAttack[View, Pictures]):
         for setting in cls.settings:
             attack = cls(**setting)
             attack.fit(view, others, short.again(share), seed=seed)
-            reached = attack.quality(attack.run(trial), trial, held_out)
+            try:
+                guess = checked_guess(attack, attack.run(trial), trial)
+            except (TypeError, ValueError) as error:
+                raise type(error)(
+                    f"with the setting {setting}, on public images, {error}"
+                ) from error
+            reached = attack.quality(guess, trial, held_out)
             if reached > best:
                 best, chosen = reached, setting
             if budget.stop.is_set():

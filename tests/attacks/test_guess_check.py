@@ -44,6 +44,26 @@ def grey(goal: Goal = "images") -> Attack:
     return attack
 
 
+def test_a_guess_is_checked_while_settings_are_compared_too() -> None:
+    """One of NaN was never better than any, and one of another shape was compared all the same."""
+
+    class Tried(Grey):
+        settings = ({"wrong": "nothing"}, {"wrong": "shape"}, {"wrong": "values"})
+
+        def run(self, view: View) -> Guess:
+            guess, wrong = super().run(view), self.setting["wrong"]
+            if wrong == "shape":
+                return replace(guess, values=guess.values[..., :1])
+            return replace(guess, values=guess.values * (torch.nan if wrong == "values" else 1))
+
+    public = attacked().public(20)
+    with pytest.raises(ValueError, match=r"'shape'.*public images.*Tried\.run returns a"):
+        Tried.tune(view(), public, Budget("smoke"))
+    Tried.settings = (Tried.settings[0], Tried.settings[2])
+    with pytest.raises(ValueError, match=r"'values'.*Tried\.run returns a Guess whose values have"):
+        Tried.tune(view(), public, Budget("smoke"))
+
+
 def test_an_own_attack_that_guesses_nan_is_no_sign_of_safety() -> None:
     """Its MSE was NaN, above every floor."""
 
