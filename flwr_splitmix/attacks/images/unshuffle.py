@@ -16,6 +16,7 @@ from flwr_splitmix.attacks.images.edges import ShuffledEdge
 from flwr_splitmix.attacks.images.order_free import OrderFree, moments
 from flwr_splitmix.attacks.images.patch_map import PatchMap
 from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Release
 from flwr_splitmix.seeding import derive_seed, seeded_draws, seeded_secrets
 from flwr_splitmix.segments.vision.patch_shuffle import draw_order, patches_kept
 
@@ -50,9 +51,6 @@ class Unshuffle(Attack):
     ----------
     share
         Weight of the image in order.
-    places
-        The places found in the last `run`, by release: see `Origin.order`. Releases that were not
-        put in order are left out.
     """
 
     name: ClassVar[str] = "unshuffle"
@@ -81,7 +79,6 @@ class Unshuffle(Attack):
         self._expected = OrderFree.fit(described, labels, known.num_classes, wanted)
         self._map.fit(self._expected.residuals, labels)
         self.share = self._choose(held if len(held) else others)
-        self.places: dict[int, Tensor] = {}
 
     def _probe(self, public: Tensor) -> PatchMap | AffineMap:
         patches = PatchMap.probe(self._edge, public)
@@ -151,6 +148,13 @@ class Unshuffle(Attack):
         expected = self._expected(moments(tokens, self.seed), labels)
         return expected, self._map.place(tokens, expected, labels)
 
+    def read(self, release: Release) -> tuple[Tensor, OrderedRows | None]:
+        """Return the coordinates of images expected from a release's tokens, and those in order.
+
+        The second is None if the release was not put in order.
+        """
+        return self._read(self._edge.undo(release.smashed), self._known(release.labels))
+
     def run(self, view: View) -> Guess:
         """Reconstruct every row.
 
@@ -158,21 +162,17 @@ class Unshuffle(Attack):
         their labels.
         """
         values, sure, where = [], [], []
-        self.places = {}
         for number, release in enumerate(view.releases):
-            labels = self._known(release.labels)
             rows = len(release.smashed)
             placed = None
             nothing = not bool(release.smashed.any())
             if nothing or (number and self.budget.over):
+                labels = self._known(release.labels)
                 expected = self._expected(self._expected.middle.expand(rows, -1), labels)
             else:
-                tokens = self._edge.undo(release.smashed)
-                expected, placed = self._read(tokens, labels)
+                expected, placed = self.read(release)
             values.append(_mixed(self._map.images(expected), placed, self.share).float())
             sure.append(torch.full((rows,), -1e6) if placed is None else placed.sure.float())
-            if placed is not None:
-                self.places[number] = placed.places
             where += [(number, row) for row in range(rows)]
             self.budget.progress(self.name, number + 1, len(view.releases))
         return Guess(torch.cat(values), torch.cat(sure), where)
