@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.arranging import Model, OrderedRows, arrange
+from flwr_splitmix.attacks.images.arranging import OrderedRows, arrange
 from flwr_splitmix.attacks.images.assignment import assign
 from flwr_splitmix.attacks.images.edges import ShuffledEdge, near
 from flwr_splitmix.attacks.images.gaussian import MOST_PIXELS, Gaussian
+from flwr_splitmix.attacks.images.settling import Looks
 
 MOST_NUMBERS = 4096
 """Most numbers of an image's tokens: wider ones are projected at random, which keeps them apart."""
@@ -110,7 +111,7 @@ class AffineMap:
         self._variance = float(self._strengths.sum()) / explained.shape[1]
         noise = DOUBT * self._variance * torch.eye(explained.shape[1], dtype=explained.dtype)
         nowhere = torch.zeros_like(self.offset)
-        self._model = Model(Gaussian(nowhere, explained.T @ explained + noise))
+        self._model = Looks(Gaussian(nowhere, explained.T @ explained + noise))
 
     def _fitted(self, apart: Tensor) -> Tensor:
         """Return what differs from the expected image most likely, (b, D), of tokens (b, N, r)."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.images.assignment import assign
-from flwr_splitmix.attacks.images.gaussian import Gaussian
+from flwr_splitmix.attacks.images.settling import Looks, settled
 
-ROUNDS = 12
+TURNS = 12
 """Assignments, each with costs under the last one; the best is kept, which is seldom later."""
 
 MOST_PATCHES = 2048
@@ -52,102 +50,42 @@ class OrderedRows(NamedTuple):
     sure: Tensor
 
 
-class Model:
-    """A Gaussian of what images differ from expected ones by, with its inverse.
-
-    Of x in place f it gives alone and, given all other places, a quadratic cost: minus twice the
-    logarithm of the density, up to a constant.
-    """
-
-    def __init__(self, gaussian: Gaussian) -> None:
-        n, p = gaussian.mean.shape
-        self.mean = gaussian.mean
-        self.precision = torch.cholesky_inverse(torch.linalg.cholesky(gaussian.covariance))
-        at = torch.arange(n)
-        own = gaussian.covariance.reshape(n, p, n, p)[at, :, at]
-        self.alone = _Quadratic(torch.linalg.inv(own))
-        self.given = _Quadratic(self.precision.reshape(n, p, n, p)[at, :, at])
-
-    def pulls(self, away: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each place's conditional mean given the others (N, P), and the energy.
-
-        Parameters
-        ----------
-        away
-            (N, P): an image less the mean.
-        """
-        force = (self.precision @ away.flatten()).reshape(away.shape)
-        energy = (away * force).sum() / away.numel()
-        solved = torch.linalg.solve(self.given.precision, force[..., None])[..., 0]
-        return away - solved, energy
-
-
-class _Quadratic:
-    """Costs of patches at places: (x - c) A (x - c) - log det A, with A of each place (N, P, P)."""
-
-    def __init__(self, precision: Tensor) -> None:
-        self.precision = precision
-        self.logdet = torch.logdet(precision)
-
-    def squares(self, patches: Tensor) -> Tensor:
-        """Return the part (M, N) of the costs of patches (M, P) that no centre changes."""
-        turned = torch.einsum("ip,fpq->ifq", patches, self.precision)
-        return torch.einsum("ifq,iq->if", turned, patches)
-
-    def costs(self, patches: Tensor, squares: Tensor, centres: Tensor) -> Tensor:
-        """Return the costs (M, N) around the centres (N, P)."""
-        turned = torch.einsum("fpq,fq->fp", self.precision, centres)
-        constant = (turned * centres).sum(1) - self.logdet
-        return squares - 2 * patches @ turned.T + constant
-
-
 def arrange(
-    patches: Tensor, expected: Tensor, models: Sequence[Model], home: Tensor | None = None
+    patches: Tensor, expected: Tensor, looks: Sequence[Looks], home: Tensor | None = None
 ) -> Arranged:
-    """Assign patches (M, P) to the places of rows, M = b N, one to each.
-
-    The cost of a patch at a place is first that of the place alone, then, in turns, that given
-    what all other places hold; costs are averaged with the last ones, so that they settle.
+    """Assign patches (M, P) to the places of rows, M = b N, one to each; see `settled`.
 
     Parameters
     ----------
     expected
         float64 (b, N, P): an expectation of each row's image.
-    models
-        For each row, the Gaussian of what images differ from it by.
+    looks
+        For each row, those of what images differ from it by.
     home
         (M, b): logarithm of the probability that a patch is from a row; None if that says nothing.
-
-    Source: ours; assignment by Kuhn's Hungarian method.
     """
     b, n, width = expected.shape
-    means = [row + model.mean for row, model in zip(expected, models, strict=True)]
+    rows = list(zip(expected, looks, strict=True))
     known = 0 if home is None else -2 * home.repeat_interleave(n, 1)
-    distinct = {id(model): model for model in models}
-    alone = {name: model.alone.squares(patches) for name, model in distinct.items()}
-    given = {name: model.given.squares(patches) for name, model in distinct.items()}
-    costs = known + torch.cat(
-        [
-            model.alone.costs(patches, alone[id(model)], mean)
-            for model, mean in zip(models, means, strict=True)
-        ],
-        1,
-    )
-    best: tuple[float, Arranged] = (math.inf, Arranged(torch.arange(b * n), torch.zeros(b)))
-    for _ in range(ROUNDS):
-        places = assign(-costs[None])[0]
+    distinct = {id(each): each for each in looks}
+    alone = {name: each.alone.squares(patches) for name, each in distinct.items()}
+    given = {name: each.given.squares(patches) for name, each in distinct.items()}
+
+    def look(places: Tensor) -> tuple[float, Tensor, Arranged]:
         made = torch.empty(b * n, width, dtype=patches.dtype)
         made[places] = patches
-        following, energies = [], []
-        for row, model, mean in zip(made.reshape(b, n, width), models, means, strict=True):
-            near, energy = model.pulls(row - mean)
+        costs, energies = [], []
+        for image, (middle, each) in zip(made.reshape(b, n, width), rows, strict=True):
+            near, energy = each.expected(image - middle)
             energies.append(energy)
-            following.append(model.given.costs(patches, given[id(model)], mean + near))
-        cost = float(torch.stack(energies).mean())
-        if cost < best[0]:
-            best = cost, Arranged(places, torch.stack(energies))
-        costs = (costs + known + torch.cat(following, 1)) / 2
-    return best[1]
+            costs.append(each.given.costs(patches, given[id(each)], middle + near))
+        unlikely = torch.stack(energies)
+        return float(unlikely.mean()), known + torch.cat(costs, 1), Arranged(places, unlikely)
+
+    first = [
+        each.alone.costs(patches, alone[id(each)], middle + each.mean) for middle, each in rows
+    ]
+    return settled(known + torch.cat(first, 1), look, TURNS)
 
 
 def home_of(rows: int, patches: int, kept: int) -> Tensor:

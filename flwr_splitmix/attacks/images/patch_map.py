@@ -11,7 +11,6 @@ from torch import Tensor
 from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.arranging import (
     MOST_PATCHES,
-    Model,
     OrderedRows,
     arrange,
     home_of,
@@ -20,6 +19,7 @@ from flwr_splitmix.attacks.images.edges import ShuffledEdge, near
 from flwr_splitmix.attacks.images.gaussian import Gaussian, by_class
 from flwr_splitmix.attacks.images.inverse import CUTOFF
 from flwr_splitmix.attacks.images.patches import grid_of, patch_size, to_images, to_patches
+from flwr_splitmix.attacks.images.settling import Looks
 from flwr_splitmix.segments.vision.patch_shuffle import patches_kept
 
 MOST_NUMBERS = 1536
@@ -127,11 +127,11 @@ class PatchMap:
         """Fit Gaussians to residuals (n, N r), one for each class if there are not too many."""
         parts, classes = self._rows(residuals), self.edge.known.num_classes
         if labels is None or classes > MOST_CLASSES:
-            self._everything = Model(Gaussian.fit(parts))
-            self._own: list[Model] = []
+            self._everything = Looks(Gaussian.fit(parts))
+            self._own: list[Looks] = []
         else:
             everything, own = by_class(parts, labels, classes)
-            self._everything, self._own = Model(everything), [Model(each) for each in own]
+            self._everything, self._own = Looks(everything), [Looks(each) for each in own]
 
     def place(self, tokens: Tensor, expected: Tensor, labels: Tensor | None) -> OrderedRows | None:
         """Put the patches of a batch in their places; None if there are too many to do so.
