@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Guess, View
 from flwr_splitmix.attacks.images.example import SMALL_BATCH, Example, Query, examples_of
-from flwr_splitmix.attacks.images.gathering import distances, unite
+from flwr_splitmix.attacks.images.gathering import distances, unite, united_noise
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.linear_decoder import (
     ROWS,
@@ -20,7 +20,9 @@ from flwr_splitmix.attacks.images.linear_decoder import (
     painter_of,
     set_apart,
 )
-from flwr_splitmix.attacks.images.linking import Row, link, mean_label, row_tensors
+from flwr_splitmix.attacks.images.linking import Row, link, mean_label, noises, row_tensors
+from flwr_splitmix.attacks.images.noise import has_noise
+from flwr_splitmix.attacks.images.noisy_reading import reader_of
 from flwr_splitmix.attacks.images.reading import FrozenLowers, Paint, explained
 from flwr_splitmix.attacks.images.trained import TrainedAttack
 from flwr_splitmix.attacks.images.training import BATCH, image_loss, train_reader
@@ -37,8 +39,8 @@ class Collect(TrainedAttack):
     """Finds the releases of each image, unites them, and reads what they hold together.
 
     A transformer decodes them, the linear inverse reads the patches that any of them held, or it
-    does so and the others are guessed, by the transformer or by a Gaussian of public images:
-    whichever is best on public images.
+    does so and the others are guessed, by the transformer or by a Gaussian of public images, which
+    knows how much noise is left: whichever is best on public images.
 
     Rows are linked by ids, if these are sent, or by their distance at the patches that both hold,
     with a threshold found on public images. Patches are averaged over the releases that hold them:
@@ -81,6 +83,7 @@ class Collect(TrainedAttack):
         judges, others = set_apart(pictures, ROWS, self.seed)
         linear, painter = UnitedLinear(self.releases), painter_of(view, others, self.budget)
         linear.fit(view, others, self.budget.again(self.budget.left), seed=self.seed)
+        read = reader_of(view, others, linear, self.budget, self.seed)
         self._reader = train_reader(  # last, so that a limit does not cost the other ways
             lambda width: self.network(view.knowledge, width),
             united_examples(view, others, self.releases, self.seed),
@@ -95,7 +98,7 @@ class Collect(TrainedAttack):
         example = next(
             united_examples(view, judges, self.releases, self.seed + 1, lower=lower, batch=ROWS)
         )
-        self._paint = best_way(self._decoded, linear, painter, view, example, owner)
+        self._paint = best_way(self._decoded, linear, painter, read, view, example, owner)
 
     def _decoded(self, query: Query) -> Tensor:
         return self.reader.read(query.tokens, query.mask, self.budget.device)
@@ -115,7 +118,9 @@ class Collect(TrainedAttack):
             else:
                 united, held = unite(tokens[:, None], masks[:, None])
                 client = view.releases[group[0][0]].client
-                query = Query(united, held > 0, client, mean_label(view, group))
+                noise = noises(view, group)
+                left = None if noise is None else united_noise(noise[:, None], masks[:, None])
+                query = Query(united, held > 0, client, mean_label(view, group), left)
                 painted = self._paint(query)
             values.append(painted.clamp(0, 1))
             sure.append(explained(values[-1], query, lowers))
@@ -182,13 +187,13 @@ def united_examples(
         for start in range(0, len(order) - batch + 1, batch):
             drawn = public.take(order[start : start + batch])
             times = [_released(view, drawn, rng, lower) for _ in range(releases)]
-            united, held = unite(
-                torch.stack([each.tokens for each in times]),
-                torch.stack([_mask(each) for each in times]),
-            )
+            masks = torch.stack([_mask(each) for each in times])
+            united, held = unite(torch.stack([each.tokens for each in times]), masks)
+            noise = [each.noise for each in times if each.noise is not None]
+            left = united_noise(torch.stack(noise) if noise else None, masks)
             known = [each.labels for each in times if each.labels is not None]
             labels = torch.stack(known).mean(0) if len(known) == releases else None
-            yield Example(united, drawn.images[:, None], held > 0, labels=labels)
+            yield Example(united, drawn.images[:, None], held > 0, labels=labels, noise=left)
 
 
 def _released(
@@ -199,6 +204,7 @@ def _released(
     size = known.geometry.tokens, known.geometry.width
     tokens = torch.zeros(len(drawn), *size)
     mask = torch.zeros(len(drawn), known.geometry.patches, dtype=torch.bool)
+    noise = torch.zeros(mask.shape, dtype=torch.float64) if has_noise(known.mixer) else None
     labels = torch.zeros(len(drawn), known.num_classes, dtype=torch.double)
     labelled = True
     releases = known.simulate(
@@ -215,11 +221,14 @@ def _released(
             rows = release.origin.sources[:, 0]
             tokens[rows] = example.tokens
             mask[rows] = True if example.mask is None else example.mask
+            if noise is not None and example.noise is not None:
+                noise[rows] = example.noise
             if example.labels is None:
                 labelled = False
             else:
                 labels[rows] = example.labels
-    return Example(tokens, drawn.images[:, None], mask, labels=labels if labelled else None)
+    said = labels if labelled else None
+    return Example(tokens, drawn.images[:, None], mask, labels=said, noise=noise)
 
 
 def _mask(example: Example) -> Tensor:

@@ -17,11 +17,12 @@ from torch import Tensor
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.example import Query
-from flwr_splitmix.attacks.images.grouping import rows_share_masks
+from flwr_splitmix.attacks.images.grouping import moves_patches, rows_share_masks
 from flwr_splitmix.attacks.images.inverse import fit_inverse
 from flwr_splitmix.attacks.images.label_shares import of_parts, share_of
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.linear_decoder import painter_of, painters
+from flwr_splitmix.attacks.images.noisy_reading import Errors, exact_reader, reader_of
 from flwr_splitmix.attacks.images.painting import Painter
 from flwr_splitmix.attacks.images.patches import grid_of, to_images, to_patches
 from flwr_splitmix.attacks.images.placing_by_looks import Placed, PlacerByLooks
@@ -34,7 +35,6 @@ from flwr_splitmix.attacks.images.subspaces import (
 )
 from flwr_splitmix.attacks.images.unmixing import Unmixer
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.mixers import Shuffled
 
 LEAST_RATIO = 0.02
 """A member with a smaller ratio is taken as not there."""
@@ -50,10 +50,13 @@ class Parts:
         float64 (b, N, P): the patch behind each token.
     owners
         int64 (b, N): which of the k members each token is from.
+    errors
+        The patches' errors; None if these are exact, or nothing is known of them.
     """
 
     patches: Tensor
     owners: Tensor
+    errors: Errors | None = None
 
 
 def exact_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[Paint]:
@@ -74,14 +77,14 @@ def exact_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
     divide, painter = divider(view, public, budget, seed, subspaces), None
     if not budget.over:
         painter = painter_of(view, public, budget)
-    if isinstance(view.knowledge.mixer, Shuffled):
+    if moves_patches(view.knowledge.mixer):
         if painter is None:
             return []
         placer = PlacerByLooks(painter, budget)
         return [partial(_placed, view, divide, placer)]
     if painter is None:
         mean = to_patches(public.images.mean(0, keepdim=True), _grid(view)).double()
-        return [partial(_joined, view, divide, lambda p, s, _: torch.where(s[..., None], p, mean))]
+        return [partial(_joined, view, divide, partial(_by_mean, mean))]
     ways = painters(painter, "labels" in view.has)
     return [
         partial(_joined, view, divide, own if told else partial(_untold, own)) for own, told in ways
@@ -98,6 +101,10 @@ def divider(
     known = view.knowledge
     linear = Linear()
     linear.fit(view, public, budget.again(budget.left), seed=seed)
+    if moves_patches(known.mixer):  # they are placed as if they were exact
+        read = exact_reader(view, linear)
+    else:
+        read = reader_of(view, public, linear, budget, seed)
     clients, own = list(subspaces), list(subspaces.values())
     members = min(known.k, len(own))
     together = rows_share_masks(known.mixer)
@@ -111,10 +118,16 @@ def divider(
         mixed, owners = owners_among(tokens, own, members, together=together)
         whose = mixed.gather(1, owners)
         patches = torch.zeros(*owners.shape, numbers, dtype=torch.double)
+        kinds, covariances = torch.zeros_like(owners), []
         for number in sorted({*whose.flatten().tolist()}):
-            made = linear.patches(replace(query, member=clients[number]), view)
+            made, errors = read(replace(query, member=clients[number]))
             patches = torch.where((whose == number)[..., None], made, patches)
-        return Parts(patches.clamp(0, 1), owners)
+            if errors is not None:
+                later = errors.kinds + sum(map(len, covariances))
+                kinds = torch.where(whose == number, later, kinds)
+                covariances.append(errors.covariances)
+        errors = Errors(kinds, torch.cat(covariances)) if covariances else None
+        return Parts(patches, owners, errors)
 
     return divided
 
@@ -122,7 +135,7 @@ def divider(
 def _joined(
     view: View,
     divide: Callable[[Query], Parts],
-    paint: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    paint: Callable[[Tensor, Tensor, Tensor | None, Errors | None], Tensor],
     query: Query,
 ) -> Tensor:
     """Read mixtures of patches in their places, and paint what is another member's."""
@@ -133,12 +146,24 @@ def _joined(
         shares = torch.stack([share_of(mask) for mask in seen], dim=1)
         said = of_parts(query.labels, shares).unbind(1)
     for mask, labels in zip(seen, said, strict=True):
-        images.append(paint(parts.patches, mask, labels))
+        images.append(paint(parts.patches, mask, labels, parts.errors))
     return _assembled(torch.stack(images, dim=1), view)
 
 
-def _untold(painter: Painter, patches: Tensor, seen: Tensor, labels: Tensor | None) -> Tensor:
-    return painter(patches, seen)
+def _untold(
+    painter: Painter,
+    patches: Tensor,
+    seen: Tensor,
+    labels: Tensor | None,
+    errors: Errors | None,
+) -> Tensor:
+    return painter(patches, seen, errors=errors)
+
+
+def _by_mean(
+    mean: Tensor, patches: Tensor, seen: Tensor, labels: Tensor | None, errors: Errors | None
+) -> Tensor:
+    return torch.where(seen[..., None], patches.clamp(0, 1), mean)
 
 
 def _placed(
@@ -170,7 +195,7 @@ def _unmixed(
     """Return the way to read sums; none if their places are unknown or the groups too many."""
     known = view.knowledge
     unmixer = Unmixer.of(subspaces, known.k)
-    if isinstance(known.mixer, Shuffled) or unmixer is None:
+    if moves_patches(known.mixer) or unmixer is None:
         return []
     patches = to_patches(public.images[:IMAGES], _grid(view))
     inputs = known.normalise(public.images[:IMAGES]).to(budget.device)

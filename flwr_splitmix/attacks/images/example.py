@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.images.label_shares import label_shares, of_parts, share_of
+from flwr_splitmix.attacks.images.noise import noise_in
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release, Simulated
@@ -42,7 +43,7 @@ class Example:
         belongs to several.
     order
         int64 (b, N): the patch at each slot, 0 to N - 1; None if all are in their places.
-    labels
+    labels, noise
         As in `Query`.
     """
 
@@ -52,6 +53,7 @@ class Example:
     owners: Tensor | None = None
     order: Tensor | None = None
     labels: Tensor | None = None
+    noise: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -66,7 +68,7 @@ class Example:
 
     def query(self, member: int | None = None) -> Query:
         """Return the query about images of a client; None if it is unknown."""
-        return Query(self.tokens, self.mask, member, self.labels)
+        return Query(self.tokens, self.mask, member, self.labels, self.noise)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Example:
         parts = {
@@ -92,12 +94,15 @@ class Query:
     labels
         float (b, L): each class's share of the received label, at least 0, or likelihood, if the
         label is a mixture's and the image one of its members'; None if no classes were received.
+    noise
+        float64 (b, N): variance of the noise in each number of a token; None if there is none.
     """
 
     tokens: Tensor
     mask: Tensor | None
     member: int | None
     labels: Tensor | None = None
+    noise: Tensor | None = None
 
 
 def queries(release: Release, knowledge: Knowledge) -> list[Query]:
@@ -110,24 +115,30 @@ def queries(release: Release, knowledge: Knowledge) -> list[Query]:
         tokens, mask = release.undone, release.undone_mask
     if knowledge.mixer.cover == "weighted" and release.lam:
         tokens = tokens / release.lam
-    labels = label_shares(release.labels, knowledge)
+    labels, noise = label_shares(release.labels, knowledge), None
+    if (variance := noise_in(release, knowledge)) is not None:
+        size = len(tokens), knowledge.geometry.patches
+        noise = torch.full(size, variance, dtype=torch.float64)
     if release.owners is None or release.client is not None:
-        return [Query(tokens, mask, release.client, labels)]
+        return [Query(tokens, mask, release.client, labels, noise)]
     members = sorted({*release.owners.flatten().tolist()} - {-1})
     masks = [release.owners == client for client in members]
     said: list[Tensor | None] = [None] * len(members)
     if labels is not None and members:
         shares = torch.stack([share_of(each) for each in masks], dim=1)
         said = list(of_parts(labels, shares).unbind(1))
-    return [_part(tokens, *own) for own in zip(masks, members, said, strict=True)]
+    return [
+        Query(_part(tokens, mask), mask, client, own, noise)
+        for mask, client, own in zip(masks, members, said, strict=True)
+    ]
 
 
-def _part(tokens: Tensor, mask: Tensor, client: int, labels: Tensor | None) -> Query:
+def _part(tokens: Tensor, mask: Tensor) -> Tensor:
     """Return one image's part of a mixture; others' patches carry no information about it."""
     prefix = tokens.shape[1] - mask.shape[1]
     own = tokens.clone()
     own[:, prefix:] *= mask[..., None]
-    return Query(own, mask, client, labels)
+    return own
 
 
 def examples_of(release: Simulated, knowledge: Knowledge, images: Tensor) -> Iterator[Example]:
@@ -152,7 +163,7 @@ def examples_of(release: Simulated, knowledge: Knowledge, images: Tensor) -> Ite
         if query.member is not None:
             column = origin.members.index(query.member)
             sought = behind[:, column : column + 1]
-        yield Example(query.tokens, sought, query.mask, owners, order, query.labels)
+        yield Example(query.tokens, sought, query.mask, owners, order, query.labels, query.noise)
 
 
 def public_examples(
@@ -222,7 +233,7 @@ def _joined(examples: Sequence[Example]) -> Example:
     most = max(example.images.shape[1] for example in examples)
     alike = [example for example in examples if example.images.shape[1] == most]
     parts = {}
-    for name in ("mask", "owners", "order", "labels"):
+    for name in ("mask", "owners", "order", "labels", "noise"):
         tensors = [getattr(example, name) for example in alike]
         whole = all(tensor is not None for tensor in tensors)
         parts[name] = torch.cat(tensors) if whole else None

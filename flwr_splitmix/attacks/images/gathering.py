@@ -37,6 +37,21 @@ def unite(tokens: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
     return united, count[:, prefix:] / releases
 
 
+def united_noise(noise: Tensor | None, masks: Tensor) -> Tensor | None:
+    """Return the variance of the noise that is left in the averages of `unite`: float64 (n, N).
+
+    Parameters
+    ----------
+    noise
+        float64 (e, n, N): the variance in each release; None if there is none.
+    masks
+        bool (e, n, N).
+    """
+    if noise is None:
+        return None
+    return (noise * masks).sum(0) / masks.sum(0).clamp_min(1).square()
+
+
 def distances(tokens: Tensor, mask: Tensor, others: Tensor, masks: Tensor) -> Tensor:
     """Return the distances between rows at the patches that both hold.
 

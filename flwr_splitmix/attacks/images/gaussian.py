@@ -58,8 +58,10 @@ class Gaussian:
         covariance = covariance + RIDGE * torch.eye(len(mean), dtype=mean.dtype)
         return cls(mean.reshape(patches.shape[1:]), covariance)
 
-    def completed(self, patches: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images of which the same patches were seen, filled, and how likely these were.
+    def completed(
+        self, patches: Tensor, mask: Tensor, errors: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the means of images of which the same patches were seen, and how likely these are.
 
         Parameters
         ----------
@@ -67,6 +69,9 @@ class Gaussian:
             float64 (b, N, P).
         mask
             bool (N,).
+        errors
+            float64 (N, P, P): covariances of the errors of patches that were seen; None if these
+            are exact, and so stay as they are.
 
         Returns
         -------
@@ -80,9 +85,15 @@ class Gaussian:
             return flat.reshape(patches.shape), flat.new_zeros(len(flat))
         away = flat[:, known] - mean[known]
         among = self.covariance[known]
-        root = torch.linalg.cholesky(among[:, known])
+        seen = among[:, known]
+        if errors is not None:
+            seen = seen + torch.block_diag(*errors[mask])
+        root = torch.linalg.cholesky(seen)
         weighed = torch.cholesky_solve(away.T, root).T
-        flat[:, ~known] += weighed @ among[:, ~known]
+        if errors is None:
+            flat[:, ~known] += weighed @ among[:, ~known]
+        else:
+            flat = mean + weighed @ among
         density = -(away * weighed).sum(1) / 2 - root.diagonal().log().sum()
         return flat.reshape(patches.shape), density
 

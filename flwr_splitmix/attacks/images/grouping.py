@@ -7,6 +7,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.images.inverse import CUTOFF
 from flwr_splitmix.mixers import Mixer, Shuffled
+from flwr_splitmix.mixers.wrapper import WrappedMixer
 
 
 def agreement(owners: Tensor) -> Tensor:
@@ -56,6 +57,13 @@ def cluster(alike: Tensor, k: int, seed: int) -> Tensor:
     table = alike.detach().double().cpu() + 1e-6
     spectral = SpectralClustering(k, affinity="precomputed", random_state=seed)
     return torch.from_numpy(spectral.fit_predict(((table + table.T) / 2).numpy())).long()
+
+
+def moves_patches(mixer: Mixer) -> bool:
+    """Return whether a mixer, or one that it wraps, puts patches out of their places."""
+    if isinstance(mixer, Shuffled):
+        return True
+    return isinstance(mixer, WrappedMixer) and moves_patches(mixer.mixer)
 
 
 def rows_share_masks(mixer: Mixer) -> bool:

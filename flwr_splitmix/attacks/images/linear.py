@@ -13,6 +13,7 @@ from flwr_splitmix.attacks.images.example import Example, Query, public_examples
 from flwr_splitmix.attacks.images.inverse import ROWS, LinearInverse, fit_inverse
 from flwr_splitmix.attacks.images.patches import grid_of, to_images, to_patches
 from flwr_splitmix.attacks.images.reading import guess_images
+from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 
 BATCH = 64
@@ -38,10 +39,7 @@ class Linear(Attack):
         self._grid = grid_of(known.geometry.patches, known.geometry.grid)
         pictures = public.fitted(known.image_shape)
         self._mean = to_patches(pictures.images.mean(0, keepdim=True), self._grid).double()
-        segments: dict[int | None, nn.Module | None] = {None: None}
-        if isinstance(known.lowers, Mapping):
-            for client, lower in known.lowers.items():
-                segments[client] = lower
+        segments = segments_of(known)
         self._inverses: dict[int | None, LinearInverse] = {}
         for number, (owner, segment) in enumerate(segments.items()):
             if number and self.budget.over:
@@ -50,8 +48,7 @@ class Linear(Attack):
             self.budget.progress(self.name, number + 1, len(segments))
 
     def _inverse(self, view: View, public: Pictures, lower: nn.Module | None) -> LinearInverse:
-        rows = max(BATCH, min(len(public), ROWS // view.knowledge.geometry.patches))
-        rows = min(rows, len(public))
+        rows = rows_to_fit(view.knowledge, public)
         example = next(self.examples(view, public, rows, lower))
         prefix = view.knowledge.geometry.prefix
         return fit_inverse(example.tokens[:, prefix:], *pairs(example, self._grid))
@@ -85,6 +82,17 @@ class Linear(Attack):
         """Return the patch behind each token of a query, float64 (b, N, P)."""
         inverse = self._inverses.get(query.member, self._inverses[None])
         return inverse(query.tokens[:, view.knowledge.geometry.prefix :])
+
+
+def segments_of(knowledge: Knowledge) -> dict[int | None, nn.Module | None]:
+    """Return the lower segment of each client, if there are several; of None, any of them."""
+    own = knowledge.lowers if isinstance(knowledge.lowers, Mapping) else {}
+    return {None: None, **own}
+
+
+def rows_to_fit(knowledge: Knowledge, public: Pictures) -> int:
+    """Return to how many public images a linear function of tokens is fitted."""
+    return min(len(public), max(BATCH, ROWS // knowledge.geometry.patches))
 
 
 def pairs(example: Example, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Guess, View
@@ -13,6 +14,7 @@ from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.example import Example, Query, public_examples
 from flwr_splitmix.attacks.images.linear import Linear
+from flwr_splitmix.attacks.images.noisy_reading import Read, reader_of
 from flwr_splitmix.attacks.images.painting import Painter
 from flwr_splitmix.attacks.images.patches import grid_of, to_images
 from flwr_splitmix.attacks.images.reading import Paint, guess_images
@@ -27,7 +29,9 @@ class LinearDecoder(Decoder):
     """Reads the patches that were sent as `linear` does, and guesses the others from these.
 
     They are guessed by `decoder`, or by a Gaussian of public images, or one of each class, weighted
-    by how it explains what was received, and by the label if there is one. Where owners or places
+    by how it explains what was received, and by the label if there is one. If what was sent has
+    noise, whose variance the adversary knows, the Gaussians weigh it against what public images
+    look like, also at patches that were sent. Where owners or places
     of the patches are unknown, `linear` or `decoder` alone may be better: the attacker takes what
     is best on public images.
     """
@@ -46,6 +50,7 @@ class LinearDecoder(Decoder):
         judges, others = set_apart(pictures, ROWS, self.seed)
         linear, painter = Linear(), painter_of(view, others, self.budget)
         linear.fit(view, others, self.budget.again(self.budget.left), seed=self.seed)
+        read = reader_of(view, others, linear, self.budget, self.seed)
         decoder = Decoder(**self.setting)
         decoder.fit(view, others, self.budget.half(), seed=self.seed)
         reader, device = decoder.reader, self.budget.device
@@ -56,6 +61,7 @@ class LinearDecoder(Decoder):
             lambda query: reader.read(query.tokens, query.mask, device),
             linear,
             painter,
+            read,
             view,
             example,
             owner,
@@ -70,6 +76,7 @@ def best_way(
     decoded: Paint,
     linear: Linear,
     painter: Painter | None,
+    read: Read,
     view: View,
     example: Example,
     owner: int | None,
@@ -85,6 +92,8 @@ def best_way(
         The fitted network and the fitted inverse.
     painter
         The Gaussians; None if images are too large for them.
+    read
+        Reads the patches that are painted around.
     example
         Public images, as released by the client `owner` (None: any).
     """
@@ -93,9 +102,9 @@ def best_way(
         lambda query: linear.paint(query, view),
         lambda query: linear.paint(query, view, decoded(query)),
     ]
-    if painter is not None and example.mask is not None:
+    if painter is not None and (example.mask is not None or example.noise is not None):
         for fitted, labelled in painters(painter, example.labels is not None):
-            ways.append(partial(_painted, linear, fitted, view, labelled))
+            ways.append(partial(_painted, read, fitted, view, labelled))
     query = example.query(owner)
     errors = [float(image_loss(way(query).clamp(0, 1), example)) for way in ways]
     return ways[errors.index(min(errors))]
@@ -114,10 +123,10 @@ def painter_of(view: View, public: Pictures, budget: Budget) -> Painter | None:
     return Painter.of(public, grid, known.num_classes, budget)
 
 
-def _painted(linear: Linear, painter: Painter, view: View, labelled: bool, query: Query) -> Tensor:
-    patches = linear.patches(query, view).clamp(0, 1)
-    if query.mask is not None:
-        patches = painter(patches, query.mask, query.labels if labelled else None)
+def _painted(read: Read, painter: Painter, view: View, labelled: bool, query: Query) -> Tensor:
+    patches, errors = read(query)
+    seen = torch.ones(patches.shape[:2], dtype=torch.bool) if query.mask is None else query.mask
+    patches = painter(patches, seen, query.labels if labelled else None, errors)
     known = view.knowledge
     grid = grid_of(known.geometry.patches, known.geometry.grid)
     return to_images(patches, grid, known.image_shape).float()

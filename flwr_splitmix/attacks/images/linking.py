@@ -89,6 +89,17 @@ def mean_label(view: View, rows: Sequence[Row]) -> Tensor | None:
     return torch.stack(shares).mean(0, keepdim=True)
 
 
+def noises(view: View, rows: Sequence[Row]) -> Tensor | None:
+    """Return the variance of the noise in rows' tokens, float64 (n, N); None if there is none."""
+    found = []
+    for place, row in rows:
+        noise = queries(view.releases[place], view.knowledge)[0].noise
+        if noise is None:
+            return None
+        found.append(noise[row])
+    return torch.stack(found)
+
+
 def _of_client(view: View, places: Sequence[int], most: int, near: float) -> list[list[Row]]:
     """Group the newest free row with the nearest row of every other release, repeatedly."""
     newest = [(p, r) for p in reversed(places) for r in range(len(view.releases[p].smashed))][:MOST]

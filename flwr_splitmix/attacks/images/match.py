@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.example import Query
+from flwr_splitmix.attacks.images.grouping import moves_patches
 from flwr_splitmix.attacks.images.reading import FrozenLowers, guess_of, placed_queries
-from flwr_splitmix.mixers import Shuffled
 from flwr_splitmix.seeding import seeded_draws
 
 ITERATIONS = {"smoke": 300, "cpu": 2_000, "paper": 100_000}
@@ -54,7 +54,7 @@ class Match(Attack):
         """Match every row; if stopped, rows not yet begun stay grey."""
         known, budget = view.knowledge, self.budget
         lowers, prefix = FrozenLowers(known, budget.device), known.geometry.prefix
-        moved = isinstance(known.mixer, Shuffled) and view.adversary == "upper only"
+        moved = moves_patches(known.mixer) and view.adversary == "upper only"
         sources = torch.Generator().manual_seed(self.seed)
 
         def match(asked: Sequence[Query], share: Budget) -> Tensor:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.fitted import Budget
+from flwr_splitmix.attacks.images.grouping import moves_patches
 from flwr_splitmix.attacks.images.inverse import CUTOFF, ROWS
 from flwr_splitmix.attacks.images.reading import FrozenLowers
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.mixers import Shuffled
 
 IMAGES = 512
 """Public images that show what a lower segment does."""
@@ -71,7 +71,7 @@ def client_subspaces(view: View, public: Pictures, budget: Budget) -> dict[int, 
         return {}
     inputs = known.normalise(public.images[:IMAGES])
     lowers = FrozenLowers(known, budget.device)
-    anywhere = isinstance(known.mixer, Shuffled)
+    anywhere = moves_patches(known.mixer)
     found: dict[int, Subspace] = {}
     for client in sorted(known.lowers):
         lower = lowers[client]

@@ -19,6 +19,7 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Adversary, Origin, Simulated
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.segments.geometry import Geometry
 
 GRID, SIDE, WIDTH = (4, 4), 16, 40
@@ -82,7 +83,7 @@ class Bench:
             image_shape=self.public.shape,
             num_classes=10,
             geometry=Geometry(PATCHES, width, prefix, grid=GRID),
-            k=getattr(getattr(mixer, "mixer", mixer), "k", 1),
+            k=members(mixer),
             batch_size=batch_size,
             mean=(0.3,),
             std=(0.35,),
@@ -120,6 +121,11 @@ class Bench:
                 else min(apart[range(len(values)), list(way)].mean() for way in ways)
             )
         return float(torch.stack(errors).mean())
+
+
+def members(mixer: Mixer) -> int:
+    """Return how many clients a mixer, or the one that it wraps, mixes."""
+    return members(mixer.mixer) if isinstance(mixer, WrappedMixer) else getattr(mixer, "k", 1)
 
 
 def origin(view: View, place: int) -> Origin:
