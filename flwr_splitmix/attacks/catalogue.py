@@ -38,7 +38,9 @@ def _attacks_of(folder: ModuleType, base: type) -> dict[str, Any]:
         module = import_module(f"{folder.__name__}.{place.name}")
         for value in vars(module).values():
             own = isinstance(value, type) and value.__module__ == module.__name__
-            if own and issubclass(value, base) and not isabstract(value) and "name" in vars(value):
+            if not own or not issubclass(value, base) or value.__name__.startswith("_"):
+                continue
+            if not isabstract(value) and "name" in vars(value):
                 kinds[vars(value)["name"]] = value
     return dict(sorted(kinds.items()))
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.base import Guess, View
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.alignment import MOST_MEMBERS, separation_loss
 from flwr_splitmix.attacks.images.exact_parts import exact_ways
 from flwr_splitmix.attacks.images.example import Example, Query, whole_releases
+from flwr_splitmix.attacks.images.grouping import moves_patches
 from flwr_splitmix.attacks.images.linear_decoder import set_apart
 from flwr_splitmix.attacks.images.reading import Paint, guess_images
 from flwr_splitmix.attacks.images.trained import TrainedAttack
 from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.mixers import Shuffled
 
 CLEAR, CLEAR_IF_MOVED = 0.25, 0.75
 """Below this part of the mean public image's error, what needs no training is not compared.
@@ -35,7 +36,31 @@ SHUFFLED_ROWS = 24
 """As many, of moved patches: each takes long."""
 
 
-class Separate(TrainedAttack):
+class _Transformer(TrainedAttack):
+    """A transformer with one output per member, trained with the best assignment of these."""
+
+    name: ClassVar[str] = "separate"
+    epochs: ClassVar[Mapping[str, int]] = {"smoke": 2, "cpu": 16, "paper": 100}
+    settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({"lr": 1e-3}, {"lr": 2e-3})
+
+    def network(self, knowledge: Knowledge, width: int) -> nn.Module:
+        """Make the transformer."""
+        geometry = knowledge.geometry
+        return TransformerDecoder(
+            width, geometry.patches, geometry.prefix, geometry.grid, knowledge.image_shape,
+            images=knowledge.k, **SIZES[self.budget.scale],
+        )  # fmt: skip
+
+    def loss(self, made: Tensor, example: Example) -> Tensor:
+        """Return the mean squared error under the best assignment."""
+        return separation_loss(made, example.images)
+
+    def paint(self, query: Query) -> Tensor:
+        """Return images (b, k, C, H, W) of a query's rows."""
+        return self.reader.read(query.tokens, query.mask, self.budget.device)
+
+
+class Separate(Attack):
     """Reconstructs the images of all members of a mixture, in no order.
 
     With several known lower segments, which differ where they are not averaged, mixtures are first
@@ -59,77 +84,48 @@ class Separate(TrainedAttack):
     """
 
     name: ClassVar[str] = "separate"
-    epochs: ClassVar[Mapping[str, int]] = {"smoke": 2, "cpu": 16, "paper": 100}
-    settings: ClassVar[tuple[Mapping[str, Any], ...]] = ({"lr": 1e-3}, {"lr": 2e-3})
+    goal: ClassVar[Goal] = "images"
+    needs: ClassVar[frozenset[str]] = TrainedAttack.needs
+    settings: ClassVar[tuple[Mapping[str, Any], ...]] = _Transformer.settings
     source: ClassVar[str] = "ours"
     exact = False
 
-    def network(self, knowledge: Knowledge, width: int) -> nn.Module:
-        """Make the transformer."""
-        geometry = knowledge.geometry
-        return TransformerDecoder(
-            width, geometry.patches, geometry.prefix, geometry.grid, knowledge.image_shape,
-            images=knowledge.k, **SIZES[self.budget.scale],
-        )  # fmt: skip
-
-    def loss(self, made: Tensor, example: Example) -> Tensor:
-        """Return the mean squared error under the best assignment."""
-        return separation_loss(made, example.images)
+    def __init__(self, **setting: Any) -> None:
+        super().__init__(**setting)
+        self._train: Callable[[View, Pictures, Budget], _Transformer] = self._as_set
 
     def check(self, view: View) -> None:
         """Raise NotApplicable without mixtures of unknown masks, or if too many are mixed."""
         require_mixtures(view)
         super().check(view)
 
+    @classmethod
+    def tune(
+        cls, view: View, public: Pictures | None, budget: Budget | None = None, **options: Any
+    ) -> Self:
+        """Return the fitted attack, with the transformer's best setting if it is trained at all.
+
+        See `Attack.tune`, which also says what the options are.
+        """
+        attack = cls()
+        attack._train = partial(_Transformer.tune, **options)
+        attack.fit(view, public, budget, seed=options.get("seed", 0))
+        return attack
+
+    def _as_set(self, view: View, public: Pictures, budget: Budget) -> _Transformer:
+        attack = _Transformer(**self.setting)
+        attack.fit(view, public, budget, seed=self.seed)
+        return attack
+
     def learn(self, view: View, public: Pictures | None) -> None:
         """Choose between the exact way and the transformer, which is trained if it may be better.
 
         Training has half of the time that is left then, as the exact way needs some as well.
         """
-
-        def train(public: Pictures, budget: Budget) -> Separate:
-            attack = _Trained(**self.setting)
-            attack.fit(view, public, budget, seed=self.seed)
-            return attack
-
-        self._choose(view, public, train)
-
-    @classmethod
-    def tune(
-        cls,
-        view: View,
-        public: Pictures | None,
-        budget: Budget | None = None,
-        *,
-        trial_steps: int | None = None,
-        seed: int = 0,
-    ) -> Self:
-        """Return the fitted attack, with the transformer's best setting if it is trained at all.
-
-        See `Attack.tune` and `learn`.
-        """
-        if not public:
-            return super().tune(view, public, budget, trial_steps=trial_steps, seed=seed)
-        attack = cls()
-        attack.check(view)
-        attack.budget, attack.seed = budget or Budget(), seed
-
-        def train(public: Pictures, left: Budget) -> Separate:
-            return _Trained.tune(view, public, left, trial_steps=trial_steps, seed=seed)
-
-        attack._choose(view, public, train)
-        return attack
-
-    def _choose(
-        self,
-        view: View,
-        public: Pictures | None,
-        train: Callable[[Pictures, Budget], Separate],
-    ) -> None:
         assert public is not None, "`fit` has refused to go on without"
         known = view.knowledge
         pictures = public.fitted(known.image_shape)
-        moved = isinstance(known.mixer, Shuffled)
+        moved = moves_patches(known.mixer)
         rows = SHUFFLED_ROWS if moved else ROWS
         judges, others = set_apart(pictures, rows * known.k, self.seed)
         ways = exact_ways(view, others, self.budget, self.seed)
@@ -143,41 +139,18 @@ class Separate(TrainedAttack):
         self.exact = least < (CLEAR_IF_MOVED if moved else CLEAR) * floor
         if not self.exact:
             if ways:
-                trained = train(others, self.budget.half())
+                trained = self._train(view, others, self.budget.half())
             else:
-                trained = train(pictures, self.budget.again(self.budget.left))
-            self.setting, self._reader = trained.setting, trained.reader
-            self.exact = least < error_on(self._decoded, mixtures)
-        self._paint = ways[errors.index(least)] if self.exact else self._decoded
-
-    def _decoded(self, query: Query) -> Tensor:
-        return self.reader.read(query.tokens, query.mask, self.budget.device)
+                trained = self._train(view, pictures, self.budget.again(self.budget.left))
+            self.setting = trained.setting
+            self._paint: Paint = trained.paint
+            self.exact = least < error_on(trained.paint, mixtures)
+        if self.exact:
+            self._paint = ways[errors.index(least)]
 
     def run(self, view: View) -> Guess:
         """Reconstruct the images behind every row."""
         return guess_images(view, self._paint, self.budget.device)
-
-
-class _Trained(Separate):
-    """The transformer alone."""
-
-    def learn(self, view: View, public: Pictures | None) -> None:
-        """Train on public mixtures."""
-        TrainedAttack.learn(self, view, public)
-        self._paint = self._decoded
-
-    @classmethod
-    def tune(
-        cls,
-        view: View,
-        public: Pictures | None,
-        budget: Budget | None = None,
-        *,
-        trial_steps: int | None = None,
-        seed: int = 0,
-    ) -> Self:
-        """Choose the rate."""
-        return super(Separate, cls).tune(view, public, budget, trial_steps=trial_steps, seed=seed)
 
 
 def error_on(paint: Paint, mixtures: Sequence[Example]) -> float:
