@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
@@ -48,7 +48,11 @@ def test_a_guess_is_checked_while_settings_are_compared_too() -> None:
     """One of NaN was never better than any, and one of another shape was compared all the same."""
 
     class Tried(Grey):
-        settings = ({"wrong": "nothing"}, {"wrong": "shape"}, {"wrong": "values"})
+        settings: ClassVar[tuple[Mapping[str, Any], ...]] = (
+            {"wrong": "nothing"},
+            {"wrong": "shape"},
+            {"wrong": "values"},
+        )
 
         def run(self, view: View) -> Guess:
             guess, wrong = super().run(view), self.setting["wrong"]

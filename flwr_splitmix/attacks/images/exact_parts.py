@@ -118,12 +118,13 @@ def divider(
         mixed, owners = owners_among(tokens, own, members, together=together)
         whose = mixed.gather(1, owners)
         patches = torch.zeros(*owners.shape, numbers, dtype=torch.double)
-        kinds, covariances = torch.zeros_like(owners), []
+        kinds = torch.zeros_like(owners)
+        covariances: list[Tensor] = []
         for number in sorted({*whose.flatten().tolist()}):
             made, errors = read(replace(query, member=clients[number]))
             patches = torch.where((whose == number)[..., None], made, patches)
             if errors is not None:
-                later = errors.kinds + sum(map(len, covariances))
+                later = errors.kinds + sum(len(each) for each in covariances)
                 kinds = torch.where(whose == number, later, kinds)
                 covariances.append(errors.covariances)
         errors = Errors(kinds, torch.cat(covariances)) if covariances else None

@@ -87,7 +87,7 @@ class Gaussian:
         among = self.covariance[known]
         seen = among[:, known]
         if errors is not None:
-            seen = seen + torch.block_diag(*errors[mask])
+            seen = seen + torch.block_diag(*errors[mask])  # type: ignore[no-untyped-call]
         root = torch.linalg.cholesky(seen)
         weighed = torch.cholesky_solve(away.T, root).T
         if errors is None:

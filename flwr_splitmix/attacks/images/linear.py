@@ -86,8 +86,11 @@ class Linear(Attack):
 
 def segments_of(knowledge: Knowledge) -> dict[int | None, nn.Module | None]:
     """Return the lower segment of each client, if there are several; of None, any of them."""
-    own = knowledge.lowers if isinstance(knowledge.lowers, Mapping) else {}
-    return {None: None, **own}
+    segments: dict[int | None, nn.Module | None] = {None: None}
+    if isinstance(knowledge.lowers, Mapping):
+        for client, lower in knowledge.lowers.items():
+            segments[client] = lower
+    return segments
 
 
 def rows_to_fit(knowledge: Knowledge, public: Pictures) -> int:

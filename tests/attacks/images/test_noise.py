@@ -52,7 +52,8 @@ def dense(gaussian: Gaussian, lower: Embedding, query: Query, view: View, sigma:
     def tokens_of(flat: Tensor) -> Tensor:
         images = to_images(flat.reshape(-1, *gaussian.mean.shape), GRID, known.image_shape)
         with torch.no_grad():
-            return lower.double()(known.normalise(images))
+            tokens: Tensor = lower.double()(known.normalise(images))
+        return tokens
 
     size = gaussian.mean.numel()
     black = tokens_of(torch.zeros(1, size, dtype=torch.double))
@@ -189,7 +190,7 @@ def ignorant_of_noise(patch: pytest.MonkeyPatch) -> None:
 def test_a_trained_system_with_noise_is_read_better_by_who_knows_it() -> None:
     """Its patches are clipped as well, and its lower segments are trained, one for each client."""
     system = attacked("DPCutMixSL")
-    case = system.case("server", trained=32, held_out=0, assume=("lower",))
+    case = system.case("server", trained=32, held_out=0, assume=["lower"])
     public, budget = system.public(400), Budget("smoke", iterations=2)
 
     def error() -> float:
