@@ -50,6 +50,11 @@ class MaskShare(Share):
     def count(self) -> int:
         """Return the number a of kept patches."""
 
+    @property
+    def masked(self) -> bool:
+        """Whether patches are left out of an upload: yes."""
+        return True
+
     def kept_patches(self, batch: int) -> Tensor:
         """Return the kept patches of the `batch` samples that the share is for, checked.
 

@@ -151,6 +151,11 @@ class NoisyShare(Share):
         return self.noise.sigma_y > 0
 
     @property
+    def masked(self) -> bool:
+        """Whether patches are left out: as the inner share says."""
+        return self.inner.masked
+
+    @property
     def overwrites(self) -> bool:
         """Whether the inner share does: several of them would make no mixture."""
         return self.inner.overwrites

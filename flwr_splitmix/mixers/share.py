@@ -171,6 +171,11 @@ class Share(ABC):
         return False
 
     @property
+    def masked(self) -> bool:
+        """Whether patches are left out of an upload, which is to tell nothing of them."""
+        return False
+
+    @property
     def overwrites(self) -> bool:
         """Whether `place` overwrites what others have placed, so that it must be alone."""
         return False

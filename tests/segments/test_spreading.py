@@ -1,0 +1,96 @@
+"""It is found how many tokens tell of parts of an input of which others tell, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix import split_vision_model
+from flwr_splitmix.segments.spreading import spreading_tokens
+from flwr_splitmix.testing.toy import Toy
+
+SMALL: dict[str, Any] = {"image_size": 16, "channels": 1, "num_classes": 7, "depth": 2, "seed": 0}
+
+
+class Patches(nn.Sequential):
+    """Images (b, 1, 16, 16) to tokens (b, N, d)."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps: Tensor = super().forward(images)  # type: ignore[no-untyped-call]
+        return maps.flatten(2).mT
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("vit_tiny_patch16_224", {"cut_at": "embedding"}, 0),
+        ("vit_tiny_patch16_224", {"cut_at": "embedding", "positions": "upper"}, 0),
+        ("vit_tiny_patch16_224", {"cut_at": "blocks.0"}, 17),  # with the class token
+        ("vit_small_patch14_reg4_dinov2", {"cut_at": "embedding"}, 0),
+        ("vit_small_patch14_reg4_dinov2", {"cut_at": "blocks.0"}, 21),
+    ],
+)
+def test_a_patch_spreads_in_a_block_and_not_in_the_embedding(
+    name: str, options: dict[str, Any], expected: int
+) -> None:
+    lower, _ = split_vision_model(name, patch_size=4, **SMALL, **options)
+    assert spreading_tokens(lower, torch.rand(2, *lower.input_shape)) == expected
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ([nn.Conv2d(1, 6, 4, stride=4)], 0),
+        ([nn.Conv2d(1, 6, 4, stride=4), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout()], 0),
+        ([nn.Conv2d(1, 6, 3, stride=5)], 0),  # gaps between the windows
+        ([nn.Conv2d(1, 6, 5, stride=4, padding=2)], 16),
+        ([nn.Conv2d(1, 6, 4, stride=4), nn.GroupNorm(1, 6)], 16),  # over the whole image
+        ([nn.Conv2d(1, 6, 4, stride=4), nn.Conv2d(6, 6, (1, 2), stride=(1, 2))], 0),
+    ],
+    ids=["embedding", "batch norm", "gaps", "overlapping", "group norm", "joined"],
+)
+def test_layers_are_judged_by_what_they_do(layers: list[nn.Module], expected: int) -> None:
+    images = torch.rand(3, 1, 16, 16)
+    assert spreading_tokens(Patches(*layers), images) == expected
+    assert spreading_tokens(Patches(*layers).half(), images.half()) == expected
+
+
+def test_no_weights_hide_a_block() -> None:
+    """A server could send a closed block, and open it in the training."""
+    lower, _ = split_vision_model(patch_size=4, cut_at="blocks.0", **SMALL)
+    with torch.no_grad():
+        for weight in lower.parameters():
+            weight.zero_()
+    kept = {name: each.clone() for name, each in lower.state_dict().items()}
+    generator = torch.random.get_rng_state()
+    assert spreading_tokens(lower, torch.zeros(1, 1, 16, 16)) == 17
+    assert all(torch.equal(each, kept[name]) for name, each in lower.state_dict().items())
+    assert torch.equal(generator, torch.random.get_rng_state())
+    assert lower.training
+    assert all(weight.requires_grad for weight in lower.parameters())
+
+
+@pytest.mark.parametrize(("prefix", "expected"), [(0, 0), (2, 8)])
+def test_inputs_need_not_be_images(prefix: int, expected: int) -> None:
+    toy = Toy(prefix=prefix)
+    assert spreading_tokens(toy.lower(), toy.data(0).inputs[:2]) == expected
+
+
+class Detached(Patches):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).detach()
+
+
+@pytest.mark.parametrize(
+    ("segment", "inputs"),
+    [
+        (nn.Embedding(9, 3), torch.arange(8).view(2, 4)),
+        (Detached(nn.Conv2d(1, 6, 4, stride=4)), torch.rand(2, 1, 16, 16)),
+    ],
+    ids=["whole numbers", "detached"],
+)
+def test_without_derivatives_it_cannot_be_told(segment: nn.Module, inputs: Tensor) -> None:
+    assert spreading_tokens(segment, inputs) is None
