@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.node_ledger import NodeLedger
+from flwr_splitmix.clients.node_remarks import NodeRemarks
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.privacy_guard import PrivacyGuard
 from flwr_splitmix.data.batches import Batches
@@ -52,6 +53,7 @@ class GuardedClient(Client):
         self._uncovered: Channel | None = None
         """What left first without an epsilon while there was no guard; more changes no number."""
         self._node: NodeLedger | None = None
+        self._remarks: NodeRemarks | None = None
         self._first_weights = FirstWeights()
         self.guard = None if privacy is None else self._make_guard(privacy)
 
@@ -75,6 +77,7 @@ class GuardedClient(Client):
             self.privacy = PrivacyBudget.on_node(self.privacy, policy)
         path = None if folder is None else folder / f"privacy-ledger-{index}.jsonl"
         self._node = NodeLedger(path, run)
+        self._remarks = NodeRemarks(policy)
         self._first_weights = FirstWeights.on_node(folder, index, run)
         if self.privacy is not None:
             self.guard = self._make_guard(self.privacy)

@@ -35,7 +35,8 @@ class PrivacyBudget:
         unless there is a `max_epsilon` or nothing may be sent plain. No epsilon covers what the
         segment has learned: a server that crafts gradients can read the client's data from it.
     allow_plain
-        Whether uploads without an epsilon may be sent. With a `max_epsilon` they may not.
+        Whether uploads without an epsilon may be sent. With a `max_epsilon` they may not. False
+        alone is no limit: the server names the noise, and an epsilon may be of any size.
 
     Raises
     ------

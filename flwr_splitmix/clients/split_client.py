@@ -230,6 +230,8 @@ class SplitClient(PartedExchanges):
             )
         if self.guard is not None:
             self.guard.admit_kinds(shares)
+        if self._remarks is not None:
+            self._remarks.admit(self.order.client, shares, self.segment, self._some_inputs)
         inputs, labels = self._inputs(number, shares)
         return shares, (inputs, labels, torch.from_numpy(self.batches.indices))
 
@@ -252,6 +254,9 @@ class SplitClient(PartedExchanges):
 
     def _first_inputs(self, number: int) -> Tensor:
         return self._first_examples(self.batches, number)[0]
+
+    def _some_inputs(self) -> Tensor:
+        return self._first_inputs(2).to(self.device)
 
     def batch(self, number: int) -> Example:
         """Return the batch of one step of the round, drawing it on the first call."""
@@ -334,6 +339,8 @@ class SplitClient(PartedExchanges):
         meta: dict[str, Any] = {"drawn": self.batches.drawn, **self._uncovered_state}
         if self.guard is not None:
             meta["privacy"] = self.guard.state()
+        if self._remarks is not None and (told_before := self._remarks.state()):
+            meta["told"] = told_before
         moments, optimizer = self.optimizer.state()
         return tensors | moments, meta | optimizer
 
@@ -342,6 +349,8 @@ class SplitClient(PartedExchanges):
         self.restore_trained(tensors, meta)
         if "privacy" in meta:
             self._own_guard().restore(meta["privacy"])
+        if self._remarks is not None:
+            self._remarks.restore(meta)
         self._recall_uncovered(meta)
 
     def restore_trained(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

@@ -41,10 +41,14 @@ class NodePolicy:
         are, and that they are public. None: yes, unless there is a limit or nothing may be sent
         plain.
     allow_plain
-        Whether anything may be sent without noise; None: yes, unless there is a limit.
+        Whether anything may be sent without noise; None: yes, unless there is a limit. False alone
+        is none: the run names the noise, and may name next to none.
     allow_training
         Whether gradients from the server may change the lower segment; None: yes. A server can
         choose them such that one record moves the uploads of all others, which no epsilon counts.
+    allow_spreading
+        Whether patches may be masked whose content other tokens have, too, because layers before
+        the cut let it spread; None: yes.
 
     Raises
     ------
@@ -59,6 +63,7 @@ class NodePolicy:
     allow_benchmark: bool | None = None
     allow_plain: bool | None = None
     allow_training: bool | None = None
+    allow_spreading: bool | None = None
 
     def __post_init__(self) -> None:
         limit = self.max_epsilon
@@ -96,6 +101,11 @@ class NodePolicy:
         """Whether gradients from the server may change the lower segment."""
         return self.allow_training is not False
 
+    @property
+    def spreads(self) -> bool:
+        """Whether patches may be masked that spread to other tokens before the cut."""
+        return self.allow_spreading is not False
+
     @classmethod
     def of_node(cls, node: Mapping[str, Any]) -> NodePolicy:
         """Read the policy from a node's configuration, whose keys override those of the file.
@@ -120,6 +130,7 @@ class NodePolicy:
 
 _SWITCHES = (
     "allow-averaging", "allow-evaluation", "allow-benchmark", "allow-plain", "allow-training",
+    "allow-spreading",
 )  # fmt: skip
 
 KEYS = ("max-epsilon", "delta", *_SWITCHES)

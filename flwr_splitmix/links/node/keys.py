@@ -32,6 +32,7 @@ _ALIASES = {
     "allowbench": "allow-benchmark",
     "allowplaintext": "allow-plain",
     "allowtrain": "allow-training",
+    "allowspread": "allow-spreading",
 }
 """Other forms of our keys, folded."""
 

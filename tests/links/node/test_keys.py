@@ -39,6 +39,7 @@ from tests.links.node.worst_server import Node, noisy
         ("allow_bench", "allow-benchmark"),
         ("allow-plaintext", "allow-plain"),
         ("allow-train", "allow-training"),
+        ("allow-spread", "allow-spreading"),
         ("privacy_policy", "privacy-policy"),
     ],
 )

@@ -1,0 +1,115 @@
+"""What a node's operator is told once in a run, as the node's policy leaves it open."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.mixers import Share
+from flwr_splitmix.privacy.policy import NodePolicy
+from flwr_splitmix.segments.spreading import spreading_tokens
+
+log = logging.getLogger("flwr.splitmix")
+
+PLAIN, SPREADING = "plain", "spreading"
+"""Names of what was told, in a client's state."""
+
+
+class NodeRemarks:
+    """Warns a node's operator of what a run asks for, once a run, or refuses it.
+
+    Parameters
+    ----------
+    policy
+        The node's policy.
+    """
+
+    def __init__(self, policy: NodePolicy) -> None:
+        self._unlimited = policy.allow_plain is False and policy.max_epsilon is None
+        self._spreads = policy.spreads
+        self._told: set[str] = set()
+        self._looked = False
+
+    def admit(
+        self,
+        client: int,
+        shares: Sequence[Share | None],
+        segment: nn.Module,
+        examples: Callable[[], Tensor],
+    ) -> None:
+        """Look at a step's shares before any data are touched.
+
+        Parameters
+        ----------
+        client
+            The client's index.
+        shares
+            The step's share of each pass.
+        segment
+            The lower segment.
+        examples
+            Returns a few of the client's inputs (b, ...), on the segment's device.
+
+        Raises
+        ------
+        ClientError
+            If patches are to be masked whose content other tokens have, too, or it cannot be told,
+            and the node has `allow-spreading` = false.
+        """
+        if self._unlimited and self._tells(PLAIN):
+            log.warning(
+                "client %d: this node has allow-plain = false and no max-epsilon, so that the run "
+                "chooses how little noise there is, down to noise that hides nothing: every upload "
+                "then has an epsilon, however large; set max-epsilon",
+                client,
+            )
+        masked = any(share.masked for share in shares if share is not None)
+        if masked and not self._looked and not (self._spreads and SPREADING in self._told):
+            self._look(client, segment, examples())
+
+    def _look(self, client: int, segment: nn.Module, inputs: Tensor) -> None:
+        number = spreading_tokens(segment, inputs)
+        if number == 0:
+            said = ""
+        elif number is None:
+            said = (
+                "it cannot be told whether a patch spreads to other tokens before the cut (the "
+                "lower segment cannot be copied, or has no derivatives by its inputs)"
+            )
+        else:
+            said = (
+                f"layers before the cut let a patch spread: {number} tokens tell of parts of an "
+                "input of which others tell, too"
+            )
+        if said and not self._spreads:
+            raise ClientError(
+                f"this node has allow-spreading = false, and {said}, so that masks hide no patch: "
+                "cut the model before such layers, as at a ViT's embedding"
+            )
+        self._looked = True
+        if self._spreads and self._tells(SPREADING) and said:
+            log.warning(
+                "client %d: %s; then masks hide no patch, and a server that chooses the first "
+                "weights reads those that are not sent from those that are (allow-spreading = "
+                "false refuses such a cut)",
+                client,
+                said,
+            )
+
+    def _tells(self, what: str) -> bool:
+        """Note that something is told; return whether it was not yet."""
+        new = what not in self._told
+        self._told.add(what)
+        return new
+
+    def state(self) -> list[str]:
+        """Return what was told, sorted."""
+        return sorted(self._told)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a client's state, which may lack it."""
+        self._told |= set(state.get("told", ()))
