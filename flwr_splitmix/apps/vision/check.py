@@ -26,7 +26,12 @@ from flwr_splitmix.apps.vision import ushape_check
 from flwr_splitmix.apps.vision.advice import advise
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
-from flwr_splitmix.apps.vision.first_round import check_number, check_plan, in_a_round
+from flwr_splitmix.apps.vision.first_round import (
+    check_number,
+    check_plan,
+    first_plan,
+    in_a_round,
+)
 from flwr_splitmix.apps.vision.inputs import check_inputs
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.noise_cost import remark_noise
@@ -34,6 +39,8 @@ from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
+from flwr_splitmix.segments.spreading import spreading_tokens
+from flwr_splitmix.segments.vision.split_model import LowerSegment
 from flwr_splitmix.server.intake.split import MAX_SMASHED
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.words import counted
@@ -140,6 +147,21 @@ def _check_model(config: VisionConfig, report: Report) -> None:
     except ValueError:  # reported by the check of the clients
         return
     check_plan(strategy, config, segments.lower.geometry, clients)
+    shares = first_plan(strategy, config, segments.lower.geometry, clients).shares(0)
+    if any(share.masked for share in shares if share is not None):
+        _remark_spreading(segments.lower, report)
+
+
+def _remark_spreading(lower: LowerSegment, report: Report) -> None:
+    """Remark if masks hide no patch, as layers before the cut let it spread."""
+    number = spreading_tokens(lower, torch.zeros(1, *lower.input_shape))
+    if number:
+        report.remarks.append(
+            f"layers before the cut let a patch spread: {number} of {lower.geometry.tokens} tokens "
+            "tell of parts of an image of which others tell, too, so that the masks hide no patch, "
+            "and weights that a server has crafted send those that are left out; cut a ViT at its "
+            "embedding, or do not count on the masks"
+        )
 
 
 def _check_noise(config: VisionConfig, report: Report) -> None:
