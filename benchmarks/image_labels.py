@@ -1,16 +1,27 @@
 """Labels of images in the U shape, read from the gradients that clients return.
 
-Labels stay with the client, but the gradient of an image's loss points away from its class. The
-server knows the labels of a few of a client's images, and gives every other image the label of the
-known ones whose mean gradient of the round has the most similar direction. `USplitFL`, four
-clients, the shipped part of Fashion-MNIST, a ViT of three blocks with one each in head and tail.
+Labels stay with the client, but the gradient of an image's loss points away from its class. Two
+ways are measured of reading one client's labels, round by round.
+
+With labels known: the server knows the labels of a few of the client's images, and gives every
+other image the label of the known ones whose mean gradient of the round has the most similar
+direction.
+
+By replay, with no label known: the server takes the client's steps along with it on a copy of its
+tail (`labels-replay`).
+
+Four clients, the shipped part of Fashion-MNIST, a ViT of three blocks with one each in head and
+tail. `Noise` is no method of the package: it stands for a client that bounds each image's returned
+gradient and adds noise to it.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,48 +32,164 @@ from torch import Tensor
 
 from benchmarks.measure import show, write
 from flwr_splitmix import UShapeClient
+from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.tails import TailReplay, Tails
+from flwr_splitmix.clients.step_exchanges import Learns
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.data.batches import batch_indices
-from flwr_splitmix.events import StepDone
+from flwr_splitmix.events import RoundBegun, StepDone
+from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, NaiveMix, NoPeek, Sent
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.segments import split_vision_parts
-from flwr_splitmix.strategies import USplitFL
+from flwr_splitmix.segments import VisionParts, split_vision_parts
+from flwr_splitmix.strategies import (
+    DPSGDSL,
+    DPForwardSL,
+    NaiveMixSL,
+    NoPeekSL,
+    UShapeStrategy,
+    USplitFL,
+    USplitSL,
+)
 
-CLIENTS, BATCH, CLASSES, SEED = 4, 50, 10, 0
+CLIENTS, BATCH, CLASSES = 4, 50, 10
 KNOWN = (1, 5)
 """Images of each class whose labels the server knows."""
 
 
-class Returned(Observer):
-    """Keeps the gradients that client 0 returns, by round and number of the batch."""
+class Noise(Hiding):
+    """Bounds each image's returned gradient, and adds Gaussian noise to it.
 
-    def __init__(self) -> None:
-        self.gradients: dict[int, list[Tensor]] = {}
+    Parameters
+    ----------
+    multiplier
+        Standard deviation of each number's noise, in units of the bound.
+    bound
+        Largest Euclidean norm of an image's gradient (T, d). All are longer here; what trunk and
+        head learn by Adam does not depend on it.
+    """
+
+    def __init__(self, multiplier: float, bound: float = 1e-3) -> None:
+        super().__init__()
+        self.multiplier, self.bound = multiplier, bound
+
+    def returned(self, gradients: Sequence[Tensor], sent: Sent) -> list[Tensor]:
+        """Return bounded gradients with noise."""
+        shorter = [self.bounded(gradient) for gradient in gradients]
+        scale = self.multiplier * self.bound
+        return [each + scale * torch.randn_like(each) for each in shorter]
+
+    def bounded(self, gradients: Tensor) -> Tensor:
+        """Return gradients (..., T, d), each at most as long as the bound."""
+        norms = gradients.flatten(-2).norm(dim=-1)[..., None, None]
+        return gradients * (self.bound / norms.clamp_min(self.bound))
+
+
+class NoiseReplay(TailReplay):
+    """A replay by a server that knows the bound."""
+
+    def expected(self, gradients: Tensor) -> Tensor:
+        """Return the bounded gradients."""
+        return Noise(0.0).bounded(gradients)
+
+
+@dataclass(frozen=True)
+class Method:
+    """How clients hide, and what is attacked.
+
+    Parameters
+    ----------
+    strategy
+        Its class.
+    hiding
+        Makes a client's hiding, given the number of rounds.
+    replay, lam
+        What the server knows of it, see `Tails`.
+    learns
+        See `UShapeClient`.
+    """
+
+    strategy: type[UShapeStrategy]
+    hiding: Callable[[int], Hiding | None] = lambda rounds: None
+    replay: type[TailReplay] = TailReplay
+    lam: float = 1.0
+    learns: Learns = "all"
+
+
+def _noise(multiplier: float) -> Method:
+    return Method(USplitSL, lambda rounds: Noise(multiplier), NoiseReplay)
+
+
+METHODS: Mapping[str, Method] = {
+    "USplitFL": Method(USplitFL),
+    "USplitSL": Method(USplitSL),
+    "NaiveMixSL": Method(NaiveMixSL, lambda rounds: NaiveMix(), lam=0.5),
+    "NoPeekSL": Method(NoPeekSL, lambda rounds: NoPeek()),
+    "DPForwardSL, epsilon 8": Method(
+        DPForwardSL,
+        lambda rounds: DPForward(epsilon=8.0, delta=1e-5, clip_norm=2.0, releases=rounds),
+    ),
+    "DPSGDSL, noise 1": Method(DPSGDSL, lambda rounds: DPSGD(noise_multiplier=1.0)),
+    "Noise 0.1": _noise(0.1),
+    "Noise 0.3": _noise(0.3),
+    "Noise 1": _noise(1.0),
+    "Noise 3": _noise(3.0),
+    "USplitSL, learns 'tail'": Method(USplitSL, learns="tail"),
+}
+
+
+@dataclass
+class Seen(Observer):
+    """What the server keeps of client 0."""
+
+    steps: list[UShapeStep] = field(default_factory=list)
+    averaged: dict[int, Mapping[str, Tensor]] = field(default_factory=dict)
+
+    def on_begin(self, event: RoundBegun) -> None:
+        """Keep the averaged weights that a round starts from."""
+        if event.averaged and event.segment is not None:
+            self.averaged[event.server_round] = event.segment()
 
     def on_step(self, event: StepDone) -> None:
-        """Keep the gradients (b, T d) of a step."""
-        kept = self.gradients.setdefault(event.server_round, [])
-        kept.append(event.returned[0][0].flatten(1).float())
+        """Keep what the client's tail was given, and what it returned."""
+        kept = [
+            {0: [tensor.detach().clone().float() for tensor in of.get(0, ())]}
+            for of in (event.outputs, event.returned)
+        ]
+        drawn = {0: len(self.steps)}
+        place = event.server_round, event.number
+        self.steps.append(UShapeStep(*place, {}, {}, *kept, {}, drawn))
 
 
-def train(rounds: int) -> tuple[dict[int, list[Tensor]], Tensor, list[float]]:
-    """Return client 0's gradients by round, its labels, and the accuracy after each round."""
+def train(
+    method: Method, rounds: int, seed: int, every_round: bool
+) -> tuple[Seen, VisionParts, Tensor, list[Any]]:
+    """Return what the server kept, the first parts, client 0's labels, and accuracies by round."""
     images = load_images("fashion-mnist-small")
-    head, trunk, tail = split_vision_parts(
-        patch_size=8, depth=3, embed_dim=64, num_heads=4, seed=SEED
-    )
-    parts = [client_split(images, index, CLIENTS)[0] for index in range(CLIENTS)]
+    parts = split_vision_parts(patch_size=8, depth=3, embed_dim=64, num_heads=4, seed=seed)
+    data = [client_split(images, index, CLIENTS)[0] for index in range(CLIENTS)]
     clients = [
         UShapeClient(
-            deepcopy(head), deepcopy(tail), part, batch_size=BATCH, benchmark_data=images.test
+            deepcopy(parts.head),
+            deepcopy(parts.tail),
+            own,
+            batch_size=BATCH,
+            benchmark_data=images.test,
+            hiding=method.hiding(rounds),
+            learns=method.learns,
         )
-        for part in parts
+        for own in data
     ]
-    seen = Returned()
-    strategy = USplitFL(trunk, evaluation="benchmark", seed=SEED, observers=[seen])
+    seen = Seen()
+    strategy = method.strategy(
+        deepcopy(parts.trunk),
+        evaluation="benchmark",
+        evaluate_every=1 if every_round else rounds,
+        seed=seed,
+        observers=[seen],
+    )
     strategy.fit(clients, rounds)
-    labels = torch.tensor(np.array(parts[0].labels), dtype=torch.int64)
-    return seen.gradients, labels, [row["accuracy"] for row in strategy.rows]
+    labels = torch.tensor(np.array(data[0].labels), dtype=torch.int64)
+    return seen, parts, labels, [row["accuracy"] for row in strategy.rows]
 
 
 def read(gradients: Tensor, labels: Tensor, known: int) -> float:
@@ -75,40 +202,82 @@ def read(gradients: Tensor, labels: Tensor, known: int) -> float:
     return float((guesses == labels)[others].double().mean())
 
 
-def measure(rounds: int) -> dict[str, Any]:
-    """Train, and read the labels of each round's images from its gradients."""
-    by_round, labels, accuracy = train(rounds)
-    rows, drawn = {}, 0
-    for number, kept in by_round.items():
-        indices = np.concatenate(
-            [batch_indices(len(labels), BATCH, SEED, 0, drawn + i) for i in range(len(kept))]
+def measure(name: str, rounds: int, seed: int, every_round: bool) -> dict[str, dict[str, Any]]:
+    """Train, and read the labels of each round's images: figures by round."""
+    method = METHODS[name]
+    seen, parts, labels, accuracy = train(method, rounds, seed, every_round)
+    rows: dict[str, dict[str, Any]] = {
+        str(n): {"accuracy": value} for n, value in enumerate(accuracy, start=1)
+    }
+    if method.learns == "tail":
+        return rows
+    lengths = {step.server_round: step.number + 1 for step in seen.steps}
+    tails = Tails(
+        parts.tail, lambda: seen.steps, lengths, seen.averaged.get, rounds, lam=method.lam
+    )
+    replay = method.replay(tails, 0)
+    kept: dict[int, list[tuple[Tensor, Tensor, Tensor, float]]] = {}
+    for step in seen.steps:
+        replay.meet(step)
+        reading = replay.follow(step)
+        own = labels[torch.from_numpy(batch_indices(len(labels), BATCH, seed, 0, step.drawn[0]))]
+        gradient = step.returned[0][0].flatten(1)
+        kept.setdefault(step.server_round, []).append(
+            (gradient, own, reading.labels, reading.misfit)
         )
-        drawn += len(kept)
-        own = labels[torch.from_numpy(indices)]
-        rows[number] = {str(n): read(torch.cat(kept), own, n) for n in KNOWN}
-        rows[number]["accuracy"] = accuracy[number - 1]
-    return {"labels_read": rows, "settings": {"clients": CLIENTS, "batch": BATCH, "seed": SEED}}
+    for number, batches in kept.items():
+        gradients, truth, said = (torch.cat(of) for of in list(zip(*batches, strict=True))[:3])
+        row = rows[str(number)]
+        row |= {f"{n} known": read(gradients, truth, n) for n in KNOWN}
+        row["replay"] = float((said == truth).double().mean())
+        row["misfit"] = max(batch[3] for batch in batches)
+    return rows
 
 
 def print_table(figures: dict[str, Any]) -> None:
-    names = {**{str(n): f"{n} known a class" for n in KNOWN}, "accuracy": "model's accuracy"}
-    rows = [
-        [f"round {number}", *(f"{100 * row[name]:.1f} %" for name in names)]
-        for number, row in figures["labels_read"].items()
-    ]
-    show("Labels read from returned gradients (chance: 10 %)", ("", *names.values()), rows)
+    names = {
+        "replay": "by replay",
+        **{f"{n} known": f"{n} known a class" for n in KNOWN},
+        "accuracy": "model's accuracy",
+    }
+    rows = []
+    for method, by_seed in figures["labels_read"].items():
+        for number in next(iter(by_seed.values())):
+            values = [[of[number].get(name) for of in by_seed.values()] for name in names]
+            rows.append([method, number, *(_mean(each) for each in values)])
+    show(
+        "Labels read from returned gradients (chance: 10 %)",
+        ("method", "round", *names.values()),
+        rows,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    return f"{100 * sum(there) / len(there):.1f} %" if there else "-"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one round: is it alive?")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each method")
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--quick", action="store_true", help="one round of one method, one seed")
     options = parser.parse_args()
     logging.getLogger("flwr.splitmix").setLevel(logging.ERROR)
-    figures = measure(1 if options.quick else options.rounds)
+    if options.quick:
+        options.rounds, options.seeds, options.methods = 1, 1, ["USplitFL"]
+    figures: dict[str, Any] = {
+        "labels_read": {},
+        "settings": {"clients": CLIENTS, "batch": BATCH, "rounds": options.rounds},
+    }
+    for seed in range(options.seeds):
+        for name in options.methods:
+            rows = measure(name, options.rounds, seed, every_round=name == "USplitFL")
+            figures["labels_read"].setdefault(name, {})[str(seed)] = rows
+            write(options.out, figures)
     print_table(figures)
-    write(options.out, figures)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from flwr_splitmix.attacks.fitted import AnyView, Budget, FittedAttack, NotAppli
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Adversary, Release, Simulated
+from flwr_splitmix.attacks.tails import Tails
 
 Goal = Literal["images", "order", "owners", "labels", "membership"]
 
@@ -28,6 +29,10 @@ NEEDS: dict[str, str] = {
     "gradients": "no gradients",
     "labels": "no labels",
     "losses": "no losses",
+    "tails": (
+        "no recorded steps of tails whose labels stay with the client (the U shape, "
+        "record-attacks=true)"
+    ),
     "public data": "no public images",
 }
 """What attacks may need, and the wording for a view that lacks it."""
@@ -45,6 +50,8 @@ class View(AnyView):
         What it received, oldest first.
     knowledge
         What it knows of method and model.
+    tails
+        What was recorded of clients' tails in the U shape; None if nothing was.
     """
 
     lacks: ClassVar[Mapping[str, str]] = NEEDS
@@ -52,6 +59,7 @@ class View(AnyView):
     adversary: Adversary
     releases: Sequence[Release]
     knowledge: Knowledge
+    tails: Tails | None = None
 
     @property
     def has(self) -> frozenset[str]:
@@ -68,6 +76,7 @@ class View(AnyView):
             "gradients": any(r.gradient is not None for r in got),
             "labels": any(r.labels is not None for r in got),
             "losses": any(r.loss is not None for r in got),
+            "tails": self.tails is not None,
         }
         return frozenset(name for name, here in held.items() if here)
 

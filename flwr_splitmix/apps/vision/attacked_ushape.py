@@ -24,11 +24,13 @@ from flwr_splitmix.apps.vision.ushape import load_part, parts_of, whole_call
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.attacks.attacked import Assumption, Attacked
 from flwr_splitmix.attacks.case import Case
+from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.packing import UShapeStep
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.attacks.returning import returned_gradients
 from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.attacks.tails import Tails
 from flwr_splitmix.attacks.trace import MemoryTrace, Recorded
 from flwr_splitmix.attacks.vault import NO_TRUTH, Truth, Vault, VaultError
 from flwr_splitmix.data.masked_batch import MaskedBatch
@@ -85,11 +87,14 @@ class AttackedImages(Attacked):
     frozen
         A head as everyone builds it, if clients train only their tails and so return no gradient;
         statistics of a client's own BatchNorm are not in it. None if heads learn.
+    tails
+        What was recorded of the clients' tails; None if nothing was, or they return no gradient.
     """
 
     trunk: nn.Module = field(kw_only=True, repr=False)
     recorded: bool = field(kw_only=True)
     frozen: Ends | None = field(kw_only=True, default=None, repr=False)
+    tails: Tails | None = field(kw_only=True, default=None, repr=False)
 
     def known_to(
         self, adversary: Adversary, assume: Collection[Assumption] = (), member: int = 0
@@ -126,7 +131,7 @@ class AttackedImages(Attacked):
             self._received(release, origin, made.truth)
             for release, origin in zip(made.view.releases, made.truth.origins, strict=True)
         ]
-        return Case(replace(made.view, releases=releases), made.truth)
+        return Case(replace(made.view, releases=releases, tails=self.tails), made.truth)
 
     def _classifying_lower(self) -> nn.Module:
         """Return the head alone: the method's hiding may mix each image with the next one."""
@@ -239,6 +244,20 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         trunk=parts.trunk.eval(),
         recorded=trace is not None,
         frozen=as_built.eval() if config.learns == "tail" else None,
+        tails=None if trace is None or config.learns == "tail" else _tails(config, trace),
+    )
+
+
+def _tails(config: VisionConfig, trace: DiskTrace) -> Tails:
+    """Return what a trace has of the clients' tails, which begin as everyone builds them."""
+    hiding = config.hiding()
+    return Tails.of(
+        trace,
+        copy.deepcopy(parts_of(config).tail),
+        config.num_server_rounds,
+        optimizer=config.optimizer(),
+        schedule=config.schedule(),
+        lam=hiding.lam if isinstance(hiding, NaiveMix) else 1.0,
     )
 
 
