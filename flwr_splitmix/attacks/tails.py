@@ -86,11 +86,15 @@ class TailReading:
         relative to its own norm.
     misfit
         Distance of the batch's gradient from that of these labels, relative to its own norm.
+    scores
+        float64 (b, L): log-likelihood of each class if the misfit is Gaussian noise, up to a
+        constant; None where each example is mixed with the next.
     """
 
     labels: Tensor
     margins: Tensor
     misfit: float
+    scores: Tensor | None = None
 
 
 class TailReplay:
@@ -153,21 +157,29 @@ class TailReplay:
             labels = _distances(gradients, returned).argmin(0)
         return self._reading(gradients, returned, labels)
 
-    def follow(self, step: UShapeStep) -> TailReading:
+    def follow(self, step: UShapeStep, before: Tensor | None = None) -> TailReading:
         """Return the labels of a batch, and take the step that the client took with them.
 
         If the gradients are noisy, the step is taken with each class as likely as its gradient.
+
+        Parameters
+        ----------
+        before
+            float64 (b, L): what is known of these examples, as `TailReading.scores`; None for
+            nothing.
         """
         gradients, returned, logits = self._gradients(step)
-        lam = self._tails.lam
+        lam, scores = self._tails.lam, None
         if lam < 1:
             labels = _chain(_shares(gradients, returned), lam)
             targets = [(lam, labels), (1 - lam, labels.roll(-1, 0))]
         else:
-            distances = _distances(gradients, returned)
-            labels = distances.argmin(0)
-            targets = [(1.0, _targets(distances, labels, returned[0].numel()))]
-        reading = self._reading(gradients, returned, labels)
+            scores = _scores(_distances(gradients, returned), returned[0].numel())
+            known = scores if before is None else scores + before.to(scores.device)
+            labels, likely = known.argmax(1), known.softmax(1)
+            sure = bool((likely.amax(1) > 1 - 1e-9).all())
+            targets = [(1.0, labels if sure else likely.float())]
+        reading = self._reading(gradients, returned, labels, scores)
         self._optimizer.zero_grad()
         torch.stack([weight * F.cross_entropy(logits, t) for weight, t in targets]).sum().backward()
         self._optimizer.step(self._tails.progress(step), self._tails.num_rounds)
@@ -190,7 +202,9 @@ class TailReplay:
         """Return what a client makes of gradients (L, b, T, d) before noise; here the same."""
         return gradients
 
-    def _reading(self, gradients: Tensor, returned: Tensor, labels: Tensor) -> TailReading:
+    def _reading(
+        self, gradients: Tensor, returned: Tensor, labels: Tensor, scores: Tensor | None = None
+    ) -> TailReading:
         """Compare a batch's gradient with that of the labels read."""
         lam, rows = self._tails.lam, torch.arange(len(labels), device=labels.device)
         near = lam * gradients[labels, rows] + (1 - lam) * gradients[labels.roll(-1, 0), rows]
@@ -201,7 +215,8 @@ class TailReplay:
         own = (near - returned).flatten(1).norm(dim=1)
         margins = (apart.amin(0) - own) / norms
         misfit = float((near - returned).norm() / returned.norm().clamp_min(1e-30))
-        return TailReading(labels.cpu(), margins.nan_to_num(0, 0, 0).cpu(), misfit)
+        kept = None if scores is None else scores.cpu()
+        return TailReading(labels.cpu(), margins.nan_to_num(0, 0, 0).cpu(), misfit, kept)
 
     @torch.no_grad()
     def _load(self, weights: Mapping[str, Tensor]) -> None:
@@ -219,14 +234,11 @@ def _distances(gradients: Tensor, returned: Tensor) -> Tensor:
     return (gradients - returned).flatten(2).norm(dim=2)
 
 
-def _targets(distances: Tensor, labels: Tensor, numbers: int) -> Tensor:
-    """Return the labels, or, if gradients of so many numbers are noisy, how likely classes are."""
-    squares = distances.double().square()
-    variance = squares.amin(0).mean() / numbers
-    likely = (-(squares - squares.amin(0)) / (2 * variance.clamp_min(1e-300))).softmax(0)
-    if bool((likely.amax(0) > 1 - 1e-9).all()):
-        return labels
-    return likely.mT.float()
+def _scores(distances: Tensor, numbers: int) -> Tensor:
+    """Return how likely each class is, (b, L), at its distance in a gradient of so many numbers."""
+    squares = distances.double().square().mT
+    variance = squares.amin(1).mean() / numbers
+    return (squares.amin(1, keepdim=True) - squares) / (2 * variance.clamp_min(1e-300))
 
 
 def _shares(gradients: Tensor, returned: Tensor) -> Tensor:

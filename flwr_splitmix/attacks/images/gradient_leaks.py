@@ -106,6 +106,36 @@ def name_clusters(clusters: Tensor, known: Tensor, labels: Tensor, classes: int)
     return torch.from_numpy(names)[clusters]
 
 
+def regrouped(rows: Tensor, labels: Tensor, classes: int, *, window: int = 150) -> Tensor:
+    """Correct labels by the gradients' directions: int64 (n,).
+
+    Rows are taken window by window, so that weights change little within one. Each gets the class
+    whose rows have the nearest mean direction, again and again. If this moves half of a window's
+    rows or more, directions say too little there, and its labels stay as they were.
+
+    Parameters
+    ----------
+    rows
+        (n, ...) gradients, oldest first.
+    labels
+        int64 (n,): labels of which most are right.
+    """
+    return torch.cat(
+        [
+            _regrouped(F.normalize(part.detach().flatten(1).double(), dim=1), own, classes)
+            for part, own in zip(rows.split(window), labels.split(window), strict=True)
+        ]
+    )
+
+
+def _regrouped(directions: Tensor, labels: Tensor, classes: int) -> Tensor:
+    moved = labels
+    for _ in range(5):
+        groups = F.one_hot(moved, classes).double()
+        moved = (directions @ F.normalize(groups.mT @ directions, dim=1).mT).argmax(1)
+    return moved if bool((moved == labels).double().mean() > 0.5) else labels
+
+
 def nearest_known(rows: Tensor, known: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Score classes by the similarity of each sample to known samples: float64 (n, classes).
 

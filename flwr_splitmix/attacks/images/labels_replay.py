@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
+from flwr_splitmix.attacks.images.gradient_leaks import regrouped
 from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
 
 log = logging.getLogger("flwr.splitmix")
@@ -28,7 +30,7 @@ class LabelsReplay(Attack):
 
     A warning says from which step on gradients do not fit the replayed tail, as where a step is
     missing, the tail learns with noise or has dropout, or the loss is another one. Labels are then
-    still those of the nearest gradients.
+    those of the nearest gradients, corrected by the directions of the others' (`regrouped`).
 
     Source: ours; of a single step, Zhao et al., "iDLG", arXiv 2001.02610.
     """
@@ -64,8 +66,12 @@ class LabelsReplay(Attack):
         if not read:
             raise NotApplicable(_why_none(replays))
         where = [(release, row) for release, of in read.items() for row in range(len(of.labels))]
-        labels = torch.cat([reading.labels for reading in read.values()])
-        return Guess(labels, torch.cat([reading.margins for reading in read.values()]), where)
+        labels = {release: reading.labels for release, reading in read.items()}
+        if tails.lam == 1:
+            for client in misfits:
+                labels |= _corrected(view, read, client)
+        margins = torch.cat([reading.margins for reading in read.values()])
+        return Guess(torch.cat([*labels.values()]), margins, where)
 
     def _replayed(
         self, tails: Tails, replays: Mapping[int, TailReplay], wanted: Mapping[Place, int]
@@ -88,6 +94,21 @@ class LabelsReplay(Attack):
                     yield (*place, client), replay.read(step)
 
 
+def _corrected(view: View, read: Mapping[int, TailReading], client: int) -> dict[int, Tensor]:
+    """Return the labels of a client's releases whose gradients do not fit its replayed tail."""
+    own = [
+        release
+        for release, reading in read.items()
+        if view.releases[release].client == client and reading.misfit > EXACT
+    ]
+    gradients = [g for n in own if (g := view.releases[n].gradient) is not None]
+    if not gradients:
+        return {}
+    labels = [read[release].labels for release in own]
+    corrected = regrouped(torch.cat(gradients), torch.cat(labels), view.knowledge.num_classes)
+    return dict(zip(own, corrected.split([len(part) for part in labels]), strict=True))
+
+
 def _tell(replays: Mapping[int, TailReplay], misfits: Mapping[int, tuple[int, int, float]]) -> None:
     """Log which clients' tails are not known exactly: they may have learned otherwise."""
     for client, (server_round, number, misfit) in misfits.items():
@@ -99,7 +120,7 @@ def _tell(replays: Mapping[int, TailReplay], misfits: Mapping[int, tuple[int, in
         )
         log.warning(
             "client %d: from step %d of round %d on, its gradients do not fit the replayed tail "
-            "(first by %.0f %% of their length)%s; its labels are those of the nearest gradients",
+            "(first by %.0f %% of their length)%s; its labels are the best that fit",
             client,
             number,
             server_round,
