@@ -28,6 +28,7 @@ NEEDS: dict[str, str] = {
     "clients": "no word of whose release is whose",
     "gradients": "no gradients",
     "labels": "no labels",
+    "own labels": "no examples of its own in a mixture",
     "losses": "no losses",
     "tails": (
         "no recorded steps of tails whose labels stay with the client (the U shape, "
@@ -75,6 +76,7 @@ class View(AnyView):
             "clients": bool(got) and all(r.client is not None for r in got),
             "gradients": any(r.gradient is not None for r in got),
             "labels": any(r.labels is not None for r in got),
+            "own labels": any(r.own_labels is not None for r in got),
             "losses": any(r.loss is not None for r in got),
             "tails": self.tails is not None,
         }

@@ -46,12 +46,18 @@ class StepReader:
         self.adversary = adversary
         self.member = member
 
-    def releases(self, step: Step) -> list[Release]:
-        """Return the adversary's releases of a step."""
+    def releases(self, step: Step, own_labels: Tensor | None = None) -> list[Release]:
+        """Return the adversary's releases of a step.
+
+        Parameters
+        ----------
+        own_labels
+            Labels of the member's own examples in the step; see `Release.own_labels`.
+        """
         if self.adversary in ("server", "eavesdropper"):
             return _of_clients(step, self._mixed(step), self.mixer, self.adversary == "server")
         if self.adversary == "member of the group":
-            return _of_member(step, self._mixed(step), self.mixer, self.member)
+            return _of_member(step, self._mixed(step), self.mixer, self.member, own_labels)
         return _of_mixtures(step, self._mixed(step), self.adversary == "upper only")
 
     def origins(self, step: Step, batches: Batches, orders: Orders | None = None) -> list[Origin]:
@@ -149,7 +155,9 @@ def _of_clients(step: Step, mixed: Mixed, mixer: Mixer, server: bool) -> list[Re
     return releases
 
 
-def _of_member(step: Step, mixed: Mixed, mixer: Mixer, member: int) -> list[Release]:
+def _of_member(
+    step: Step, mixed: Mixed, mixer: Mixer, member: int, own_labels: Tensor | None
+) -> list[Release]:
     if step.gradient is None:
         return []
     gradients = mixer.split(step.gradient, mixed, step.plan).get(member, [])
@@ -168,6 +176,7 @@ def _of_member(step: Step, mixed: Mixed, mixer: Mixer, member: int) -> list[Rele
                 lam=share.lam,
                 gradient=placed_gradient(share, gradients[index] if gradients else None, shape),
                 number=number,
+                own_labels=own_labels,
             )
         )
     return releases

@@ -13,7 +13,8 @@ Adversary = Literal["server", "upper only", "sum only", "member of the group", "
 "server": the curious server with its mixer: every upload, its masks, gradients in both directions.
 "upper only": an upper segment behind someone else's mixer: mixtures and their targets.
 "sum only": a server that draws the plan and sees the sum of a group's uploads, not single uploads.
-"member of the group": another client of the mixing group: what the server sends to it.
+"member of the group": another client of the mixing group: what the server sends to it, and the
+labels of its own examples.
 "eavesdropper": everything that crosses an unprotected link, but nothing that the server has itself.
 """
 
@@ -48,6 +49,9 @@ class Release:
         (b,), or a scalar, the mean over the step; None if the adversary does not see it.
     number
         Position of the release within its step.
+    own_labels
+        int64 (b,), or (b, L) if an image may have several: for a member of the group, the labels of
+        its own examples in the mixture, which nobody sent it; None for others.
     undone, undone_mask
         Smashed data and mask without what whoever knows the share takes back (`Share.undo`); None
         if that changes nothing. The upper segment is trained on `smashed`.
@@ -65,6 +69,7 @@ class Release:
     gradient: Tensor | None = None
     loss: Tensor | None = None
     number: int = 0
+    own_labels: Tensor | None = None
     undone: Tensor | None = None
     undone_mask: Tensor | None = None
 

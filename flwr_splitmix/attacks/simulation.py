@@ -46,8 +46,10 @@ def simulate(
     for step, batches, orders in passes(
         known, images, labels, generator, lowers=lowers, batch_size=batch_size, gradients=gradients
     ):
+        own = batches.get(reader.member)
+        own_labels = None if own is None else labels[own]
         for release, origin in zip(
-            reader.releases(step), reader.origins(step, batches, orders), strict=True
+            reader.releases(step, own_labels), reader.origins(step, batches, orders), strict=True
         ):
             values = {f.name: getattr(release, f.name) for f in fields(release)}
             releases.append(Simulated(**values, origin=origin))

@@ -40,8 +40,9 @@ def test_images_are_rebuilt_and_scored_without_their_class(
     assert "class" not in {measure.metric for measure in scored.measures}
 
 
-@pytest.mark.parametrize("name", ["labels-gradient", "labels-cluster", "membership"])
+@pytest.mark.parametrize("name", ["labels-gradient", "labels-cluster", "labels-peer", "membership"])
 def test_attacks_on_a_class_or_a_member_do_not_apply(system: Attacked, name: str) -> None:
-    case = system.case("server", trained=4, held_out=4)
+    adversary: Adversary = "member of the group" if name == "labels-peer" else "server"
+    case = system.case(adversary, trained=4, held_out=4)
     with pytest.raises(NotApplicable, match="images of one class each, and these have several"):
         attack_named(name)().fit(case.view, case.truth.pictures, BUDGET)

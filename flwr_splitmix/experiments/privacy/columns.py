@@ -107,6 +107,7 @@ COLUMNS: tuple[Column, ...] = (
         (("way", "spectral"),),
         assume=(),
     ),
+    Column("labels-peer", "member of the group", "labels_peer", "LabelsPeer", assume=()),
     Column("membership", "upper only", "membership", "Membership", again=True),
 )
 """All columns, in the order in which they are shown."""

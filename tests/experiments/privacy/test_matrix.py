@@ -188,7 +188,8 @@ def test_two_rows_run_through_and_only_once(tmp_path: Path) -> None:
     place = place_in(tmp_path)
     cells = choose(
         "PSL:decoder, PSL:linear, PSL:simulate, PSL:membership, CutMixSL:attribute, "
-        "CutMixSL:decoder, CutMixSL:labels-gradient, CutMixSL:labels-cluster, PSL:separate",
+        "CutMixSL:decoder, CutMixSL:labels-gradient, CutMixSL:labels-cluster, "
+        "CutMixSL:labels-peer, PSL:separate",
         [0],
     )
     said: list[Progress] = []
