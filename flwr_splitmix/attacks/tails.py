@@ -181,7 +181,8 @@ class TailReplay:
             targets = [(1.0, labels if sure else likely.float())]
         reading = self._reading(gradients, returned, labels, scores)
         self._optimizer.zero_grad()
-        torch.stack([weight * F.cross_entropy(logits, t) for weight, t in targets]).sum().backward()
+        loss = torch.stack([weight * F.cross_entropy(logits, t) for weight, t in targets]).sum()
+        torch.autograd.backward(loss)
         self._optimizer.step(self._tails.progress(step), self._tails.num_rounds)
         return reading
 
@@ -192,7 +193,7 @@ class TailReplay:
         returned = step.returned[self.client][0].to(device).float()
         mask = torch.ones(len(hidden), 1, dtype=torch.int64, device=device)
         logits = self.tail(hidden.clone(), mask)
-        gradients = []
+        gradients: list[Tensor] = []
         for label in range(logits.shape[1]):
             loss = F.cross_entropy(logits, torch.full((len(hidden),), label, device=device))
             gradients += torch.autograd.grad(loss, hidden, retain_graph=True)
@@ -231,7 +232,8 @@ def _of_u_shape(trace: DiskTrace) -> Iterator[UShapeStep]:
 
 def _distances(gradients: Tensor, returned: Tensor) -> Tensor:
     """Return the distance of each row from each class's gradient: (L, b)."""
-    return (gradients - returned).flatten(2).norm(dim=2)
+    distances: Tensor = torch.linalg.vector_norm((gradients - returned).flatten(2), dim=2)
+    return distances
 
 
 def _scores(distances: Tensor, numbers: int) -> Tensor:

@@ -80,8 +80,8 @@ def replayed(
     leave_out: Sequence[int] = (),
 ) -> tuple[TailReplay, list[TailReading], list[Tensor], list[Tensor]]:
     """Train, and replay: the readings of all steps that are left, their gradients and labels."""
-    head, trunk, tail = split_vision_parts(patch_size=16, depth=3, embed_dim=32, num_heads=2)
-    tail = Dropping(tail) if drops else tail
+    head, trunk, last = split_vision_parts(patch_size=16, depth=3, embed_dim=32, num_heads=2)
+    tail: nn.Module = Dropping(last) if drops else last
     kept = Kept()
     more: dict[str, Any] = {"schedule": constant}
     own = client(deepcopy(head), deepcopy(tail), images, batch_size=BATCH, hiding=hiding, **more)

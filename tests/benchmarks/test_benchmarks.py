@@ -123,8 +123,10 @@ def test_own_labels_are_counted_for_every_method(tmp_path: Path) -> None:
 
 def test_labels_are_read_from_the_gradients_of_every_round(tmp_path: Path) -> None:
     written = figures("image_labels", tmp_path / "image_labels.json", OMP_NUM_THREADS="1")
-    assert written["labels_read"].keys() == {"1"}
-    assert all(0.1 < share <= 1 for share in written["labels_read"]["1"].values())
+    (rows,) = written["labels_read"]["USplitFL"].values()
+    assert rows["1"]["replay"] == 1
+    assert rows.keys() == {"1"}
+    assert all(0.1 < rows["1"][f"{known} known"] < 1 for known in (1, 5))
 
 
 def test_a_client_at_fault_is_compared_with_an_honest_one(tmp_path: Path) -> None:

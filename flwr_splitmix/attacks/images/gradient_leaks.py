@@ -123,7 +123,9 @@ def regrouped(rows: Tensor, labels: Tensor, classes: int, *, window: int = 150) 
     return torch.cat(
         [
             _regrouped(F.normalize(part.detach().flatten(1).double(), dim=1), own, classes)
-            for part, own in zip(rows.split(window), labels.split(window), strict=True)
+            for part, own in zip(
+                torch.split(rows, window), torch.split(labels, window), strict=True
+            )
         ]
     )
 

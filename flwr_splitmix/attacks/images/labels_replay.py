@@ -106,7 +106,7 @@ def _corrected(view: View, read: Mapping[int, TailReading], client: int) -> dict
         return {}
     labels = [read[release].labels for release in own]
     corrected = regrouped(torch.cat(gradients), torch.cat(labels), view.knowledge.num_classes)
-    return dict(zip(own, corrected.split([len(part) for part in labels]), strict=True))
+    return dict(zip(own, torch.split(corrected, [len(part) for part in labels]), strict=True))
 
 
 def _tell(replays: Mapping[int, TailReplay], misfits: Mapping[int, tuple[int, int, float]]) -> None:
