@@ -135,6 +135,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "DPSGDSL, noise 1": Method(DPSGDSL, lambda rounds: DPSGD(noise_multiplier=1.0)),
     "noise 1 on what returns": _noise(1.0),
+    "noise 3 on what returns": _noise(3.0),
     "USplitSL, learns 'tail'": Method(USplitSL, learns="tail"),
 }
 
