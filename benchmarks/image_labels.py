@@ -134,6 +134,7 @@ METHODS: Mapping[str, Method] = {
         lambda rounds: DPForward(epsilon=8.0, delta=1e-5, clip_norm=2.0, releases=rounds),
     ),
     "DPSGDSL, noise 1": Method(DPSGDSL, lambda rounds: DPSGD(noise_multiplier=1.0)),
+    "noise 0.3 on what returns": _noise(0.3),
     "noise 1 on what returns": _noise(1.0),
     "noise 3 on what returns": _noise(3.0),
     "USplitSL, learns 'tail'": Method(USplitSL, learns="tail"),
