@@ -16,7 +16,7 @@ from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images import labels_peer
 from flwr_splitmix.attacks.images.labels_peer import LabelsPeer
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.release import Release
+from flwr_splitmix.attacks.release import Adversary, Release
 from flwr_splitmix.mixers import PatchCutMix
 from tests.attacks.images.conftest import Bench
 from tests.attacks.victims import attacked, small
@@ -77,10 +77,10 @@ def test_noise_on_labels_that_are_sent_is_not_on_the_members_own() -> None:
     ],
 )
 def test_without_a_mixture_with_own_examples_it_does_not_apply(
-    method: str, adversary: str, lacks: str
+    method: str, adversary: Adversary, lacks: str
 ) -> None:
     with pytest.raises(NotApplicable, match=lacks):
-        measure_leak(attacked(method), "labels-peer", adversary, victims=8)  # type: ignore[arg-type]
+        measure_leak(attacked(method), "labels-peer", adversary, victims=8)
 
 
 def test_mixtures_of_three_do_not_apply(bench: Bench) -> None:
