@@ -96,7 +96,8 @@ class TextKnowledge:
     method, options
         Name of the method, and the options it was created with.
     base
-        All parts with the weights before fine-tuning. The trunk's are the server's own.
+        All parts, head and tail with their weights before fine-tuning. The trunk is the server's
+        own as it has become or, in the view of a run of the app, also as before.
     begin
         The token that begins every text; None if there is none.
     task

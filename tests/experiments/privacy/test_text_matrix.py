@@ -23,6 +23,7 @@ from flwr_splitmix.experiments.privacy.results import Result, results
 from flwr_splitmix.experiments.privacy.tables import to_markdown
 from flwr_splitmix.experiments.privacy.tasks import tasks_of, with_gates
 from flwr_splitmix.experiments.privacy.texts.columns import ATTACKS
+from flwr_splitmix.experiments.privacy.texts.data import load_matrix_texts
 from flwr_splitmix.experiments.privacy.texts.rows import (
     LADDERS,
     TEXT_ROWS,
@@ -30,7 +31,12 @@ from flwr_splitmix.experiments.privacy.texts.rows import (
     ExtendedRow,
 )
 from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TEXT_SIZES
-from flwr_splitmix.experiments.privacy.texts.victims import base_parts, load_text_victim
+from flwr_splitmix.experiments.privacy.texts.victims import (
+    TextVictim,
+    base_parts,
+    load_text_victim,
+)
+from flwr_splitmix.experiments.privacy.texts.work import known_parts
 from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
@@ -89,6 +95,21 @@ def test_an_attack_needs_its_row_trained_and_its_gate(tmp_path: Path) -> None:
         "SnDSL: training, seed 1",
         "SnDSL: sip, server, seed 1",
     ]
+
+
+def test_an_attacker_has_base_head_and_tail_and_the_trained_trunk() -> None:
+    texts = load_matrix_texts(SUMS, SMOKE, 0)
+    base, trained = (base_parts(SMOKE, texts, "generation") for _ in range(2))
+    with torch.no_grad():
+        for part in trained.all_here():
+            for weights in part.parameters():
+                weights.add_(1)
+    known = known_parts(TEXT_ROWS["USplitSL"], SMOKE, TextVictim(trained, None, texts))
+    for part, own in zip(known.all_here(), (base.head, trained.trunk, base.tail), strict=True):
+        assert own is not None
+        for weights, same in zip(part.parameters(), own.parameters(), strict=True):
+            assert torch.equal(weights, same)
+            assert not weights.requires_grad
 
 
 def of(made: list[Result], method: str, attack: str, metric: str = "token accuracy") -> Result:

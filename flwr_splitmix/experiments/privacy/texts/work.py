@@ -36,6 +36,7 @@ from flwr_splitmix.experiments.privacy.texts.victims import (
 from flwr_splitmix.files import write_json
 from flwr_splitmix.runs.damage import damage_of, read_object
 from flwr_splitmix.seeding import derive_seed, seeded_secrets
+from flwr_splitmix.segments.language import LanguageParts
 
 _DONE = "done.json"
 _AGAIN = "remove it, and the victim is trained again"
@@ -151,7 +152,7 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
     """Fit the attack on public texts, run it, and score it against the truth."""
     row, size, texts = _resolved(_own(cell.row), place), _size(place), victim.texts
     released = _released(row, size, victim, cell.seed)
-    base = still(base_parts(size, texts, "generation", deeper=row.deeper))
+    base = known_parts(row, size, victim)
     begin = texts.tokenizer.bos_token_id
     view = TextView(
         "server",
@@ -182,6 +183,14 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
         "stopped_after": stopped_after,
         "metrics": [measure.to_json() for measure in scored.measures],
     }
+
+
+def known_parts(row: TextRow, size: TextSize, victim: TextVictim) -> LanguageParts:
+    """Return what a server knows of a victim's model: base head and tail, and its own trunk."""
+    known = base_parts(size, victim.texts, "generation", deeper=row.deeper)
+    _, trunk, _ = known.all_here()
+    trunk.load_state_dict(victim.parts.all_here()[1].state_dict())
+    return still(known)
 
 
 def _released(row: TextRow, size: TextSize, victim: TextVictim, seed: int) -> Released:
