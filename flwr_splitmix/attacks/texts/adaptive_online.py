@@ -80,7 +80,7 @@ class AdaptiveOnline(ReaderAttack):
         for way, restorer in self.restorers.items():
             with torch.no_grad():
                 restored = restorer(seen(release.messages, way).float()[None])[0]
-            yield *self.reader.read(restored), way
+            yield *self.reader.read(restored, self.pairs), way
 
 
 def train_restorer(

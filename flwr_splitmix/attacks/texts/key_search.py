@@ -12,13 +12,13 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.texts.view import (
     PublicTexts,
-    TextAttack,
     TextReading,
     TextRelease,
     TextView,
     head_states,
 )
-from flwr_splitmix.attacks.texts.vocabulary import Reader
+from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
+from flwr_splitmix.segments.language import LanguageParts
 
 __all__ = ["KeySearch", "Unmixing", "search"]
 
@@ -180,7 +180,7 @@ def _likeness(first: Tensor, second: Tensor) -> float:
     return abs(float(F.cosine_similarity(first.flatten(), second.flatten(), dim=0)))
 
 
-class KeySearch(TextAttack):
+class KeySearch(ReaderAttack):
     """Search for directions in which the messages of one text give a text, then read its words.
 
     One text is enough, without gradients, so a separate secret for every text does not help.
@@ -195,29 +195,32 @@ class KeySearch(TextAttack):
     def learn(self, view: TextView, public: PublicTexts | None) -> None:
         """Compute the hidden states of public texts."""
         assert public is not None
-        known = view.knowledge
-        self.skip = 0 if known.begin is None else 1
-        self.states = public_states(view, public, STATES[self.budget.scale])
-        self.reader = Reader(known.parts(), known.begin)
+        super().learn(view, public)
+        begin = view.knowledge.begin
+        self.skip = 0 if begin is None else 1
+        self.states = public_states(self.parts, public, STATES[self.budget.scale], begin)
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every direction found by the search."""
         ways = search(release.messages, self.states, generator=self.generator, skip=self.skip)
         for place, one in enumerate(ways):
-            ids, _ = self.reader.read(one.estimate)
+            ids, _ = self.reader.read(one.estimate, self.pairs)
             yield ids, one.fit, f"direction {place + 1}"
 
 
-def public_states(view: TextView, public: Sequence[Tensor], most: int) -> Tensor:
+def public_states(
+    parts: LanguageParts, public: Sequence[Tensor], most: int, begin: int | None
+) -> Tensor:
     """Return about `most` hidden states of public texts, without those of beginning tokens."""
-    known, rows, count = view.knowledge, [], 0
-    if known.parts().cut.head == 0:  # a token's state is the same at every place
-        words = torch.tensor(sorted({int(i) for ids in public for i in ids} - {known.begin}))
-        return torch.cat([head_states(known.parts(), i[None]) for i in words[:most]])
-    skip = 0 if known.begin is None else 1
+    rows: list[Tensor] = []
+    count = 0
+    if parts.cut.head == 0:  # a token's state is the same at every place
+        words = torch.tensor(sorted({int(i) for ids in public for i in ids} - {begin}))
+        return torch.cat([head_states(parts, i[None]) for i in words[:most]])
+    skip = 0 if begin is None else 1
     for ids in public:
-        rows.append(head_states(known.parts(), ids)[skip:])
+        rows.append(head_states(parts, ids)[skip:])
         count += len(rows[-1])
         if count >= most:
             break

@@ -24,4 +24,4 @@ class ReadRatio(ReaderAttack):
         returned = release.gradients
         if returned is not None and bool(returned.any()):
             told = gradient_ratio(release.messages[:, None], returned[:, None])
-            yield *self.reader.read(told.estimate[0]), "ratio"
+            yield *self.reader.read(told.estimate[0], self.pairs), "ratio"

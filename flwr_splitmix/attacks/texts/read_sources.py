@@ -20,4 +20,4 @@ class ReadSources(ReaderAttack):
     def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:
         """Read every component."""
         for place, component in enumerate(blind_source(release.messages, seed=self.seed)):
-            yield *self.reader.read(component), f"component {place + 1}"
+            yield *self.reader.read(component, self.pairs), f"component {place + 1}"

@@ -39,7 +39,7 @@ def test_gradients_of_one_text_tell_its_words(k: int) -> None:
     with seeded():
         released = release_texts(parts, hiding, PRIVATE, gradients=True)
     scored = attacked(ReadRatio(), parts, released)
-    assert scored.measure("token accuracy").value > 0.99
+    assert scored.measure("token accuracy").value > 0.98
     noise = [replace(r, gradients=torch.randn_like(r.messages)) for r in released.releases]
     other = attacked(ReadRatio(), parts, Released(noise, released.origins))
     assert other.measure("token accuracy").value < 0.9

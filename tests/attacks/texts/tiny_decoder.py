@@ -54,6 +54,17 @@ def texts(count: int, seed: int) -> list[Tensor]:
     return [torch.cat([torch.tensor([BEGIN]), row]) for row in drawn]
 
 
+def grammatical(count: int, seed: int) -> list[Tensor]:
+    """Return texts in which each word has three that can follow it."""
+    rng, rows = torch.Generator().manual_seed(seed), []
+    for _ in range(count):
+        ids = [BEGIN]
+        for drawn in torch.randint(3, (LENGTH - 1,), generator=rng).tolist():
+            ids.append(3 + (ids[-1] * 7 + drawn * 31) % (WORDS - 3))
+        rows.append(torch.tensor(ids))
+    return rows
+
+
 def view_of(parts: LanguageParts, releases: list[TextRelease], method: str = "none") -> TextView:
     return TextView("server", releases, TextKnowledge(method, {}, parts, begin=BEGIN))
 
