@@ -100,7 +100,9 @@ class _Rows:
     @property
     def releases(self) -> Tensor:
         """The release of each row, counted from 0 among those that are here: int64 (n,)."""
-        return torch.tensor([release for release, _ in self.where]).unique(return_inverse=True)[1]
+        here = sorted({release for release, _ in self.where})
+        number = {release: n for n, release in enumerate(here)}
+        return torch.tensor([number[release] for release, _ in self.where])
 
     def in_form(self, unit: bool, most: int) -> _Rows:
         """Return the rows with principal components of their gradients: see `FORMS`."""

@@ -58,8 +58,8 @@ def test_a_member_knows_its_own_labels_and_not_the_others(system: Attacked) -> N
         own = release.own_labels
         assert own is not None
         assert not torch.equal(own, case.truth.pictures.labels[origin.sources[:, 0]])
-        if (release.server_round, release.step) in sent:
-            assert torch.equal(own, sent[release.server_round, release.step])
+        if (labels := sent.get((release.server_round, release.step))) is not None:
+            assert torch.equal(own, labels)
 
 
 def test_noise_on_labels_that_are_sent_is_not_on_the_members_own() -> None:

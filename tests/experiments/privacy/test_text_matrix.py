@@ -105,9 +105,10 @@ def test_an_attacker_has_base_head_and_tail_and_the_trained_trunk() -> None:
             for weights in part.parameters():
                 weights.add_(1)
     known = known_parts(TEXT_ROWS["USplitSL"], SMOKE, TextVictim(trained, None, texts))
-    for part, own in zip(known.all_here(), (base.head, trained.trunk, base.tail), strict=True):
-        assert own is not None
-        for weights, same in zip(part.parameters(), own.parameters(), strict=True):
+    own = (base.head, trained.trunk, base.tail)
+    for there, expected in zip(known.all_here(), own, strict=True):
+        assert expected is not None
+        for weights, same in zip(there.parameters(), expected.parameters(), strict=True):
             assert torch.equal(weights, same)
             assert not weights.requires_grad
 
