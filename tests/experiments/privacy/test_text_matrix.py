@@ -101,8 +101,8 @@ def test_an_attacker_has_base_head_and_tail_and_the_trained_trunk() -> None:
     texts = load_matrix_texts(SUMS, SMOKE, 0)
     base, trained = (base_parts(SMOKE, texts, "generation") for _ in range(2))
     with torch.no_grad():
-        for part in trained.all_here():
-            for weights in part.parameters():
+        for moved in trained.all_here():
+            for weights in moved.parameters():
                 weights.add_(1)
     known = known_parts(TEXT_ROWS["USplitSL"], SMOKE, TextVictim(trained, None, texts))
     own = (base.head, trained.trunk, base.tail)
