@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.measure import show, spread, write
 from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.sandbox.deployment import LocalDeployment
-from flwr_splitmix.sandbox.superlink import FlowerError, end_as_if_asked
+from flwr_splitmix.sandbox.superlink import SandboxError, end_as_if_asked
 
 ROOT = Path(__file__).resolve().parents[1]
 APPS = Path(__file__).parent / "apps" / "deploy"
@@ -76,14 +76,14 @@ def _figures(
 
     Raises
     ------
-    FlowerError
+    SandboxError
         With the run's log, if it failed.
     """
     run_id = deployment.submit(APPS / app, config_text(config))
     status, details = deployment.wait(run_id, timeout=900)
     file = out / f"{name}.json"
     if status != "finished:completed" or not file.exists():
-        raise FlowerError(f"the run is {status} {details}: {deployment.log(run_id)}")
+        raise SandboxError(f"the run is {status} {details}: {deployment.log(run_id)}")
     figures: dict[str, Any] = json.loads(file.read_text())
     return figures
 

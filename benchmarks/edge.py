@@ -28,7 +28,7 @@ from benchmarks.measure import show, spread, write
 from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.sandbox.deployment import LocalDeployment, Node
-from flwr_splitmix.sandbox.superlink import FlowerError, end_as_if_asked, free_port
+from flwr_splitmix.sandbox.superlink import SandboxError, end_as_if_asked, free_port
 from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartsAsked, is_parts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -208,7 +208,7 @@ def _run(edge: Edge, profile: Profile, steps: int, depth: int, parts: PartsAsked
     status, details = edge.wait(run_id, timeout=900)
     file = out / "figures.json"
     if status != "finished:completed" or not file.exists():
-        raise FlowerError(f"the run is {status} {details}: {edge.log(run_id)}")
+        raise SandboxError(f"the run is {status} {details}: {edge.log(run_id)}")
     edge.shape(Profile(0, STARTING))
     wire = sum(
         relay.nbytes[way] - old[way]

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from benchmarks.measure import show, spread, write
-from flwr_splitmix.sandbox.flower import FlowerError, LocalFlower
+from flwr_splitmix.sandbox.flower import LocalFlower, SandboxError
 from flwr_splitmix.sandbox.superlink import end_as_if_asked
 
 APP = Path(__file__).parent / "apps" / "scale"
@@ -31,7 +31,7 @@ def measure(clients: int, timed: int, weighed: int, steps: int) -> dict[str, Any
 
     Raises
     ------
-    FlowerError
+    SandboxError
         With the run's log, if it failed or not every client had trained.
     """
     began = time.monotonic()
@@ -42,10 +42,10 @@ def measure(clients: int, timed: int, weighed: int, steps: int) -> dict[str, Any
         weights = _weigh(out)
         status, details = flower.wait(run_id, timeout=30)
         if status != "finished:completed" or not weights:
-            raise FlowerError(f"the run is {status} {details}: {flower.log(run_id)}")
+            raise SandboxError(f"the run is {status} {details}: {flower.log(run_id)}")
         figures: dict[str, Any] = json.loads((out / "figures.json").read_text())
     if figures["clients_trained"] != clients:
-        raise FlowerError(f"only {figures['clients_trained']} of {clients} clients have trained")
+        raise SandboxError(f"only {figures['clients_trained']} of {clients} clients have trained")
     heaviest = max(weights, key=lambda weight: weight.total())
     return {
         "clients": clients,

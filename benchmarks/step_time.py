@@ -18,7 +18,7 @@ from benchmarks.apps.steps.step_app.lenet import CLIENTS
 from benchmarks.apps.steps.step_app.models import Unsplit, make_client, vit
 from benchmarks.apps.steps.step_app.stopwatch import WARM_UP, Stopwatch
 from benchmarks.measure import busy_loops, show_spreads, spread, write
-from flwr_splitmix.sandbox.flower import FlowerError, LocalFlower
+from flwr_splitmix.sandbox.flower import LocalFlower, SandboxError
 from flwr_splitmix.sandbox.superlink import end_as_if_asked
 from flwr_splitmix.strategies import PSL
 
@@ -48,7 +48,7 @@ def time_in_run(flower: LocalFlower, model: str, depth: int, repeats: int) -> di
 
     Raises
     ------
-    FlowerError
+    SandboxError
         With the run's log, if it failed.
     """
     out = flower.home / f"{model}.json"
@@ -56,7 +56,7 @@ def time_in_run(flower: LocalFlower, model: str, depth: int, repeats: int) -> di
     run_id = flower.submit(APP, config, nodes=CLIENTS)
     status, details = flower.wait(run_id, timeout=1800)
     if status != "finished:completed" or not out.exists():
-        raise FlowerError(f"the run is {status} {details}: {flower.log(run_id)}")
+        raise SandboxError(f"the run is {status} {details}: {flower.log(run_id)}")
     figures: dict[str, Any] = json.loads(out.read_text())
     return figures
 

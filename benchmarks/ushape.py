@@ -31,7 +31,7 @@ from benchmarks.apps.ushape.ushape_app.models import (
 )
 from benchmarks.apps.ushape.ushape_app.stopwatch import time_here
 from benchmarks.measure import show_spreads, spread, write
-from flwr_splitmix.sandbox.flower import FlowerError, LocalFlower
+from flwr_splitmix.sandbox.flower import LocalFlower, SandboxError
 from flwr_splitmix.sandbox.superlink import end_as_if_asked
 
 APP = Path(__file__).parent / "apps" / "ushape"
@@ -75,7 +75,7 @@ def time_in_run(name: str, repeats: int) -> Samples:
 
     Raises
     ------
-    FlowerError
+    SandboxError
         With the run's log, if it failed.
     """
     with LocalFlower() as flower:
@@ -85,7 +85,7 @@ def time_in_run(name: str, repeats: int) -> Samples:
         run_id = flower.submit(APP, config, nodes=1)
         status, details = flower.wait(run_id, timeout=1800)
         if status != "finished:completed" or not out.exists():
-            raise FlowerError(f"the run is {status} {details}: {flower.log(run_id)}")
+            raise SandboxError(f"the run is {status} {details}: {flower.log(run_id)}")
         figures: Samples = json.loads(out.read_text())
         return figures
 

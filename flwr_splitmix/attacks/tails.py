@@ -150,12 +150,11 @@ class TailReplay:
 
     def read(self, step: UShapeStep) -> TailReading:
         """Return the labels of the client's batch in a step that it finished."""
-        gradients, returned, _ = self._gradients(step)
+        returned, _, gradients = self._passes(step)
         if self._tails.lam < 1:
-            labels = _chain(_shares(gradients, returned), self._tails.lam)
-        else:
-            labels = _distances(gradients, returned).argmin(0)
-        return self._reading(gradients, returned, labels)
+            return self._mixed(torch.stack([*gradients]), returned)
+        distances = _distances(gradients, returned)
+        return self._reading(distances, returned, distances.argmin(0))
 
     def follow(self, step: UShapeStep, before: Tensor | None = None) -> TailReading:
         """Return the labels of a batch, and take the step that the client took with them.
@@ -168,54 +167,71 @@ class TailReplay:
             float64 (b, L): what is known of these examples, as `TailReading.scores`; None for
             nothing.
         """
-        gradients, returned, logits = self._gradients(step)
-        lam, scores = self._tails.lam, None
+        returned, logits, gradients = self._passes(step)
+        lam = self._tails.lam
         if lam < 1:
-            labels = _chain(_shares(gradients, returned), lam)
+            reading = self._mixed(torch.stack([*gradients]), returned)
+            labels = reading.labels.to(logits.device)
             targets = [(lam, labels), (1 - lam, labels.roll(-1, 0))]
         else:
-            scores = _scores(_distances(gradients, returned), returned[0].numel())
+            distances = _distances(gradients, returned)
+            scores = _scores(distances, returned[0].numel())
             known = scores if before is None else scores + before.to(scores.device)
             labels, likely = known.argmax(1), known.softmax(1)
             sure = bool((likely.amax(1) > 1 - 1e-9).all())
             targets = [(1.0, labels if sure else likely.float())]
-        reading = self._reading(gradients, returned, labels, scores)
+            reading = self._reading(distances, returned, labels, scores)
         self._optimizer.zero_grad()
         loss = torch.stack([weight * F.cross_entropy(logits, t) for weight, t in targets]).sum()
         torch.autograd.backward(loss)
         self._optimizer.step(self._tails.progress(step), self._tails.num_rounds)
         return reading
 
-    def _gradients(self, step: UShapeStep) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients (L, b, T, d) of each class, that returned (b, T, d), the logits."""
+    def _passes(self, step: UShapeStep) -> tuple[Tensor, Tensor, Iterator[Tensor]]:
+        """Return the returned gradient (b, T, d), the logits, and each class's gradient in turn."""
         device = next(self.tail.parameters()).device
         hidden = step.outputs[self.client][0].detach().to(device).float().requires_grad_()
         returned = step.returned[self.client][0].to(device).float()
         mask = torch.ones(len(hidden), 1, dtype=torch.int64, device=device)
         logits = self.tail(hidden.clone(), mask)
-        gradients: list[Tensor] = []
-        for label in range(logits.shape[1]):
+
+        def gradient(label: int) -> Tensor:
             loss = F.cross_entropy(logits, torch.full((len(hidden),), label, device=device))
-            gradients += torch.autograd.grad(loss, hidden, retain_graph=True)
-        return self.expected(torch.stack(gradients)), returned, logits
+            (made,) = torch.autograd.grad(loss, hidden, retain_graph=True)
+            return self.expected(made)
+
+        return returned, logits, map(gradient, range(logits.shape[1]))
 
     def expected(self, gradients: Tensor) -> Tensor:
-        """Return what a client makes of gradients (L, b, T, d) before noise; here the same."""
+        """Return what a client makes of gradients (b, T, d) before noise; here the same."""
         return gradients
 
+    def _mixed(self, gradients: Tensor, returned: Tensor) -> TailReading:
+        """Read labels of a batch whose examples are each mixed with the next.
+
+        Parameters
+        ----------
+        gradients
+            (L, b, T, d) of each class.
+        """
+        lam = self._tails.lam
+        labels = _chain(_shares(gradients, returned), lam)
+        rows = torch.arange(len(labels), device=labels.device)
+        of_next = gradients[labels.roll(-1, 0), rows]
+        mixtures = (lam * of_class + (1 - lam) * of_next for of_class in gradients)
+        return self._reading(_distances(mixtures, returned), returned, labels)
+
     def _reading(
-        self, gradients: Tensor, returned: Tensor, labels: Tensor, scores: Tensor | None = None
+        self, distances: Tensor, returned: Tensor, labels: Tensor, scores: Tensor | None = None
     ) -> TailReading:
-        """Compare a batch's gradient with that of the labels read."""
-        lam, rows = self._tails.lam, torch.arange(len(labels), device=labels.device)
-        near = lam * gradients[labels, rows] + (1 - lam) * gradients[labels.roll(-1, 0), rows]
-        others = lam * gradients + (1 - lam) * gradients[labels.roll(-1, 0), rows]
-        norms = returned.flatten(1).norm(dim=1).clamp_min(1e-30)
-        apart = _distances(others, returned)
+        """Judge labels by the distances (L, b) of each row from each class's gradient."""
+        rows = torch.arange(len(labels), device=labels.device)
+        own = distances[labels, rows]
+        apart = distances.clone()
         apart[labels, rows] = math.inf
-        own = (near - returned).flatten(1).norm(dim=1)
+        norms = returned.flatten(1).norm(dim=1).clamp_min(1e-30)
         margins = (apart.amin(0) - own) / norms
-        misfit = float((near - returned).norm() / returned.norm().clamp_min(1e-30))
+        misfit = float(own.norm() / returned.norm().clamp_min(1e-30))
         kept = None if scores is None else scores.cpu()
         return TailReading(labels.cpu(), margins.nan_to_num(0, 0, 0).cpu(), misfit, kept)
 
@@ -230,10 +246,9 @@ def _of_u_shape(trace: DiskTrace) -> Iterator[UShapeStep]:
     return (step for step in trace.steps() if isinstance(step, UShapeStep))
 
 
-def _distances(gradients: Tensor, returned: Tensor) -> Tensor:
-    """Return the distance of each row from each class's gradient: (L, b)."""
-    distances: Tensor = torch.linalg.vector_norm((gradients - returned).flatten(2), dim=2)
-    return distances
+def _distances(gradients: Iterable[Tensor], returned: Tensor) -> Tensor:
+    """Return the distance of each row from each class's gradient, one at a time: (L, b)."""
+    return torch.stack([(gradient - returned).flatten(1).norm(dim=1) for gradient in gradients])
 
 
 def _scores(distances: Tensor, numbers: int) -> Tensor:

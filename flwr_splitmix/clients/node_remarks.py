@@ -78,12 +78,12 @@ class NodeRemarks:
         elif number is None:
             said = (
                 "it cannot be told whether a patch spreads to other tokens before the cut (the "
-                "lower segment cannot be copied, or has no derivatives by its inputs)"
+                "lower segment cannot be copied, or shows nothing of random inputs)"
             )
         else:
             said = (
-                f"layers before the cut let a patch spread: {number} tokens tell of parts of an "
-                "input of which others tell, too"
+                f"layers before the cut let a patch spread: at least {number} tokens tell of "
+                "parts of an input of which others tell, too"
             )
         if said and not self._spreads:
             raise ClientError(

@@ -28,7 +28,7 @@ from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.sandbox.superlink import (
     NAME,
-    FlowerError,
+    SandboxError,
     SuperLink,
     app_parser,
     chosen_run_config,
@@ -95,11 +95,11 @@ class Node:
 
         Raises
         ------
-        FlowerError
+        SandboxError
             If it is already running.
         """
         if self.process is not None and self.process.poll() is None:
-            raise FlowerError(f"SuperNode {self.index} runs already")
+            raise SandboxError(f"SuperNode {self.index} runs already")
         self.port = free_port()
         self.process = self._deployment.launch_node(self)
 
@@ -155,7 +155,7 @@ class LocalDeployment(SuperLink):
 
     Raises
     ------
-    FlowerError
+    SandboxError
         On entry, if the installed Flower is older than 1.35, or something does not start.
     """
 
@@ -176,7 +176,7 @@ class LocalDeployment(SuperLink):
 
     def _start(self) -> None:
         if not one_port():
-            raise FlowerError("LocalDeployment needs Flower 1.35 or newer")
+            raise SandboxError("LocalDeployment needs Flower 1.35 or newer")
         files = self.certificates
         options = ["--disable-runtime-dependency-installation"]
         if self.secure:
@@ -226,7 +226,7 @@ class LocalDeployment(SuperLink):
 
         Raises
         ------
-        FlowerError
+        SandboxError
             If they are not connected in time, or a SuperNode fails; the message quotes their logs.
         """
         deadline = time.monotonic() + ONLINE_SECONDS
@@ -234,7 +234,7 @@ class LocalDeployment(SuperLink):
             ended = [node for node in self.nodes if node.process and node.process.poll()]
             if ended or time.monotonic() > deadline:
                 said = "".join(node.log()[-1000:] for node in ended or self.nodes)
-                raise FlowerError(f"{online} of {nodes} SuperNodes are connected: {said}")
+                raise SandboxError(f"{online} of {nodes} SuperNodes are connected: {said}")
             time.sleep(0.5)
 
     @property

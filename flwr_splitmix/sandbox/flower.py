@@ -13,14 +13,14 @@ from typing import Any
 
 from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.sandbox.superlink import (
-    FlowerError,
+    SandboxError,
     SuperLink,
     app_parser,
     chosen_run_config,
     end_as_if_asked,
 )
 
-__all__ = ["FlowerError", "LocalFlower", "main"]
+__all__ = ["LocalFlower", "SandboxError", "main"]
 
 
 class LocalFlower(SuperLink):

@@ -32,7 +32,7 @@ QUIET = {
 NAME = "splitmix"
 
 
-class FlowerError(RuntimeError):
+class SandboxError(RuntimeError):
     """The SuperLink or a SuperNode did not start, or a run did not end in time."""
 
 
@@ -102,7 +102,7 @@ class SuperLink(ABC):
 
         Raises
         ------
-        FlowerError
+        SandboxError
             If it does not listen within 60 s.
         """
         self.port = free_port()
@@ -122,7 +122,7 @@ class SuperLink(ABC):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
                 return
             time.sleep(0.1)
-        raise FlowerError(
+        raise SandboxError(
             "the SuperLink did not start: " + (self.home / "superlink.log").read_text()[-2000:]
         )
 
@@ -169,7 +169,7 @@ class SuperLink(ABC):
 
         Raises
         ------
-        FlowerError
+        SandboxError
             If it does not finish within `timeout` seconds; the message contains the log.
         """
         deadline = time.monotonic() + timeout
@@ -181,7 +181,7 @@ class SuperLink(ABC):
             if status[0].startswith("finished"):
                 return status
             if time.monotonic() > deadline:
-                raise FlowerError(
+                raise SandboxError(
                     f"run {run_id} is {status} after {timeout:g} s: {self.log(run_id)}"
                 )
             time.sleep(1.0)

@@ -1,9 +1,10 @@
-"""Layers through which a patch spreads: each number of an input changes more than one token."""
+"""Layers through which a patch spreads: a number of an input changes more than one token."""
 
 from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -13,23 +14,30 @@ from flwr_splitmix.segments.across_batch import draw_like, has_halves, renew
 
 log = logging.getLogger("flwr.splitmix")
 
-_ROWS = 32
-"""Tokens that are looked at together."""
+_PLACES = 48
+"""Numbers of an input that are changed, one at a time, in evaluation mode."""
+
+_IN_TRAINING = 8
+"""Those of them that are also changed in training mode."""
+
+_TOGETHER = 8
+"""Changed inputs in a forward pass."""
 
 _ROUNDING = 10
-"""Smallest part of the largest derivative that counts, in units of the dtype's precision."""
+"""Smallest change of a token that counts, in units of the dtype's precision."""
 
 
 def spreading_tokens(segment: nn.Module, inputs: Tensor) -> int | None:
-    """Return how many of a segment's tokens tell of input numbers of which others tell, too.
+    """Return how many tokens at least tell of a number of the input of which others tell, too.
 
     Of such a segment a mask hides no patch: the tokens that are sent tell of those that are left
-    out. Attention and convolutions whose windows overlap spread a patch; a patch embedding does
-    not. A copy of the segment with random weights gets random inputs, so that the answer tells of
-    no example and is the same for all weights: where a patch can spread, whoever chooses the
-    weights decides how far. If it fails on these, it keeps its own weights. For each token, the
-    derivatives show of which numbers it tells, in evaluation mode. Torch's random generators are
-    left as they were.
+    out. Attention and convolutions whose windows overlap spread a patch, and so do norms over the
+    image or, in training, over the batch; a patch embedding does not. A copy of the segment with
+    random weights gets a random input, of which single numbers, 48 at places spread over the
+    input, are replaced: the tokens that change tell of them. So the answer tells of no example and
+    is the same for all weights: where a patch can spread, whoever chooses the weights decides how
+    far. If the copy fails on these, it keeps its own weights. Torch's random generators are left as
+    they were.
 
     Parameters
     ----------
@@ -39,53 +47,61 @@ def spreading_tokens(segment: nn.Module, inputs: Tensor) -> int | None:
     Returns
     -------
     A number from 0 to the number of tokens, prefix tokens included; None if it cannot be told: if
-    the segment cannot be copied, or has no derivatives by its inputs, because they are whole
-    numbers or its forward pass detaches them.
+    the segment cannot be copied, or no number that was replaced changes its output.
     """
     why = ""
     for renewed in (True, False):
         try:
-            copied = copy.deepcopy(segment).eval().requires_grad_(False)
+            copied = copy.deepcopy(segment).requires_grad_(False)
             if has_halves(segment):
                 copied, inputs = copied.float(), inputs.float()
             if renewed:
                 renew(copied, inputs.device)
-            return _shared(_seen(copied, draw_like(inputs)[0]))
+            return _spread(copied, *(drawn[:1] for drawn in draw_like(inputs)))
         except Exception as error:  # random weights may not be what the segment can take
             why = str(error)
     log.debug("%s: spreading cannot be told: %s", type(segment).__name__, why)
     return None
 
 
-def _shared(seen: Tensor) -> int:
-    """Return how many of the tokens share a number, of bool (tokens, numbers)."""
-    return int(seen[:, seen.sum(0) > 1].any(1).sum())
+@torch.no_grad()
+def _spread(segment: nn.Module, one: Tensor, other: Tensor) -> int:
+    """Return how many tokens change together with another when a number of an input is replaced."""
+    changed = torch.cat([*_changed(segment.eval(), one, other, _PLACES, _TOGETHER)])
+    if not changed.any():
+        raise ValueError("no number of its input changes its output")
+    # Statistics of a batch are those of one changed input alone.
+    training = [*_changed(segment.train(), one, other, _IN_TRAINING, 1)]
+    changed = torch.cat([changed, *training])
+    return int(changed[changed.sum(1) > 1].any(0).sum())
 
 
-def _seen(segment: nn.Module, inputs: Tensor) -> Tensor:
-    """Return of which numbers of an input each token tells: bool (tokens, numbers)."""
+def _changed(
+    segment: nn.Module, one: Tensor, other: Tensor, places: int, together: int
+) -> Iterator[Tensor]:
+    """Yield which tokens change when a number of an input is replaced: bool (places, tokens)."""
+    buffers = [(buffer, buffer.clone()) for buffer in segment.buffers()]
 
     def call(batch: Tensor) -> Tensor:
+        for buffer, value in buffers:  # in training a forward pass may change them
+            buffer.copy_(value)
         with seeded_draws(batch.device, 0), seeded_secrets():
             outputs: Tensor = segment(batch)
         return outputs
 
-    with torch.no_grad():
-        one = call(inputs[:1])
-    with seeded_draws(inputs.device, 1):
-        directions = torch.randn_like(one[0])
-    rows = []
-    for tokens in torch.split(torch.arange(one.shape[1], device=inputs.device), _ROWS):
-        with torch.enable_grad():
-            batch = inputs[tokens % len(inputs)].requires_grad_()
-            chosen = call(batch)[torch.arange(len(tokens), device=tokens.device), tokens]
-            (slopes,) = torch.autograd.grad((chosen * directions[tokens]).sum(), batch)
-        slopes = slopes.flatten(1).abs()
-        if not slopes.isfinite().all():
-            raise ValueError("its derivatives are NaN or infinite")
-        least = _ROUNDING * torch.finfo(slopes.dtype).eps * slopes.amax()
-        rows.append(slopes > least)
-    seen = torch.cat(rows)
-    if not seen.any():
-        raise ValueError("its outputs do not depend on its inputs")
-    return seen
+    count = one[0].numel()
+    # Steps of the golden ratio reach all parts of the input, and no period of its layout.
+    at = (torch.arange(places, dtype=torch.float64) * 0.6180339887498949 % 1 * count).long()
+    for chosen in at.unique().to(one.device).split(together):
+        rows = torch.arange(len(chosen), device=one.device)
+        batch = one.expand(len(chosen), *one.shape[1:]).clone()
+        before = call(batch)
+        flat, values = batch.view(len(chosen), -1), other.flatten()[chosen]
+        if batch.is_floating_point():  # an index may have no next one
+            values = torch.where(flat[rows, chosen] == values, values + 1, values)
+        flat[rows, chosen] = values
+        after = call(batch)
+        if not (before.isfinite().all() and after.isfinite().all()):
+            raise ValueError("its outputs are NaN or infinite")
+        least = _ROUNDING * torch.finfo(before.dtype).eps * before.abs().amax()
+        yield ((after - before).abs() > least).flatten(2).any(2)

@@ -13,9 +13,9 @@ from tests.apps.app_config import APPS
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ("strategy='CutMixSL' cut-at='blocks.0'", "17 of 17 tokens tell of parts"),
+        ("strategy='CutMixSL' cut-at='blocks.0'", "at least 17 of 17 tokens tell of parts"),
         ("strategy='DPCutMixSL' cut-at='blocks.0' sigma-s=1.0 sigma-y=1.0", "17 of 17 tokens"),
-        ("strategy='CutoutSL' model='lenet5'", "25 of 25 tokens tell of parts"),
+        ("strategy='CutoutSL' model='lenet5'", "of 25 tokens tell of parts"),
         ("strategy='CutMixSL'", ""),
         ("strategy='PSL' cut-at='blocks.0'", ""),
         ("strategy='MixupSL' cut-at='blocks.0'", ""),

@@ -1,4 +1,4 @@
-"""It is found how many tokens tell of parts of an input of which others tell, too."""
+"""It is found whether tokens tell of parts of an input of which others tell, too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 from flwr_splitmix import split_vision_model
 from flwr_splitmix.segments.spreading import spreading_tokens
@@ -44,13 +45,26 @@ def test_a_patch_spreads_in_a_block_and_not_in_the_embedding(
     ("layers", "expected"),
     [
         ([nn.Conv2d(1, 6, 4, stride=4)], 0),
-        ([nn.Conv2d(1, 6, 4, stride=4), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout()], 0),
+        ([nn.Conv2d(1, 6, 4, stride=4), nn.ReLU(), nn.Dropout()], 0),
+        ([spectral_norm(nn.Conv2d(1, 6, 4, stride=4))], 0),  # changes its buffers in training
+        ([nn.Conv2d(1, 6, 4, stride=4), nn.BatchNorm2d(6)], 16),  # in training
+        ([nn.Conv2d(1, 6, 4, stride=4), nn.InstanceNorm2d(6, track_running_stats=True)], 16),
         ([nn.Conv2d(1, 6, 3, stride=5)], 0),  # gaps between the windows
-        ([nn.Conv2d(1, 6, 5, stride=4, padding=2)], 16),
+        ([nn.Conv2d(1, 6, 5, stride=4, padding=2)], 13),  # at least: few numbers are tried
         ([nn.Conv2d(1, 6, 4, stride=4), nn.GroupNorm(1, 6)], 16),  # over the whole image
         ([nn.Conv2d(1, 6, 4, stride=4), nn.Conv2d(6, 6, (1, 2), stride=(1, 2))], 0),
     ],
-    ids=["embedding", "batch norm", "gaps", "overlapping", "group norm", "joined"],
+    ids=[
+        "embedding",
+        "dropout",
+        "spectral norm",
+        "batch norm",
+        "instance norm",
+        "gaps",
+        "overlapping",
+        "group norm",
+        "joined",
+    ],
 )
 def test_layers_are_judged_by_what_they_do(layers: list[nn.Module], expected: int) -> None:
     images = torch.rand(3, 1, 16, 16)
@@ -75,22 +89,45 @@ def test_no_weights_hide_a_block() -> None:
 
 @pytest.mark.parametrize(("prefix", "expected"), [(0, 0), (2, 8)])
 def test_inputs_need_not_be_images(prefix: int, expected: int) -> None:
-    toy = Toy(prefix=prefix)
+    toy = Toy(prefix=prefix, batch_norm=False)
     assert spreading_tokens(toy.lower(), toy.data(0).inputs[:2]) == expected
 
 
 class Detached(Patches):
+    """Adds the mean of all tokens to each, without a derivative."""
+
     def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images).detach()
+        tokens = super().forward(images)
+        return tokens + tokens.detach().mean(1, keepdim=True)
 
 
-@pytest.mark.parametrize(
-    ("segment", "inputs"),
-    [
-        (nn.Embedding(9, 3), torch.arange(8).view(2, 4)),
-        (Detached(nn.Conv2d(1, 6, 4, stride=4)), torch.rand(2, 1, 16, 16)),
-    ],
-    ids=["whole numbers", "detached"],
-)
-def test_without_derivatives_it_cannot_be_told(segment: nn.Module, inputs: Tensor) -> None:
-    assert spreading_tokens(segment, inputs) is None
+def test_no_derivative_is_needed() -> None:
+    images = torch.rand(2, 1, 16, 16)
+    assert spreading_tokens(Detached(nn.Conv2d(1, 6, 4, stride=4)), images) == 16
+    assert spreading_tokens(nn.Embedding(9, 3), torch.arange(8).view(2, 4)) == 0
+
+
+class Constant(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.ones(len(images), 16, 6)
+
+
+def test_of_outputs_that_do_not_depend_on_inputs_it_cannot_be_told() -> None:
+    assert spreading_tokens(Constant(), torch.rand(2, 1, 16, 16)) is None
+
+
+def test_many_tokens_cost_a_few_passes() -> None:
+    """Derivatives of each token took ten seconds here, and a gigabyte."""
+    passes = 0
+
+    class Counted(Patches):
+        def forward(self, images: Tensor) -> Tensor:
+            nonlocal passes
+            passes += len(images)
+            return super().forward(images)
+
+    stem = Counted(nn.Conv2d(3, 8, 7, stride=4, padding=3))
+    number = spreading_tokens(stem, torch.rand(1, 3, 112, 112))
+    assert number is not None
+    assert 2 <= number <= 784
+    assert passes <= 2 * (48 + 8)

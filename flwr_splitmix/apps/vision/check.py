@@ -155,9 +155,15 @@ def _check_model(config: VisionConfig, report: Report) -> None:
 def _remark_spreading(lower: LowerSegment, report: Report) -> None:
     """Remark if masks hide no patch, as layers before the cut let it spread."""
     number = spreading_tokens(lower, torch.zeros(1, *lower.input_shape))
-    if number:
+    if number is None:
         report.remarks.append(
-            f"layers before the cut let a patch spread: {number} of {lower.geometry.tokens} tokens "
+            "it cannot be told whether layers before the cut let a patch spread, so that masks "
+            "hide none; nodes with allow-spreading=false refuse such a cut"
+        )
+    elif number:
+        report.remarks.append(
+            f"layers before the cut let a patch spread: at least {number} of "
+            f"{lower.geometry.tokens} tokens "
             "tell of parts of an image of which others tell, too, so that the masks hide no patch, "
             "and weights that a server has crafted send those that are left out; cut a ViT at its "
             "embedding, or do not count on the masks"

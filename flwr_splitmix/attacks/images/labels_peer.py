@@ -141,9 +141,9 @@ class _Directions:
             slopes = torch.linalg.solve(labels.T @ labels + ridge, labels.T @ rows.gradients)
             left = rows.gradients - labels @ slopes
             noise = left.T @ left / len(left)
+            sizes, axes = torch.linalg.eigh(noise)
             least = 1e-9 * noise.trace().clamp_min(1e-9)
-            noise += least * torch.eye(len(noise), dtype=noise.dtype)
-            whitening = torch.linalg.cholesky(torch.linalg.inv(noise))
+            whitening = axes * sizes.clamp_min(least).rsqrt()
             made = cls(slopes @ whitening, whitening)
             other = made.of_other(rows, rows.own).softmax(1)
         return made

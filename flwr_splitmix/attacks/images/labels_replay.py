@@ -29,8 +29,10 @@ class LabelsReplay(Attack):
     released after training are not guessed.
 
     A warning says from which step on gradients do not fit the replayed tail, as where a step is
-    missing, the tail learns with noise or has dropout, or the loss is another one. Labels are then
-    those of the nearest gradients, corrected by the directions of the others' (`regrouped`).
+    missing, the tail learns with noise or has dropout, the loss is another one, or learning rates
+    were others: those of a run that was resumed with more rounds, or interrupted within one.
+    Labels are then those of the nearest gradients, corrected by the directions of the others'
+    (`regrouped`).
 
     Source: ours; of a single step, Zhao et al., "iDLG", arXiv 2001.02610.
     """
@@ -120,7 +122,8 @@ def _tell(replays: Mapping[int, TailReplay], misfits: Mapping[int, tuple[int, in
         )
         log.warning(
             "client %d: from step %d of round %d on, its gradients do not fit the replayed tail "
-            "(first by %.0f %% of their length)%s; its labels are the best that fit",
+            "(first by %.0f %% of their length)%s; its labels are the best that fit (a run that "
+            "was resumed with more rounds had other learning rates)",
             client,
             number,
             server_round,
