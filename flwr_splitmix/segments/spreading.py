@@ -92,7 +92,8 @@ def _changed(
     count = one[0].numel()
     # Steps of the golden ratio reach all parts of the input, and no period of its layout.
     at = (torch.arange(places, dtype=torch.float64) * 0.6180339887498949 % 1 * count).long()
-    for chosen in torch.tensor(sorted(set(at.tolist())), device=one.device).split(together):
+    distinct = torch.tensor(sorted(set(at.tolist())), device=one.device)
+    for chosen in torch.split(distinct, together):
         rows = torch.arange(len(chosen), device=one.device)
         batch = one.expand(len(chosen), *one.shape[1:]).clone()
         before = call(batch)
