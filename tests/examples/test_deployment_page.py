@@ -92,8 +92,11 @@ def test_flower_has_the_options_that_are_given(program: str) -> None:
 def test_the_lines_to_watch_are_logged() -> None:
     section = PAGE[PAGE.index("## Monitoring") : PAGE.index("## Failures")]
     lines = re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
-    assert len(lines) == 18
-    folders = (ROOT / "flwr_splitmix" / part for part in ("links", "runs", "server", "strategies"))
+    assert len(lines) == 20
+    folders = (
+        ROOT / "flwr_splitmix" / part
+        for part in ("clients", "links", "runs", "server", "strategies")
+    )
     files = sorted(file for folder in folders for file in folder.rglob("*.py"))
     files.append(ROOT / "flwr_splitmix" / "words.py")
     source = "\n".join(file.read_text(encoding="utf-8") for file in files)
