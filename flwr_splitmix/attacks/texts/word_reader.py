@@ -29,6 +29,9 @@ FITS = 0.5
 Below it the states tell nothing, and a second reading would be what is likely anyway.
 """
 
+SURE = 0.9999
+"""Mean cosine from which on a first reading is the last: words before would count for nothing."""
+
 EXACT, LIKELY = 2, 4
 """Beginnings of a text that are read on."""
 
@@ -112,7 +115,7 @@ class WordReader:
             own, cosines = -own, -cosines
         if self.deep:
             ids, fit = self._in_turn(own, cosines, _Fit())
-            if pairs is None or fit < FITS:
+            if pairs is None or not FITS <= fit < SURE:
                 return ids, fit
             sharpness = SHARPNESS / max(1 - fit, 1e-6)
             return self._in_turn(own, sharpness * cosines, _LikelyFit(pairs, sharpness))
@@ -180,9 +183,12 @@ class WordReader:
         asked = [near.expand(len(texts), -1)] if likely is None else [near + likely, likely]
         words = torch.cat([one.topk(self.candidates).indices for one in asked], dim=1)
         states, every = self._states(words, cache), torch.arange(len(texts))
+        before = None
         for _ in range(self.corrections):
             best = fit.of(states, state).argmax(1)
-            found = states[every, best]
+            if before is not None and bool((best == before).all()):
+                break  # the table would give the same words again
+            before, found = best, states[every, best]
             shift = found - self.table[words[every, best]]
             aims = fit.scaled(state, found) - shift
             again = aims @ self.table.T - self._halves
