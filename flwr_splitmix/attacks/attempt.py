@@ -12,7 +12,7 @@ from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.catalogue import attack_named, own_attack
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.floors import Floors
-from flwr_splitmix.attacks.guess_check import checked_guess
+from flwr_splitmix.attacks.guess import checked_guess
 from flwr_splitmix.attacks.hints import hints, without
 from flwr_splitmix.attacks.intervals import Measure
 from flwr_splitmix.attacks.own_shares import taken_as_sent

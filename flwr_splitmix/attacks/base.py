@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import AnyView, Budget, FittedAttack, NotApplicable
+from flwr_splitmix.attacks.guess import Guess as Guess
+from flwr_splitmix.attacks.guess import checked_guess
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Adversary, Release, Simulated
@@ -81,29 +82,6 @@ class View(AnyView):
             "tails": self.tails is not None,
         }
         return frozenset(name for name, here in held.items() if here)
-
-
-@dataclass(frozen=True)
-class Guess:
-    """An attack's guesses about a view.
-
-    Parameters
-    ----------
-    values
-        One entry per guess. Goal "images": float (m, C, H, W), 0 to 1. "order": int64 (m, N), the
-        position of the patch at each slot. "owners": int64 (m, N), the owner of each patch, in any
-        numbering. "labels": int64 (m,), or scores (m,) or (m, L). "membership": float (m,), higher
-        if the example is more likely to have been trained on.
-    confidence
-        float (m,): the attack's own confidence, in any unit; higher is more certain.
-    where
-        For each guess its release, by position in the view, and its row. A row may have several
-        guesses: one per image mixed there, in any order.
-    """
-
-    values: Tensor
-    confidence: Tensor
-    where: Sequence[tuple[int, int]]
 
 
 class Attack(FittedAttack[View, Pictures]):
@@ -204,8 +182,6 @@ class Attack(FittedAttack[View, Pictures]):
         TypeError, ValueError
             If `run` returns anything but a guess; see `checked_guess`.
         """
-        from flwr_splitmix.attacks.guess_check import checked_guess  # it takes attacks
-
         budget = budget or Budget()
         cls(**cls.settings[0]).check(view)  # before anything is simulated for this view
         if len(cls.settings) == 1 or public is None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Guess, View
-from flwr_splitmix.attacks.guess_check import checked_guess
+from flwr_splitmix.attacks.guess import checked_guess
 from flwr_splitmix.attacks.pairs import best_blind_images, guessed_blindly
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release

@@ -1,15 +1,42 @@
-"""The check of what an attack's `run` returns: scores of anything else would look like no leak."""
+"""What an attack's `run` returns, checked: scores of anything else would look like no leak."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.base import Attack, Guess, View
 from flwr_splitmix.values import whole_number
 from flwr_splitmix.words import counted, described
+
+if TYPE_CHECKING:
+    from flwr_splitmix.attacks.base import Attack, View
+
+
+@dataclass(frozen=True)
+class Guess:
+    """An attack's guesses about a view.
+
+    Parameters
+    ----------
+    values
+        One entry per guess. Goal "images": float (m, C, H, W), 0 to 1. "order": int64 (m, N), the
+        position of the patch at each slot. "owners": int64 (m, N), the owner of each patch, in any
+        numbering. "labels": int64 (m,), or scores (m,) or (m, L). "membership": float (m,), higher
+        if the example is more likely to have been trained on.
+    confidence
+        float (m,): the attack's own confidence, in any unit; higher is more certain.
+    where
+        For each guess its release, by position in the view, and its row. A row may have several
+        guesses: one per image mixed there, in any order.
+    """
+
+    values: Tensor
+    confidence: Tensor
+    where: Sequence[tuple[int, int]]
 
 
 def checked_guess(attack: Attack, guess: object, view: View) -> Guess:
