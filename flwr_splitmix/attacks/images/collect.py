@@ -20,7 +20,7 @@ from flwr_splitmix.attacks.images.linear_decoder import (
     painter_of,
     set_apart,
 )
-from flwr_splitmix.attacks.images.linking import Row, link, mean_label, noises, row_tensors
+from flwr_splitmix.attacks.images.linking import Row, link, query_of
 from flwr_splitmix.attacks.images.noise import has_noise
 from flwr_splitmix.attacks.images.noisy_reading import reader_of
 from flwr_splitmix.attacks.images.reading import FrozenLowers, Paint, explained
@@ -110,22 +110,30 @@ class Collect(TrainedAttack):
         self.collected = [len(group) for group in groups]
         values, sure = [], []
         for group in groups:
-            tokens, masks = row_tensors(view, group)
+            each = query_of(view, group)
             if isinstance(view.knowledge.mixer, FrozenEdge):
-                client = view.releases[group[0][0]].client
-                painted = self._decoded(Query(tokens, masks, client)).mean(0, keepdim=True)
-                query = Query(tokens[:1], masks[:1], client)
+                painted = self._decoded(each).mean(0, keepdim=True)
+                query = query_of(view, group[:1])
             else:
-                united, held = unite(tokens[:, None], masks[:, None])
-                client = view.releases[group[0][0]].client
-                noise = noises(view, group)
-                left = None if noise is None else united_noise(noise[:, None], masks[:, None])
-                query = Query(united, held > 0, client, mean_label(view, group), left)
+                query = united_query(each)
                 painted = self._paint(query)
             values.append(painted.clamp(0, 1))
             sure.append(explained(values[-1], query, lowers))
         newest: list[Row] = [group[0] for group in groups]
         return Guess(torch.cat(values), torch.cat(sure), newest)
+
+
+def united_query(each: Query) -> Query:
+    """Return the query about one image of which several rows were received.
+
+    The mean of its labels has less noise than each of them.
+    """
+    assert each.mask is not None
+    masks = each.mask[:, None]
+    tokens, held = unite(each.tokens[:, None], masks)
+    labels = None if each.labels is None else each.labels.mean(0, keepdim=True)
+    noise = None if each.noise is None else united_noise(each.noise[:, None], masks)
+    return Query(tokens, held > 0, each.member, labels, noise)
 
 
 class UnitedLinear(Linear):

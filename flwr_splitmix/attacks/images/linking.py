@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from flwr_splitmix.attacks.base import View
-from flwr_splitmix.attacks.images.example import queries
+from flwr_splitmix.attacks.images.example import Query, queries
 from flwr_splitmix.attacks.images.gathering import distances
 from flwr_splitmix.attacks.release import Release
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
@@ -58,54 +58,38 @@ def ids(releases: Sequence[Release]) -> Mapping[tuple[int | None, int], list[Row
     return rows
 
 
-def row_tensors(view: View, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """Return the tokens (n, prefix + N, d), divided by known weights, and masks (n, N) of rows."""
-    tokens, masks, asked = [], [], {}
-    for place, row in rows:
-        if place not in asked:
-            asked[place] = queries(view.releases[place], view.knowledge)[0]
-        query = asked[place]
-        tokens.append(query.tokens[row])
-        known = query.mask is not None
-        masks.append(
-            query.mask[row]
-            if known and query.mask is not None
-            else torch.ones(view.knowledge.geometry.patches, dtype=torch.bool)
-        )
-    return torch.stack(tokens), torch.stack(masks)
+def query_of(view: View, rows: Sequence[Row]) -> Query:
+    """Return one query about rows of a client; without a known mask, all patches were sent.
 
-
-def mean_label(view: View, rows: Sequence[Row]) -> Tensor | None:
-    """Return each class's share of the labels of rows that show one image: (1, L); None if unknown.
-
-    The mean has less noise than each of them.
+    Labels and noise are None if any row has none.
     """
-    shares = []
-    for place, row in rows:
-        labels = queries(view.releases[place], view.knowledge)[0].labels
-        if labels is None:
-            return None
-        shares.append(labels[row])
-    return torch.stack(shares).mean(0, keepdim=True)
+    asked = {place: queries(view.releases[place], view.knowledge)[0] for place, _ in rows}
+    everything = torch.ones(view.knowledge.geometry.patches, dtype=torch.bool)
 
-
-def noises(view: View, rows: Sequence[Row]) -> Tensor | None:
-    """Return the variance of the noise in rows' tokens, float64 (n, N); None if there is none."""
-    found = []
-    for place, row in rows:
-        noise = queries(view.releases[place], view.knowledge)[0].noise
-        if noise is None:
+    def of_rows(part: str) -> Any:
+        each = [(getattr(asked[place], part), row) for place, row in rows]
+        if any(values is None for values, _ in each):
             return None
-        found.append(noise[row])
-    return torch.stack(found)
+        return torch.stack([values[row] for values, row in each])
+
+    masks = [(asked[place].mask, row) for place, row in rows]
+    return Query(
+        of_rows("tokens"),
+        torch.stack([everything if mask is None else mask[row] for mask, row in masks]),
+        view.releases[rows[0][0]].client,
+        of_rows("labels"),
+        of_rows("noise"),
+    )
 
 
 def _of_client(view: View, places: Sequence[int], most: int, near: float) -> list[list[Row]]:
     """Group the newest free row with the nearest row of every other release, repeatedly."""
     newest = [(p, r) for p in reversed(places) for r in range(len(view.releases[p].smashed))][:MOST]
-    tokens, masks = row_tensors(view, newest)
+    received = query_of(view, newest)
+    masks = received.mask
+    assert masks is not None
     prefix = view.knowledge.geometry.prefix
-    patches = tokens[:, prefix:]
+    patches = received.tokens[:, prefix:]
     release = torch.tensor([place for place, _ in newest])
     free = torch.ones(len(newest), dtype=torch.bool)
     groups = []
