@@ -23,6 +23,10 @@ from flwr_splitmix.attacks.packing import UShapeStep
 from flwr_splitmix.schedule import OptimizerFactory, Schedule, ScheduledOptimizer
 from flwr_splitmix.storage import under
 
+DROPOUTS = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+)  # fmt: skip
+
 EXACT = 0.01
 """Largest misfit, relative to the returned gradients, at which a tail counts as the client's."""
 
@@ -127,7 +131,7 @@ class TailReplay:
         self._tails = tails
         self.tail = copy.deepcopy(tails.first).to(device or torch.device("cpu")).train()
         for module in self.tail.modules():  # another draw would be worse than none
-            if isinstance(module, nn.modules.dropout._DropoutNd):
+            if isinstance(module, DROPOUTS):
                 module.eval()
         self._optimizer = ScheduledOptimizer(self.tail, tails.optimizer, tails.schedule)
         self._round, self._drawn = 0, 0

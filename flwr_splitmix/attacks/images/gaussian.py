@@ -87,7 +87,9 @@ class Gaussian:
         among = self.covariance[known]
         seen = among[:, known]
         if errors is not None:
-            seen = seen + torch.block_diag(*errors[mask])  # type: ignore[no-untyped-call]
+            own = errors[mask]
+            blocks = seen.view(*own.shape[:2], *own.shape[:2]).diagonal(dim1=0, dim2=2)
+            blocks += own.permute(1, 2, 0)
         root = torch.linalg.cholesky(seen)
         weighed = torch.cholesky_solve(away.T, root).T
         if errors is None:

@@ -95,7 +95,7 @@ def moved_head(
         rows = torch.randint(len(own), (BATCH,), generator=generator).tolist()
         loss = _squares(head, [own[row] for row in rows], skip)[0].mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         optimizer.step()
     head.requires_grad_(False)
     with torch.no_grad():

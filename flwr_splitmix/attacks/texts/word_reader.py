@@ -166,8 +166,8 @@ class WordReader:
             scores, chosen = total.flatten().topk(most)
             rows, read = chosen // words.shape[1], words.flatten()[chosen]
             if place >= self.behind:
-                found = states.flatten(0, 1)[chosen]
-                cosines = cosines[rows] + F.cosine_similarity(found, state[None], dim=1)
+                chosen_states = states.flatten(0, 1)[chosen]
+                cosines = cosines[rows] + F.cosine_similarity(chosen_states, state[None], dim=1)
             texts = torch.cat([texts[rows], read[:, None]], dim=1)
             if self.deep:
                 if place:
@@ -188,12 +188,12 @@ class WordReader:
             best = fit.of(states, state).argmax(1)
             if before is not None and bool((best == before).all()):
                 break  # the table would give the same words again
-            before, found = best, states[every, best]
-            shift = found - self.table[words[every, best]]
-            aims = fit.scaled(state, found) - shift
+            before, best_states = best, states[every, best]
+            shift = best_states - self.table[words[every, best]]
+            aims = fit.scaled(state, best_states) - shift
             again = aims @ self.table.T - self._halves
             if likely is not None:
-                again = fit.weight(found) * again + likely
+                again = fit.weight(best_states) * again + likely
             more = again.topk(self.candidates).indices
             words = torch.cat([words, more], dim=1)
             states = torch.cat([states, self._states(more, cache)], dim=1)
