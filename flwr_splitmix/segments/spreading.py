@@ -86,7 +86,7 @@ def _changed(
         for buffer, value in buffers:  # in training a forward pass may change them
             buffer.copy_(value)
         with seeded_draws(batch.device, 0), seeded_secrets():
-            outputs: Tensor = segment(batch)
+            outputs: Tensor = segment(batch.clone())  # it may change its inputs
         return outputs
 
     count = one[0].numel()

@@ -107,6 +107,20 @@ def test_no_derivative_is_needed() -> None:
     assert spreading_tokens(nn.Embedding(9, 3), torch.arange(8).view(2, 4)) == 0
 
 
+class InPlace(Patches):
+    """Changes the inputs that it is given."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.sub_(0.5))
+
+
+def test_a_segment_may_change_its_inputs() -> None:
+    images = torch.rand(2, 1, 16, 16)
+    kept = images.clone()
+    assert spreading_tokens(InPlace(nn.Conv2d(1, 6, 4, stride=4)), images) == 0
+    assert torch.equal(images, kept)
+
+
 class Constant(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return torch.ones(len(images), 16, 6)
