@@ -40,6 +40,8 @@ def unite(tokens: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
 def united_noise(noise: Tensor | None, masks: Tensor) -> Tensor | None:
     """Return the variance of the noise that is left in the averages of `unite`: float64 (n, N).
 
+    It is infinite for patches that no release holds: their tokens say nothing.
+
     Parameters
     ----------
     noise
@@ -49,7 +51,9 @@ def united_noise(noise: Tensor | None, masks: Tensor) -> Tensor | None:
     """
     if noise is None:
         return None
-    return (noise * masks).sum(0) / masks.sum(0).clamp_min(1).square()
+    count = masks.sum(0)
+    left = (noise * masks).sum(0) / count.clamp_min(1).square()
+    return left.masked_fill(count == 0, torch.inf)
 
 
 def distances(tokens: Tensor, mask: Tensor, others: Tensor, masks: Tensor) -> Tensor:

@@ -97,7 +97,8 @@ class TokenModel:
         tokens
             (b, N, d), with noise.
         variances
-            float64 (b, N): of the noise in each number of a token.
+            float64 (b, N): of the noise in each number of a token; infinite where none came, of
+            which grey is read, with the greatest error.
         """
         grey = torch.full_like(self.tokens_of.weights[:, 0], 0.5)
         turned = self.tokens_of.weights @ self.axes

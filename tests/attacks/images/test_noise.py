@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.images.example import Query, queries
 from flwr_splitmix.attacks.images.gathering import unite, united_noise
 from flwr_splitmix.attacks.images.gaussian import Gaussian
 from flwr_splitmix.attacks.images.linear_decoder import LinearDecoder
-from flwr_splitmix.attacks.images.noisy_reading import Errors, NoisyReader
+from flwr_splitmix.attacks.images.noisy_reading import Errors, NoisyReader, TokenModel
 from flwr_splitmix.attacks.images.painting import Painter
 from flwr_splitmix.attacks.images.patches import to_images, to_patches
 from flwr_splitmix.attacks.images.separate import Separate
@@ -147,6 +147,7 @@ def test_the_variance_is_that_of_what_was_received(
 def test_averaging_leaves_as_much_noise_as_is_said() -> None:
     source = torch.Generator().manual_seed(0)
     masks = torch.rand(5, 2, 6, generator=source) < 0.6
+    masks[:, 1, 5] = False
     noise = torch.rand(5, 2, 1, generator=source).double().expand(5, 2, 6)
     draws = [
         unite(torch.randn(5, 2, 6, 4, generator=source) * noise[..., None].sqrt(), masks)[0]
@@ -156,6 +157,8 @@ def test_averaging_leaves_as_much_noise_as_is_said() -> None:
     assert left is not None
     spread = torch.stack(draws).square().mean((0, 3))
     assert torch.allclose(spread[masks.any(0)].double(), left[masks.any(0)], rtol=0.1)
+    assert left[~masks.any(0)].isposinf().all()
+    assert not masks.any(0).all()
     assert united_noise(None, masks) is None
 
 
@@ -185,6 +188,23 @@ def ignorant_of_noise(patch: pytest.MonkeyPatch) -> None:
     for module in ("noisy_reading", "collect"):
         patch.setattr(f"flwr_splitmix.attacks.images.{module}.has_noise", lambda _: False)
     patch.setattr("flwr_splitmix.attacks.images.example.noise_in", lambda *_: None)
+
+
+def test_a_patch_of_which_nothing_came_is_known_to_be_unknown() -> None:
+    """Tokens of a patch embedding may have no error at all but the noise."""
+    source = torch.Generator().manual_seed(0)
+    patches = torch.rand(64, 2, 3, generator=source, dtype=torch.double)
+    weights = torch.randn(3, 8, generator=source, dtype=torch.double)
+    model = TokenModel.fit(patches @ weights, patches, torch.ones(64, 2, dtype=torch.bool))
+    model = replace(model, strengths=torch.zeros(8, dtype=torch.double))
+    noise = torch.tensor([[1e-6, torch.inf]], dtype=torch.double)
+    read, errors = model.read(patches[:1] @ weights, noise)
+    assert torch.allclose(read[0, 0], patches[0, 0], atol=1e-4)
+    assert read[0, 1].tolist() == [0.5] * 3
+    assert errors is not None
+    seen, unseen = errors.covariances[errors.kinds[0]].diagonal(dim1=1, dim2=2).mean(1)
+    assert seen < 1e-4
+    assert unseen > 1e3
 
 
 def test_a_trained_system_with_noise_is_read_better_by_who_knows_it() -> None:
