@@ -15,6 +15,7 @@ from flwr_splitmix.values import check_choice, whole_number
 from flwr_splitmix.words import allowed_range, counted
 
 Regroup = Literal["step", "epoch"]
+Leftover = Literal["send", "skip"]
 
 
 class GroupMixer(Mixer):
@@ -24,32 +25,47 @@ class GroupMixer(Mixer):
     ----------
     k
         Clients per mixing group. Of `n` clients, `n mod k` are left over: two or more form a
-        smaller group; a single one sends all its smashed data with its hard label, which is plain
-        split learning and protects nothing.
+        smaller group; `leftover` says what a single one does.
     regroup
         Whether clients are regrouped every "step" or every "epoch".
+    leftover
+        What a client does that is left over alone. "send": it sends all its smashed data with its
+        hard label, which is plain split learning and protects nothing, as in the paper. "skip": it
+        sends nothing as long as groups stay as they are, and learns nothing from these steps.
 
     Raises
     ------
     ValueError
-        If `k` is no whole number, or < 2, or `regroup` is not one of those allowed.
+        If `k` is no whole number, or < 2, or another option is not one of those allowed.
 
     Source: CutMixSL, algorithm 2 and "communication efficiency".
     """
 
     min_members = 2
 
-    def __init__(self, k: int = 2, *, regroup: Regroup = "step") -> None:
+    def __init__(
+        self, k: int = 2, *, regroup: Regroup = "step", leftover: Leftover = "send"
+    ) -> None:
         if whole_number("k", k) < 2:
             raise ValueError(f"k is {k}; a mixing group needs at least 2 clients")
         check_choice("regroup", regroup, get_args(Regroup))
+        check_choice("leftover", leftover, get_args(Leftover))
         self.k = k
         self.regroup = regroup
+        self.leftover = leftover
         self._classes: Mapping[int, int] = {}
 
     def group_within(self, classes: Mapping[int, int]) -> None:
         """From now on, group clients of the same class where possible."""
         self._classes = dict(classes)
+
+    def leaves_one(self, n: int) -> bool:
+        """Return whether one of `n` clients is left over alone."""
+        return n % self.k == 1
+
+    def asked(self, n: int) -> int:
+        """Return how many of `n` clients send something in a step."""
+        return n - (self.leftover == "skip" and self.leaves_one(n))
 
     def check_clients(self, n: int) -> None:
         """Raise ValueError if a group is larger than the number of clients."""
@@ -66,11 +82,12 @@ class GroupMixer(Mixer):
         rng: np.random.Generator,
         order_rng: np.random.Generator | None,
     ) -> list[list[int]]:
-        """Return random groups of `k` clients, and a smaller one of the rest."""
+        """Return random groups of `k` clients, and a smaller one of the rest that send."""
         order = [int(c) for c in (order_rng or rng).permutation(list(members))]
+        asked = order[: self.asked(len(order))]
         if self._classes:
-            order.sort(key=lambda client: self._classes.get(client, 0))
-        return [order[i : i + self.k] for i in range(0, len(order), self.k)]
+            asked.sort(key=lambda client: self._classes.get(client, 0))
+        return [asked[i : i + self.k] for i in range(0, len(asked), self.k)]
 
     def plan(
         self,

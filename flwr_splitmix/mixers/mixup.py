@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from flwr_splitmix.mixers.full_share import FullShare
-from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
+from flwr_splitmix.mixers.grouping import GroupMixer, Leftover, Regroup
 from flwr_splitmix.mixers.masks import check_alpha, sample_ratios
 from flwr_splitmix.mixers.plan import Member, SmashedShape
 from flwr_splitmix.privacy.events import Family
@@ -43,7 +43,7 @@ class Mixup(GroupMixer):
 
     Parameters
     ----------
-    k, regroup
+    k, regroup, leftover
         Groups of clients; see `GroupMixer`.
     alpha
         Concentration of the Dirichlet distribution of the mixing ratios; None gives 1/k to each.
@@ -59,8 +59,15 @@ class Mixup(GroupMixer):
 
     cover = "weighted"
 
-    def __init__(self, k: int = 2, alpha: float | None = 6.0, *, regroup: Regroup = "step") -> None:
-        super().__init__(k, regroup=regroup)
+    def __init__(
+        self,
+        k: int = 2,
+        alpha: float | None = 6.0,
+        *,
+        regroup: Regroup = "step",
+        leftover: Leftover = "send",
+    ) -> None:
+        super().__init__(k, regroup=regroup, leftover=leftover)
         check_alpha(alpha)
         self.alpha = alpha
 

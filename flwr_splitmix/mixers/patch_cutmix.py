@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
+from flwr_splitmix.mixers.grouping import GroupMixer, Leftover, Regroup
 from flwr_splitmix.mixers.mask_share import PatchShare
 from flwr_splitmix.mixers.masks import Rounding, check_mask_options, sample_counts
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
@@ -23,7 +23,7 @@ class PatchCutMix(GroupMixer):
 
     Parameters
     ----------
-    k, regroup
+    k, regroup, leftover
         Groups of clients; see `GroupMixer`.
     alpha
         Concentration of the Dirichlet distribution of the mixing ratios; None makes them as even
@@ -57,10 +57,11 @@ class PatchCutMix(GroupMixer):
         min_patches: int = 0,
         gradient: Gradient = "unicast",
         regroup: Regroup = "step",
+        leftover: Leftover = "send",
         k_times: bool = False,
         mask_per_sample: bool = False,
     ) -> None:
-        super().__init__(k, regroup=regroup)
+        super().__init__(k, regroup=regroup, leftover=leftover)
         check_mask_options(alpha, rounding, min_patches)
         check_choice("gradient", gradient, get_args(Gradient))
         check_truth("k_times", k_times)
@@ -91,7 +92,7 @@ class PatchCutMix(GroupMixer):
             )
             for turn in range(self.k)
         )
-        return Plan(shape, tuple(drawn for drawn in passes if drawn))
+        return Plan(shape, tuple(drawn for drawn in passes if drawn) or ((),))
 
     def mix(
         self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers.grouping import GroupMixer, Regroup
+from flwr_splitmix.mixers.grouping import GroupMixer, Leftover, Regroup
 from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.plan import Member, SmashedShape
 from flwr_splitmix.values import real_number
@@ -81,7 +81,7 @@ class VanillaCutMix(GroupMixer):
         Must be 2: a box has one inside and one outside.
     beta
         The a of Beta(a, a), > 0.
-    regroup
+    regroup, leftover
         See `GroupMixer`.
 
     Raises
@@ -93,7 +93,14 @@ class VanillaCutMix(GroupMixer):
     complement of the box.
     """
 
-    def __init__(self, k: int = 2, beta: float = 1.0, *, regroup: Regroup = "step") -> None:
+    def __init__(
+        self,
+        k: int = 2,
+        beta: float = 1.0,
+        *,
+        regroup: Regroup = "step",
+        leftover: Leftover = "send",
+    ) -> None:
         if k != 2:
             raise ValueError(
                 f"k is {k}; VanillaCutMix mixes pairs, one inside a box and one outside: allowed "
@@ -101,7 +108,7 @@ class VanillaCutMix(GroupMixer):
             )
         if not 0 < real_number("beta", beta) < math.inf:
             raise ValueError(f"beta is {beta}; it must be greater than 0")
-        super().__init__(k, regroup=regroup)
+        super().__init__(k, regroup=regroup, leftover=leftover)
         self.beta = beta
         self._told_guess = False
 

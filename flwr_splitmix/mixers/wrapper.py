@@ -64,3 +64,10 @@ class WrappedMixer(Mixer):
     def split(self, gradient: Tensor, mixed: Mixed, plan: Plan) -> dict[int, list[Tensor | None]]:
         """Split as the inner mixer does."""
         return self.mixer.split(gradient, mixed, plan)
+
+
+def innermost(mixer: Mixer) -> Mixer:
+    """Return the innermost mixer, inside all wrappers."""
+    while isinstance(mixer, WrappedMixer):
+        mixer = mixer.mixer
+    return mixer

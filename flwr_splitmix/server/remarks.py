@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from flwr_splitmix.links import Clients
-from flwr_splitmix.mixers import Mixer, Plan, Share, SmashedShape, Upload
+from flwr_splitmix.mixers import GroupMixer, Mixer, Plan, Share, SmashedShape, Upload
+from flwr_splitmix.mixers.wrapper import innermost
 from flwr_splitmix.server.intake.checks import plausible
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.tally import RoundTally
@@ -30,7 +31,7 @@ class Remarks:
 
     def __init__(self) -> None:
         self._said: set[tuple[str, int]] = set()
-        self._told_few = False
+        self._told_few = self._told_leftover = False
 
     def on_clients(
         self,
@@ -113,6 +114,30 @@ class Remarks:
                 error,
             )
 
+    def on_leftover(self, mixer: Mixer, nodes: int, *, noisy: bool) -> None:
+        """Log, once per run and before anything is sent, that one client at a time is not mixed.
+
+        Parameters
+        ----------
+        nodes
+            Clients that take part in the round.
+        noisy
+            Whether noise is added to uploads.
+        """
+        inner = innermost(mixer)
+        if not isinstance(inner, GroupMixer) or inner.asked(nodes) < nodes:
+            return
+        if self._told_leftover or nodes < inner.k or not inner.leaves_one(nodes):
+            return
+        self._told_leftover = True
+        log.warning(
+            "k is %d for %d clients: in each step one is left over and sends all its smashed "
+            "data%s; with leftover='skip' it sends nothing",
+            inner.k,
+            nodes,
+            ", which only noise protects" if noisy else " with hard labels, which nothing protects",
+        )
+
     def on_uploads(self, uploads: Mapping[int, object], plan: Plan) -> None:
         """Warn about clients whose smashed data are far larger or smaller than the others'.
 
@@ -166,10 +191,17 @@ class Remarks:
                 if noisy
                 else " with hard labels: nothing protected them",
             )
+        inner = innermost(mixer)
+        skips = isinstance(inner, GroupMixer) and inner.leftover == "skip"
         self._say(
             sorted(tally.left_out.intersection(alive)),
             f"was in none of the plans that {mixer} made for a round, so nothing was learned from "
-            "its data; `plan` must give every member a share, at least in some steps of a round",
+            "its data; "
+            + (
+                "with leftover='skip' and regroup='step' it would be in some of a longer round"
+                if skips
+                else "`plan` must give every member a share, at least in some steps of a round"
+            ),
         )
         if tally.steps and tally.empty == tally.steps:
             log.warning(

@@ -7,7 +7,7 @@ from typing import Unpack
 from torch import nn
 
 from flwr_splitmix.mixers import PatchCutMix
-from flwr_splitmix.mixers.grouping import Regroup
+from flwr_splitmix.mixers.grouping import Leftover, Regroup
 from flwr_splitmix.mixers.masks import Rounding
 from flwr_splitmix.mixers.patch_cutmix import Gradient
 from flwr_splitmix.server.options import Options
@@ -23,7 +23,7 @@ class CutMixSL(SplitStrategy):
         The upper segment.
     k, alpha
         Clients per mixing group; concentration of the mixing ratios (None: as even as possible).
-    rounding, min_patches, gradient, regroup, k_times, mask_per_sample
+    rounding, min_patches, gradient, regroup, leftover, k_times, mask_per_sample
         See `PatchCutMix`.
     **options
         See `SplitStrategy`.
@@ -41,6 +41,7 @@ class CutMixSL(SplitStrategy):
         min_patches: int = 0,
         gradient: Gradient = "unicast",
         regroup: Regroup = "step",
+        leftover: Leftover = "send",
         k_times: bool = False,
         mask_per_sample: bool = False,
         **options: Unpack[Options],
@@ -52,6 +53,7 @@ class CutMixSL(SplitStrategy):
             min_patches=min_patches,
             gradient=gradient,
             regroup=regroup,
+            leftover=leftover,
             k_times=k_times,
             mask_per_sample=mask_per_sample,
         )

@@ -7,7 +7,7 @@ from typing import Unpack
 from torch import nn
 
 from flwr_splitmix.mixers import Mixup
-from flwr_splitmix.mixers.grouping import Regroup
+from flwr_splitmix.mixers.grouping import Leftover, Regroup
 from flwr_splitmix.server.options import Options
 from flwr_splitmix.strategies.split import SplitStrategy
 
@@ -21,7 +21,7 @@ class MixupSL(SplitStrategy):
         The upper segment.
     k, alpha
         Clients per mixing group; concentration of the mixing ratios (None: 1/k each).
-    regroup
+    regroup, leftover
         See `Mixup`.
     **options
         See `SplitStrategy`.
@@ -36,9 +36,12 @@ class MixupSL(SplitStrategy):
         k: int = 2,
         alpha: float | None = 6.0,
         regroup: Regroup = "step",
+        leftover: Leftover = "send",
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(upper, mixer=Mixup(k, alpha, regroup=regroup), **options)
+        super().__init__(
+            upper, mixer=Mixup(k, alpha, regroup=regroup, leftover=leftover), **options
+        )
 
 
 class MixupSFL(MixupSL):

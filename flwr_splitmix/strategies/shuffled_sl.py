@@ -7,7 +7,7 @@ from typing import Unpack
 from torch import nn
 
 from flwr_splitmix.mixers import NoMixing, PatchCutMix, Shuffled
-from flwr_splitmix.mixers.grouping import Regroup
+from flwr_splitmix.mixers.grouping import Leftover, Regroup
 from flwr_splitmix.mixers.masks import Rounding
 from flwr_splitmix.mixers.patch_cutmix import Gradient
 from flwr_splitmix.server.options import Options
@@ -46,7 +46,7 @@ class ShuffledCutMixSL(SplitStrategy):
         The upper segment; it adds the position embeddings (`positions="upper"`), by slot.
     k, alpha
         Clients per mixing group; concentration of the mixing ratios (None: as even as possible).
-    rounding, min_patches, gradient, regroup, mask_per_sample
+    rounding, min_patches, gradient, regroup, leftover, mask_per_sample
         See `PatchCutMix`.
     **options
         See `SplitStrategy`.
@@ -64,6 +64,7 @@ class ShuffledCutMixSL(SplitStrategy):
         min_patches: int = 0,
         gradient: Gradient = "unicast",
         regroup: Regroup = "step",
+        leftover: Leftover = "send",
         mask_per_sample: bool = False,
         **options: Unpack[Options],
     ) -> None:
@@ -74,6 +75,7 @@ class ShuffledCutMixSL(SplitStrategy):
             min_patches=min_patches,
             gradient=gradient,
             regroup=regroup,
+            leftover=leftover,
             mask_per_sample=mask_per_sample,
         )
         super().__init__(upper, mixer=Shuffled(mixer), **options)

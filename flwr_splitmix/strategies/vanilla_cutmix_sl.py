@@ -7,7 +7,7 @@ from typing import Unpack
 from torch import nn
 
 from flwr_splitmix.mixers import VanillaCutMix
-from flwr_splitmix.mixers.grouping import Regroup
+from flwr_splitmix.mixers.grouping import Leftover, Regroup
 from flwr_splitmix.server.options import Options
 from flwr_splitmix.strategies.split import SplitStrategy
 
@@ -24,7 +24,7 @@ class VanillaCutMixSL(SplitStrategy):
         Must be 2.
     beta
         The a of Beta(a, a), from which the ratio is drawn.
-    regroup
+    regroup, leftover
         See `VanillaCutMix`.
     **options
         See `SplitStrategy`.
@@ -39,9 +39,12 @@ class VanillaCutMixSL(SplitStrategy):
         k: int = 2,
         beta: float = 1.0,
         regroup: Regroup = "step",
+        leftover: Leftover = "send",
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(upper, mixer=VanillaCutMix(k, beta, regroup=regroup), **options)
+        super().__init__(
+            upper, mixer=VanillaCutMix(k, beta, regroup=regroup, leftover=leftover), **options
+        )
 
 
 class VanillaCutMixSFL(VanillaCutMixSL):

@@ -154,6 +154,13 @@ def test_who_is_left_over_in_many_steps_is_planned_to_send_everything() -> None:
     assert planned(2, regroup="epoch", **steps) == planned(2, **steps)  # nobody is left over
 
 
+@pytest.mark.parametrize("regroup", ["step", "epoch"])
+def test_who_is_skipped_is_not_planned_to_send_everything(regroup: str) -> None:
+    skipped = planned(3, leftover="skip", regroup=regroup, steps_per_round=200)
+    assert skipped == planned(2, steps_per_round=200)
+    assert "full groups of k = 2;" in remarks(3, leftover="skip")[0]
+
+
 @pytest.mark.parametrize(
     ("values", "why", "remedy"),
     [

@@ -41,6 +41,29 @@ def test_leftovers(n: int, k: int, sizes: list[int]) -> None:
     assert all(isinstance(m.share, PatchShare) for g in groups for m in g.members if m not in alone)
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "sizes"),
+    [(10, 3, [3, 3, 3]), (10, 4, [4, 4, 2]), (5, 2, [2, 2]), (4, 2, [2, 2]), (1, 2, [])],
+)
+@pytest.mark.parametrize("k_times", [False, True])
+def test_a_client_left_over_alone_can_be_skipped(
+    n: int, k: int, sizes: list[int], k_times: bool
+) -> None:
+    plan = plan_of(n, k=k, leftover="skip", k_times=k_times)
+    assert [len(group.members) for group in plan.passes[0]] == sizes
+    assert plan.unmixed == ()
+    assert len(plan.clients) == sum(sizes)
+
+
+def test_everyone_is_skipped_equally_often() -> None:
+    skipped = Counter(
+        client
+        for seed in range(1500)
+        for client in {0, 1, 2} - plan_of(3, seed, leftover="skip").clients
+    )
+    assert all(abs(skipped[client] / 1500 - 1 / 3) < 0.05 for client in range(3))
+
+
 def test_everyone_is_left_over_equally_often() -> None:
     alone = Counter(plan_of(3, seed).unmixed[0] for seed in range(1500))
     assert all(abs(alone[client] / 1500 - 1 / 3) < 0.05 for client in range(3))
@@ -126,6 +149,7 @@ def test_no_mixing_is_a_group_for_each_client() -> None:
         ({"rounding": "up"}, "rounding is 'up'"),
         ({"gradient": "multicast"}, "gradient is 'multicast'; allowed are unicast, broadcast"),
         ({"regroup": "round"}, "regroup is 'round'; allowed are step, epoch"),
+        ({"leftover": "join"}, "leftover is 'join'; allowed are send, skip"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:

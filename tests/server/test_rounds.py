@@ -16,7 +16,7 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.strategies import PSL, SFL, CutMixSL, SplitStrategy
+from flwr_splitmix.strategies import PSL, SFL, CutMixSL, MixupSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
 from tests.laws.makers import NAMES, maker, toy_for
 
@@ -227,6 +227,30 @@ def test_a_client_left_over_is_said_every_round_small_data_once(
     left_over = [line for line in lines if "left over when groups were formed" in line]
     assert [line.split(":")[0] for line in left_over] == ["round 1", "round 2", "round 3"]
     assert lines.count("client 2 has less than one batch of 4 and draws with replacement") == 1
+
+
+def test_a_client_left_over_is_said_before_it_sends_anything(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", logger="flwr.splitmix"):
+        run(CutMixSL, Toy(clients=3), 2)
+    lines = [record.getMessage() for record in caplog.records]
+    (early,) = (line for line in lines if "with leftover='skip' it sends nothing" in line)
+    assert early.startswith("k is 2 for 3 clients: in each step one is left over and sends all")
+    assert lines.index(early) < min(n for n, line in enumerate(lines) if "round 1" in line)
+
+
+@pytest.mark.parametrize(("k", "clients"), [(2, 3), (3, 4)])
+@pytest.mark.parametrize("strategy", [CutMixSL, MixupSL], ids=lambda kind: kind.__name__)
+def test_no_upload_is_unmixed_if_clients_left_over_are_skipped(
+    strategy: type[SplitStrategy], k: int, clients: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        _, seen, _ = run(strategy, Toy(clients=clients), 2, k=k, leftover="skip")
+    assert {len(step.uploads) for step in seen.steps} == {clients - 1}
+    assert not any(step.plan.unmixed for step in seen.steps)
+    assert not any("left over" in record.getMessage() for record in caplog.records)
+    assert {client for step in seen.steps for client in step.uploads} == {*range(clients)}
 
 
 def test_a_client_that_counts_less_in_the_length_of_a_round_is_named_once(

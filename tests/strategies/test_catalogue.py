@@ -115,7 +115,7 @@ def test_the_keys_on_mixing_are_those_of_the_constructor(method: Method) -> None
 def test_plain_options_are_those_that_a_run_configuration_can_say() -> None:
     assert plain_options(strategy_class("InputMixupSL")) == ("across",)
     assert plain_options(strategy_class("BatchShuffleSL")) == ("kappa",)
-    assert plain_options(strategy_class("MixupSL")) == ("k", "alpha", "regroup")
+    assert plain_options(strategy_class("MixupSL")) == ("k", "alpha", "regroup", "leftover")
 
 
 @pytest.mark.parametrize("family", alike(METHODS), ids=lambda family: family[0].name)

@@ -76,6 +76,7 @@ class VisionConfig(AppConfig):
     allow_averaging: StrictBool
     relation: Relation
     trusted_mixer: StrictBool
+    leftover: Literal["send", "skip"] = "send"
     head_layers: CountOrAuto = 1
     tail_layers: CountOrAuto = 1
     learns: Learns = "all"

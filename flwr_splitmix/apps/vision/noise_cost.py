@@ -212,7 +212,7 @@ def _remark_epsilon(
     elif drawn is None and config.fraction_train < 1:
         assumed.append(f"a client {always}")
     if (plan := spent.plan).release.family != "full":
-        assumed += [_groups(uploads.k, numbers), f"ratio {ratio_in_words(plan)}"]
+        assumed += [_groups(uploads.k, uploads.asked(numbers)), f"ratio {ratio_in_words(plan)}"]
         if plan.release.seen == "sum":
             assumed.append("only sums seen")
     covers = {

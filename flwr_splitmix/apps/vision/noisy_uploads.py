@@ -11,12 +11,12 @@ from flwr_splitmix.apps.vision.first_round import first_plan
 from flwr_splitmix.mixers import Mixer, Mixup, PatchCutMix
 from flwr_splitmix.mixers.accounting import release_of
 from flwr_splitmix.mixers.grouping import GroupMixer
+from flwr_splitmix.mixers.wrapper import innermost
 from flwr_splitmix.privacy import RandomMasks, Release, ReleasePlan
 from flwr_splitmix.privacy.calibration import MIXUP_RATIOS
 from flwr_splitmix.privacy.masks import least_ratio
 from flwr_splitmix.privacy.run_plan import left_over, ratios_of
 from flwr_splitmix.segments import SplitModel
-from flwr_splitmix.server.steps.pace import innermost
 from flwr_splitmix.strategies import SplitStrategy
 
 
@@ -77,6 +77,7 @@ class NoisyUploads:
             How many clients a step may have; empty if that is not known, for full groups.
         """
         release, k = self.release, self.k
+        clients = self.asked(clients)
         if release.family == "full":
             return ReleasePlan(
                 release=release, passes=passes, delta=config.delta, relation=config.relation
@@ -99,6 +100,12 @@ class NoisyUploads:
             release=release, passes=passes, delta=config.delta, kept=kept, k=k,
             relation=config.relation,
         )  # fmt: skip
+
+    def asked(self, clients: Collection[int]) -> Collection[int]:
+        """Return how many clients send something in a step, of each number that it may have."""
+        if not isinstance(self.mixer, GroupMixer):
+            return clients
+        return {self.mixer.asked(number) for number in clients}
 
     def own(self) -> Self:
         """Return the view of a client's own ledger: each upload is seen alone."""

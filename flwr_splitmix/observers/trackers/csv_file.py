@@ -41,8 +41,6 @@ class CsvTracker(Tracker):
         place = self.place(event, "")
         self._file = place / "metrics.csv"
         self._columns: list[str] = []
-        if event.first_round == 1:
-            self._newest = {}
         self._before = [row for row in self._rows() if _round(row) < event.first_round]
 
     def numbers(self, values: Mapping[str, float], server_round: int) -> None:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from flwr_splitmix.links.link import Clients, Patience
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.grouping import GroupMixer
-from flwr_splitmix.mixers.wrapper import WrappedMixer
+from flwr_splitmix.mixers.wrapper import innermost
 from flwr_splitmix.values import check_choice
 
 Straggler = Literal["wait", "skip"]
@@ -131,10 +131,3 @@ class Pace:
                 number, fastest = number + 1, seconds[client]
             classes[client] = number
         return classes
-
-
-def innermost(mixer: Mixer) -> Mixer:
-    """Return the innermost mixer, inside all wrappers."""
-    while isinstance(mixer, WrappedMixer):
-        mixer = mixer.mixer
-    return mixer
