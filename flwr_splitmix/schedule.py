@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -244,7 +244,26 @@ def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.
             f"optimizer makes {with_article(type(made).__name__)} without a learning rate, which "
             "the schedule would scale; give it lr=..."
         )
+    if (inner := _apart(made)) is not None:
+        raise TypeError(
+            f"optimizer makes {with_article(type(made).__name__)}, which steps with "
+            f"{with_article(type(inner).__name__)} of its own: that one's learning rate would not "
+            "follow the schedule, and checkpoints would lack its state; make one optimizer with a "
+            "parameter group for each part: torch.optim.AdamW([{'params': [...], 'lr': ...}, ...])"
+        )
     return made
+
+
+def _apart(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
+    """Return an optimizer that another one holds without sharing its groups and state, if any."""
+    for value in vars(optimizer).values():
+        held = value.values() if isinstance(value, dict) else value
+        for inner in held if isinstance(held, (list, tuple, ValuesView)) else (held,):
+            if isinstance(inner, torch.optim.Optimizer) and not (
+                inner.param_groups is optimizer.param_groups and inner.state is optimizer.state
+            ):
+                return inner
+    return None
 
 
 @cache  # all clients of a process have the same weights

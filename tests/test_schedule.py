@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -110,9 +111,47 @@ class Sharpness(torch.optim.SGD):
         return super().step(closure)
 
 
+class Halves(torch.optim.Optimizer):
+    """Two optimizers behind one."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        first, *others = parameters
+        super().__init__([first, *others], {"lr": 0.1})
+        self.halves = [torch.optim.Adam([first]), torch.optim.SGD(others, lr=0.1)]
+
+    def step(self) -> None:  # type: ignore[override]
+        """Take a step of both."""
+        for half in self.halves:
+            half.step()
+
+
+class Slow(torch.optim.Optimizer):
+    """An optimizer that steps with another one, whose groups and state are its own."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.inner = torch.optim.SGD(parameters, lr=1.0, momentum=0.5)
+        super().__init__(self.inner.param_groups, {"lr": 1.0})
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+    def step(self) -> None:  # type: ignore[override]
+        """Take a step of it."""
+        self.inner.step()
+
+
+def test_an_optimizer_around_another_follows_the_schedule_and_is_kept() -> None:
+    module = nn.Linear(2, 1)
+    before = module.weight.detach().clone()
+    optimizer = ScheduledOptimizer(module, Slow, lambda progress, rounds: 0.25)
+    module.weight.grad = torch.ones(1, 2)
+    optimizer.step(0.0, 1)
+    assert torch.allclose(module.weight, before - 0.25)
+    assert optimizer.state()[0]
+
+
 @pytest.mark.parametrize(
     ("factory", "schedule", "said"),
     [
+        (Halves, constant, r"Halves, which steps with an Adam of its own: .* parameter group for"),
         (
             torch.optim.Adam([nn.Parameter(torch.zeros(1))]),
             constant,

@@ -9,7 +9,13 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    default_collate,
+)
 
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.seeding import derive_seed, frozen_generator
@@ -211,7 +217,7 @@ def _input_batch(inputs: list[Any]) -> Any:
     except TypeError as error:
         raise ExamplesError(
             f"inputs are {_kinds(inputs)}; needed is a tensor: convert images in the data set, "
-            "such as with torchvision's ToTensor"
+            "such as with torchvision's ToTensor, and other examples in its method batch(indices)"
         ) from error
 
 
@@ -235,11 +241,9 @@ def check_map_style(name: str, data: Any) -> None:
         argument's name.
     """
     if not _is_map_style(data):
-        kind = type(data).__name__
-        inside = f": give its data set, {name}=loader.dataset" if kind == "DataLoader" else ""
         raise TypeError(
-            f"{name} is {kind}; needed is a map-style data set with a length (__len__ and "
-            f"__getitem__){inside}"
+            f"{name} is {type(data).__name__}; needed is a map-style data set with a length "
+            f"(__len__ and __getitem__){_map_style_of(name, data)}"
         )
     if isinstance(data, Mapping) and 0 not in data:
         raise TypeError(
@@ -254,6 +258,18 @@ def check_map_style(name: str, data: Any) -> None:
             "pairs: of arrays of inputs and labels make torch.utils.data.TensorDataset(inputs, "
             "labels)"
         )
+
+
+def _map_style_of(name: str, data: object) -> str:
+    """Return how to make a map-style data set of what is none, to end a sentence; "" if unknown."""
+    if isinstance(data, DataLoader):
+        given = f": give its data set, {name}=loader.dataset"
+        if data.collate_fn is default_collate:
+            return given
+        return f"{given}, with a method batch(indices) that does what the collate_fn did"
+    if isinstance(data, IterableDataset):
+        return f": if it fits into memory, {name}=list(...) of it"
+    return ""
 
 
 def _is_batched(data: object) -> TypeGuard[Batched]:

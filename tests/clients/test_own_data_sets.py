@@ -57,8 +57,12 @@ class Streamed(IterableDataset[Example]):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (DataLoader(DATA), r" is DataLoader; needed is a map-style .* \w+=loader.dataset"),
-        (Streamed(), " is Streamed; needed is a map-style data set"),
+        (DataLoader(DATA), r" is DataLoader; needed is a map-style .* \w+=loader.dataset$"),
+        (
+            DataLoader(DATA, collate_fn=list),
+            r" is DataLoader; .* \w+=loader.dataset, with a method batch\(indices\)",
+        ),
+        (Streamed(), r" is Streamed; needed is a map-style data set .* \w+=list\(\.\.\.\) of it"),
         ((INPUTS, LABELS), r" is a tuple of arrays; .*TensorDataset\(inputs, labels\)"),
         ([INPUTS.numpy(), np.asarray(LABELS)], r" is a list of arrays; .*TensorDataset"),
     ],
