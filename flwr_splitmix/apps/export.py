@@ -11,6 +11,12 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.export.folder import ExportError, check_target
 
 
+_WEIGHTS = (
+    "the weights of an app or a script of your own are in run.checkpoints.load().tensors "
+    "(docs/own-app.md)"
+)
+
+
 def export_run(
     run: Run,
     folder: Path,
@@ -50,7 +56,7 @@ def export_run(
     if "strategy" not in run.config:  # a default would be a false statement about privacy
         raise ExportError(
             f"run {run.id} is of neither app: its configuration names no strategy, and --app "
-            "cannot say which one trained it"
+            f"cannot say which one trained it; {_WEIGHTS}"
         )
     config = {**(defaults or {}), **run.config}
     kind = kind_of_run(config)
@@ -69,6 +75,5 @@ def export_run(
         return export_vision(run, folder, config, client=client, onnx=onnx, force=force)
     raise ExportError(
         f"run {run.id} is of neither app: its configuration does not say how its model is made; "
-        "the weights of an app or a script of your own are in run.checkpoints.load().tensors "
-        "(docs/own-app.md)"
+        f"{_WEIGHTS}"
     )

@@ -164,6 +164,7 @@ def test_an_apps_defaults_do_not_say_what_trained_a_scripts_run(
     refused = splitmix("export", run.id, tmp_path / "model", "--app", app)
     assert refused.exit_code == 1
     assert "its configuration names no strategy, and --app cannot say" in refused.stderr
+    assert "run.checkpoints.load().tensors" in refused.stderr
     assert not (tmp_path / "model").exists()
 
 
