@@ -10,7 +10,6 @@ from flwr_splitmix.apps.project import kind_of_run
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.export.folder import ExportError, check_target
 
-
 _WEIGHTS = (
     "the weights of an app or a script of your own are in run.checkpoints.load().tensors "
     "(docs/own-app.md)"
