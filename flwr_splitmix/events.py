@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ __all__ = [
     "Phase",
     "RoundBegun",
     "RoundDone",
+    "RoundsMissed",
     "RunEnded",
     "RunStarted",
     "StepDone",
@@ -54,6 +55,23 @@ class RunStarted:
     config: Mapping[str, Any] = field(default_factory=dict)
     run_id: str | None = None
     directory: Path | None = None
+
+
+@dataclass(frozen=True)
+class RoundsMissed:
+    """A run goes on that has finished rounds without this observer.
+
+    Parameters
+    ----------
+    rounds
+        The rounds: those after the observer's last state, up to the checkpoint's.
+    clients
+        Indices of the clients that may have taken part in them; None if the checkpoint, of an
+        earlier version, does not say.
+    """
+
+    rounds: range
+    clients: Collection[int] | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
+from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, RoundsMissed, StepDone
 from flwr_splitmix.mixers import Mixed, Plan, Share, known_shares, share_from_wire
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.observers.data_pass import DataPass, Description, longest
@@ -27,9 +27,12 @@ _Ratios = tuple[float, ...]
 class PrivacyLedger(Observer):
     """One ledger per client, from the exchanges and the clients' descriptions of themselves.
 
-    It charges every pass over a client's data with its worst batch, since the server does not know
-    which examples are in which batch; the client's own ledger knows, and never reports a larger
-    epsilon. Uploads are charged when they are sent, even if they are then rejected.
+    It is about the exchanges that it observes: those of a run, or of the fits of one strategy. It
+    charges every pass over a client's data with its worst batch, since the server does not know
+    which examples are in which batch; the client's own ledger knows, and for the same exchanges
+    never reports a larger epsilon. What a client has spent in other runs is in its own ledger only.
+    Uploads are charged when they are sent, even if they are then rejected. There is no epsilon
+    after rounds of the run that the ledger did not observe.
 
     Parameters
     ----------
@@ -76,6 +79,8 @@ class PrivacyLedger(Observer):
         self._parts_left: dict[int, int] = {}
         self._private_tests = False
         self._rounded = False
+        self._all_missed = False
+        """Whether any client may have taken part in rounds that this ledger did not observe."""
         self._said: set[tuple[str, ...]] = set()
         self._warned = False
 
@@ -90,6 +95,14 @@ class PrivacyLedger(Observer):
             return "nothing was released"
         worst = max(self.ledgers, key=lambda client: self.ledgers[client].epsilon(self.delta))
         return f"client {worst}: {self.ledgers[worst].statement(self.delta)}"
+
+    def on_missed(self, event: RoundsMissed) -> None:
+        """Charge what left in rounds of which nothing is known: no epsilon is left."""
+        self._all_missed |= event.clients is None
+        for client in sorted(self.ledgers if event.clients is None else event.clients):
+            self._ledger_of(client).charge(Exposure("missed"))
+        self._warned = True
+        warn_of_missed(event.rounds)
 
     def on_begin(self, event: RoundBegun) -> None:
         """Record each client's position in its data, and whether its uploads are rounded."""
@@ -207,7 +220,11 @@ class PrivacyLedger(Observer):
             self._ledger_of(client).charge(Exposure("evaluation"))
 
     def _ledger_of(self, client: int) -> Ledger:
-        return self.ledgers.setdefault(client, Ledger(self.relation))
+        if client not in self.ledgers:
+            self.ledgers[client] = Ledger(self.relation)
+            if self._all_missed:
+                self.ledgers[client].charge(Exposure("missed"))
+        return self.ledgers[client]
 
     def on_step(self, event: StepDone) -> None:
         """Charge the mixtures, if the server sees only these (`trusted_mixer`)."""
@@ -307,15 +324,40 @@ class PrivacyLedger(Observer):
         return {
             "ledgers": {str(c): ledger.state_dict() for c, ledger in self.ledgers.items()},
             "passes": {str(c): place.state() for c, place in self._passes.items()},
+            "all-missed": self._all_missed,
+            "trusted-mixer": self.trusted_mixer,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
+        """Continue from `state`.
+
+        Raises
+        ------
+        ValueError
+            If it is of another relation, or of mixtures alone (`trusted_mixer`) where this ledger
+            counts single uploads.
+        """
+        if state.get("trusted-mixer") and not self.trusted_mixer:
+            raise ValueError(
+                "a ledger of single uploads cannot take a state of mixtures, of trusted_mixer"
+            )
         self.ledgers = {}
         for client, kept in state["ledgers"].items():
             self.ledgers[int(client)] = Ledger(self.relation)
             self.ledgers[int(client)].load_state_dict(kept)
         self._passes = {int(c): DataPass.of(place) for c, place in state["passes"].items()}
+        self._all_missed = bool(state.get("all-missed"))  # those of earlier versions do not say
+
+
+def warn_of_missed(rounds: range) -> None:
+    """Log that rounds of the run leave it no epsilon, as its ledger did not observe them."""
+    first, last = rounds[0], rounds[-1]
+    log.warning(
+        "%s of this run had no noise, or noise that another ledger counted, so the run has no "
+        "epsilon, whatever noise there is from now on: begin a new run with noise, and with "
+        "clients that have sent nothing yet",
+        f"round {first}" if first == last else f"rounds {first} to {last}",
+    )
 
 
 def _as_sum(release: Release, ratios: tuple[float, ...]) -> Release:

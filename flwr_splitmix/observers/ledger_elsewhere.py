@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
-from flwr_splitmix.events import RoundBegun, RoundDone
+from flwr_splitmix.events import RoundBegun, RoundDone, RoundsMissed
+from flwr_splitmix.observers.ledger import warn_of_missed
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.privacy import Relation, RunAccount
 from flwr_splitmix.privacy.accountant import check_delta
-from flwr_splitmix.privacy.events import check_relation
+from flwr_splitmix.privacy.events import UNBOUNDED, check_relation
 from flwr_splitmix.privacy.statement import in_words
 
 log = logging.getLogger("flwr.splitmix")
@@ -23,7 +24,8 @@ class LedgerElsewhere(Observer):
 
     Only the mixer knows what each client has spent, and it does not tell whose epsilon it reports.
     It keeps its ledger in memory: once a round has begun that the newest account lacks, epsilon is
-    infinite, since nobody knows what was sent in that round.
+    infinite, since nobody knows what was sent in that round. It is infinite, too, after rounds of
+    the run without noise, or with a ledger of the server's.
 
     Parameters
     ----------
@@ -46,6 +48,7 @@ class LedgerElsewhere(Observer):
         self.delta = delta
         self.relation: Relation = relation
         self._begun: set[int] = set()
+        self._missed = False
         self._account: RunAccount | None = None
         self._said: tuple[str, ...] = ()
         self._warned = False
@@ -68,13 +71,13 @@ class LedgerElsewhere(Observer):
     @property
     def epsilon(self) -> float:
         """Largest epsilon of any client at `delta`; infinite if no bound is known."""
-        if self.unknown:
+        if self.unknown or self._missed:
             return math.inf
         return 0.0 if self._account is None else self._account.epsilon
 
     def report(self) -> str:
         """State the largest epsilon of any client, and what it does not cover."""
-        if not self._begun:
+        if not (self._begun or self._missed):
             return "nothing was released"
         because, outside = self._words()
         said = in_words(self.epsilon, self.delta, self.relation, because, outside)
@@ -84,6 +87,8 @@ class LedgerElsewhere(Observer):
         account = self._account
         because = () if account is None else account.unbounded_because
         outside = () if account is None else account.outside
+        if self._missed:
+            because = (UNBOUNDED["missed"], *because)
         if unknown := self.unknown:
             named = f"{'round' if len(unknown) == 1 else 'rounds'} {_ranges(unknown)}"
             missing = (
@@ -91,6 +96,11 @@ class LedgerElsewhere(Observer):
             )
             return (missing, *because), outside
         return because, outside
+
+    def on_missed(self, event: RoundsMissed) -> None:
+        """Record that clients have uploaded what no mixer has counted."""
+        self._missed = self._warned = True
+        warn_of_missed(event.rounds)
 
     def on_begin(self, event: RoundBegun) -> None:
         """Record that nodes may upload from now on."""
@@ -125,15 +135,29 @@ class LedgerElsewhere(Observer):
         return {
             "begun": sorted(self._begun),
             "account": plain,
+            "missed": self._missed,
+            "relation": self.relation,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
+        """Continue from `state`.
+
+        Raises
+        ------
+        ValueError
+            If it is of another relation.
+        """
+        began = state.get("relation", self.relation)  # those of earlier versions do not say
+        if began != self.relation:
+            raise ValueError(
+                f"a ledger of relation {self.relation!r} cannot take a state of relation {began!r}"
+            )
         plain = state["account"]
         if plain is not None:
             plain = {**plain, "epsilon": float(plain["epsilon"])}
         self._account = None if plain is None else RunAccount.from_plain(plain)
         self._begun = set(state["begun"])
+        self._missed = bool(state.get("missed"))
 
 
 def _ranges(numbers: Iterable[int]) -> str:

@@ -10,6 +10,7 @@ from flwr_splitmix.events import (
     Exchange,
     RoundBegun,
     RoundDone,
+    RoundsMissed,
     RunEnded,
     RunStarted,
     StepDone,
@@ -55,6 +56,12 @@ class Observer:
     def on_start(self, event: RunStarted) -> None:
         """Observe that the run begins, or continues from a checkpoint."""
 
+    def on_missed(self, event: RoundsMissed) -> None:
+        """Observe, before `on_start`, that the run has finished rounds without this observer.
+
+        Its state, if it has one from before these rounds, is restored by then.
+        """
+
     def on_begin(self, event: RoundBegun) -> None:
         """Observe which clients attached to a round."""
 
@@ -92,10 +99,17 @@ class Audience:
     ----------
     observers
         Read anew for each event, so the list may still grow.
+
+    Attributes
+    ----------
+    absent
+        Entries as `states` returns them, of observers that the run had and that are not here: they
+        are kept for a resumption that has them again.
     """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = observers
+        self.absent: Sequence[Mapping[str, Any]] = ()
 
     @property
     def stop(self) -> str:
@@ -135,7 +149,7 @@ class Audience:
         return facts
 
     def states(self) -> list[dict[str, Any]]:
-        """Return each observer's class and state, for a checkpoint.
+        """Return each observer's class and state, for a checkpoint; then those that are absent.
 
         Raises
         ------
@@ -147,7 +161,7 @@ class Audience:
             whose = f"{type(observer).__name__}.state()"
             state = json_values(_mapping(observer.state(), whose), whose)
             kept.append({"kind": type(observer).__name__, "state": state})
-        return kept
+        return [*kept, *map(dict, self.absent)]
 
     def check_facts(self, own: Collection[str]) -> None:
         """Refuse facts that cannot be written, or have a name of the run's `own` entries.

@@ -26,6 +26,7 @@ UNBOUNDED = {
     "sigma_y": "no noise on the labels (sigma_y = 0)",
     "resolution": "noise below the resolution of float32 next to what it should hide",
     "plain": "uploads without noise, by which an earlier strategy or run was trained",
+    "missed": "earlier rounds of this run that had no noise, or whose noise another ledger counted",
     "evaluation": "evaluation without noise on data not declared public",
     "batch-norm": "BatchNorm, or another layer across the batch, or a buffer that examples change, "
     "in the lower segment: a record changes the smashed data of others",
@@ -34,7 +35,7 @@ UNBOUNDED = {
 }
 """Why an epsilon is infinite, in words."""
 
-WITHOUT_NOISE = frozenset({"plain", "evaluation", "uncounted", "unknown"})
+WITHOUT_NOISE = frozenset({"plain", "missed", "evaluation", "uncounted", "unknown"})
 """Those that leave neither the labels nor the smashed data an epsilon."""
 
 OUTSIDE = {
@@ -57,8 +58,8 @@ OUTSIDE_IN_U_SHAPE = {
 """The same in the U shape, where epsilon covers only messages, or only head and tail."""
 
 Channel = Literal[
-    "plain", "evaluation", "uncounted", "gradients", "lower-segments", "training", "batch-norm",
-    "returned-gradients", "lengths", "losses", "head", "messages", "ends", "trunk",
+    "plain", "missed", "evaluation", "uncounted", "gradients", "lower-segments", "training",
+    "batch-norm", "returned-gradients", "lengths", "losses", "head", "messages", "ends", "trunk",
 ]  # fmt: skip
 
 
@@ -168,10 +169,10 @@ class Exposure:
     Parameters
     ----------
     channel
-        "plain", "evaluation", "uncounted" and "batch-norm" make epsilon infinite; the others are
-        stated in words next to it (see `UNBOUNDED` and `OUTSIDE`). Record "training" whenever the
-        lower segment learns from the client's own records, and "batch-norm" whenever an example
-        can change what it makes of another: by BatchNorm, a shuffle, a running mean.
+        "plain", "missed", "evaluation", "uncounted" and "batch-norm" make epsilon infinite; the
+        others are stated in words next to it (see `UNBOUNDED` and `OUTSIDE`). Record "training"
+        whenever the lower segment learns from the client's own records, and "batch-norm" whenever
+        an example can change what it makes of another: by BatchNorm, a shuffle, a running mean.
 
     Raises
     ------

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from flwr.app import ArrayRecord
 from torch import Tensor
 
+from flwr_splitmix.events import RoundsMissed
 from flwr_splitmix.links.ticket import to_arrays, to_tensors
 from flwr_splitmix.observers import Audience, Observer
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.begun import Begun
 from flwr_splitmix.runs.checkpoints import INITIAL, LOWER, Checkpoint, lower_of
 from flwr_splitmix.server.aggregation import LowerAggregator
-from flwr_splitmix.storage import StorageError
+from flwr_splitmix.storage import StorageError, whole_keys
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
 
 _METHOD = "method"
 """Name in a checkpoint's values: which strategy and which aggregator wrote it."""
+
+_ROUND = "round"
+"""Name, in an absent observer's entry, of the last round that its state has."""
 
 _SEED, _CLIENTS = "seed-of-run", "clients-of-fit"
 """Names of the run's seed, and of the number of clients that `fit` got."""
@@ -33,7 +38,7 @@ def method_of(strategy: object, aggregator: LowerAggregator) -> str:
     return type(strategy).__name__ + averaged
 
 
-def facts_of(seed: int, clients: int | None) -> dict[str, int]:
+def facts_of(seed: int, clients: int | None) -> dict[str, Any]:
     """Return what else should be equal when a run goes on, as plain values of a checkpoint.
 
     Parameters
@@ -50,7 +55,7 @@ def pack(
     aggregator: LowerAggregator,
     audience: Audience,
     method: str,
-    facts: Mapping[str, int],
+    facts: Mapping[str, Any],
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return a checkpoint's tensors and plain values.
 
@@ -106,7 +111,7 @@ def newest_checkpoint(run: Run, every: int) -> Checkpoint | None:
 
 
 @contextmanager
-def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, int]) -> Iterator[None]:
+def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> Iterator[None]:
     """Refuse a checkpoint of another run, and say so if the server cannot be restored from it.
 
     Another number of clients is warned of.
@@ -114,15 +119,15 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, int]) -> 
     Parameters
     ----------
     method, facts
-        As returned by `method_of` and `facts_of`; what a checkpoint does not say, as those of
-        earlier versions do not, is not compared.
+        As for `pack`; what a checkpoint does not say, as those of earlier versions do not, is not
+        compared.
 
     Raises
     ------
     RunError
         If the checkpoint is of another strategy, aggregator, seed, model or optimizer.
     """
-    of = f"the run's checkpoint of round {checkpoint.round}"
+    of = _of(checkpoint)
     began = checkpoint.meta.get(_METHOD, method)  # those of earlier versions do not say
     if began != method:
         raise RunError(
@@ -156,38 +161,96 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, int]) -> 
 
 
 def unpack(
-    checkpoint: Checkpoint,
-    aggregator: LowerAggregator,
-    observers: Sequence[Observer],
-    initial: ArrayRecord,
+    checkpoint: Checkpoint, aggregator: LowerAggregator, audience: Audience, initial: ArrayRecord
 ) -> ArrayRecord:
     """Restore aggregator and observers; return the lower segment.
 
     A checkpoint does not keep the order of arrays, by which FedAvgM matches them, so the order is
     taken from `initial`, the lower segment that the run started with. Observers without a state
-    in the checkpoint are left as they are.
+    in the checkpoint are left as they are, and states without an observer are kept (`absent`).
+
+    Raises
+    ------
+    RunError
+        If an observer refuses its state, as a ledger of another relation does.
     """
     aggregator.restore(checkpoint.tensors)
-    for observer, state in _states(observers, checkpoint.meta.get("observers", ())):
-        if state:
-            observer.restore(state)
+    matched, absent = _matched(audience.observers, checkpoint)
+    for observer, entry in matched:
+        if entry is not None and entry["state"]:
+            with _taking(checkpoint, observer):
+                observer.restore(entry["state"])
+    audience.absent = [{_ROUND: checkpoint.round, **entry} for entry in absent if entry["state"]]
     lower = lower_of(checkpoint.tensors)
     if lower.keys() == initial.keys():
         lower = {name: lower[name] for name in initial}
     return to_arrays(lower)
 
 
-def _states(
-    observers: Sequence[Observer], kept: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[Observer, Mapping[str, Any]]]:
-    """Match observers with states by class, in order; in old checkpoints, by position."""
-    if not all(entry.keys() == {"kind", "state"} for entry in kept):
-        yield from zip(observers, kept, strict=False)
-        return
+def tell_missed(
+    checkpoint: Checkpoint, audience: Audience, begun: Sequence[Begun], unfinished: Collection[int]
+) -> None:
+    """Tell observers of the finished rounds for which the checkpoint has no state of theirs.
+
+    Parameters
+    ----------
+    begun
+        What the run has recorded of the beginnings of its rounds and evaluations.
+    unfinished
+        Clients that have begun rounds which they did not finish.
+    """
+    trained = checkpoint.meta.get("trained")
+    for observer, entry in _matched(audience.observers, checkpoint)[0]:
+        last = 0 if entry is None else entry.get(_ROUND, checkpoint.round)
+        if last == checkpoint.round:
+            continue
+        clients = None
+        if trained is not None:
+            finished = {client for client, done in whole_keys(trained).items() if done > last}
+            asked = (one.clients for one in begun if last < one.round <= checkpoint.round)
+            clients = finished.union(unfinished, *asked)
+        if clients is None or clients:
+            observer.on_missed(RoundsMissed(range(last + 1, checkpoint.round + 1), clients))
+
+
+@contextmanager
+def _taking(checkpoint: Checkpoint, observer: Observer) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())[:300]
+        raise RunError(
+            f"{_of(checkpoint)} has a state that {type(observer).__name__} cannot go on from "
+            f"({why}): resume with the options that the run began with, or start a new run"
+        ) from error
+
+
+def _of(checkpoint: Checkpoint) -> str:
+    return f"the run's checkpoint of round {checkpoint.round}"
+
+
+def _matched(
+    observers: Sequence[Observer], checkpoint: Checkpoint
+) -> tuple[list[tuple[Observer, Mapping[str, Any] | None]], list[Mapping[str, Any]]]:
+    """Match observers with a checkpoint's states by class, in order; in old ones, by position.
+
+    Returns
+    -------
+    Each observer with its entry, or None; and the entries that no observer has. An entry has the
+    "kind" and the "state", and a "round" if the observer was absent from later ones.
+    """
+    kept: Sequence[Mapping[str, Any]] = checkpoint.meta.get("observers", ())
+    if not all(entry.keys() - {_ROUND} == {"kind", "state"} for entry in kept):
+        kept = [
+            {"kind": type(observer).__name__, "state": state}
+            for observer, state in zip(observers, kept, strict=False)
+        ]
     waiting = list(kept)
+    matched = []
     for observer in observers:
         kind = type(observer).__name__
         entry = next((entry for entry in waiting if entry["kind"] == kind), None)
         if entry is not None:
             waiting.remove(entry)
-            yield observer, entry["state"]
+        matched.append((observer, entry))
+    return matched, waiting

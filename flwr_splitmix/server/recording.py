@@ -71,6 +71,8 @@ class RunRecorder:
         self.clock = RunClock()
         self.mixtures = False
         """Whether the run's ledger counts mixtures, not each upload; strategies with one set it."""
+        self.noisy = True
+        """Whether clients may add noise to what they send; strategies set it."""
         self.resumed_config = ""
         """JSON of the configuration that a resumed run was started with; "" for a new run."""
         self._config: Mapping[str, Any] = {}
@@ -209,7 +211,9 @@ class RunRecorder:
         Parameters
         ----------
         steps
-            Most batches that training asks a client for; None if that is not known.
+            Most batches that training asks a client for; None if that is not known. Of a round
+            without noise it is not recorded: if it is repeated with noise, after an interruption,
+            the noise is no price for what was sent the first time.
 
         Raises
         ------
@@ -231,6 +235,7 @@ class RunRecorder:
             return
         try:
             again = () if evaluates else self.unfinished.lost
+            steps = steps if self.noisy else None
             self.run.begin(server_round, clients, evaluates=evaluates, again=again, steps=steps)
         except OSError as error:
             if required:

@@ -26,7 +26,14 @@ from flwr_splitmix.server.aggregation.choice import (
     check_works_without_grid,
     warn_of_minima,
 )
-from flwr_splitmix.server.checkpointing import facts_of, method_of, pack, restoring, unpack
+from flwr_splitmix.server.checkpointing import (
+    facts_of,
+    method_of,
+    pack,
+    restoring,
+    tell_missed,
+    unpack,
+)
 from flwr_splitmix.server.docstrings import complete
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import (
@@ -366,7 +373,7 @@ class RoundLoop(OneRound):
         )
 
     @property
-    def _facts_to_keep(self) -> dict[str, int]:
+    def _facts_to_keep(self) -> dict[str, Any]:
         link = self.link
         return facts_of(self.seed, len(link.clients) if isinstance(link, LocalLink) else None)
 
@@ -378,12 +385,15 @@ class RoundLoop(OneRound):
         """Resume from the newest checkpoint; return (finished rounds, lower segment's arrays)."""
         checkpoint = self.recorder.resume(self.num_rounds)
         self._participants.restore({} if checkpoint is None else checkpoint.meta)
+        self.audience.absent = ()
         if checkpoint is None:
             return 0, initial
         with restoring(checkpoint, self._method, self._facts_to_keep):
             self.restore_server(checkpoint.tensors, checkpoint.meta)
-        arrays = unpack(checkpoint, self.aggregator, self.observers, initial)
+        arrays = unpack(checkpoint, self.aggregator, self.audience, initial)
         self.recorder.go_on(checkpoint, self.num_rounds)
+        begun = () if self.recorder.run is None else self.recorder.run.begun
+        tell_missed(checkpoint, self.audience, begun, self.recorder.unfinished.clients)
         if checkpoint.round < self.num_rounds:
             log.info("resuming after round %d", checkpoint.round)
         else:
