@@ -190,12 +190,22 @@ class GuardedClient(Client):
         records = partial(batches.records, order.seed, order.client)
         return guard.admit(shares, shape, batches.indices, order, self._begun_at, records)
 
-    def _privacy_facts(self) -> dict[str, bool]:
+    def _privacy_facts(self) -> dict[str, Any]:
         """Return the facts that a server's ledger needs; only true ones are included."""
         facts = {
             "budget-spent": self.guard is not None and self.guard.spent,
             "repeatable-secrets": self.repeatable_secrets,
             "public-evaluation": self.privacy is not None and self.privacy.public_evaluation,
             "batch-norm": bool(self._whole_batch),
+            "unbounded": self._unbounded,
         }
-        return {name: True for name, holds in facts.items() if holds}
+        return {name: fact for name, fact in facts.items() if fact}
+
+    @property
+    def _unbounded(self) -> list[str]:
+        """Why what has left has no epsilon, in this run or another; a node tells of no others."""
+        if self._node is not None:
+            return []
+        if self.guard is not None:
+            return list(self.guard.ledger.unbounded)
+        return [] if self._uncovered is None else [self._uncovered]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
+from flwr_splitmix.privacy.events import UNBOUNDED
 from flwr_splitmix.values import MAX_COUNT
 
 _NUMBERS = ("batch-size", "num-examples", "prefix", "patches", "width", "state-round")
@@ -28,6 +29,9 @@ class Description(NamedTuple):
         How many batches of a pass it has drawn: if it does not say, the most that it can have been.
     repeats
         Whether its secrets are the run's seed's, so that a repeated round has the same noise.
+    unbounded
+        Why what it has sent before, perhaps in other runs, has no epsilon: keys of `UNBOUNDED`,
+        sorted; empty if it has one, or the client does not say.
     """
 
     batch: int
@@ -39,6 +43,7 @@ class Description(NamedTuple):
     repeats: bool
     public_tests: bool
     batch_norm: bool
+    unbounded: tuple[str, ...]
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> Self | None:
@@ -65,6 +70,7 @@ class Description(NamedTuple):
             repeats=described.get("repeatable-secrets") is True,
             public_tests=described.get("public-evaluation") is True,
             batch_norm=described.get("batch-norm") is True,
+            unbounded=_reasons(described.get("unbounded")),
         )
 
 
@@ -167,6 +173,13 @@ class DataPass:
         if not self.per_epoch:
             return self.batch
         return 1 if self.aligned else 2
+
+
+def _reasons(said: object) -> tuple[str, ...]:
+    """Return which keys of `UNBOUNDED` a client names; others, of another version, as "unknown"."""
+    named = said if isinstance(said, (list, tuple)) else ()
+    known = (key if isinstance(key, str) and key in UNBOUNDED else "unknown" for key in named)
+    return tuple(sorted(set(known)))
 
 
 def longest(one: Sequence[int | None], other: Sequence[int | None]) -> list[int | None]:

@@ -17,6 +17,7 @@ from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release, RunAccount
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import check_relation
+from flwr_splitmix.privacy.ledger import Charge
 from flwr_splitmix.values import check_truth
 
 log = logging.getLogger("flwr.splitmix")
@@ -31,6 +32,7 @@ class PrivacyLedger(Observer):
     charges every pass over a client's data with its worst batch, since the server does not know
     which examples are in which batch; the client's own ledger knows, and for the same exchanges
     never reports a larger epsilon. What a client has spent in other runs is in its own ledger only.
+    Of these the server's learns at most that they had no epsilon, from the clients of `fit`.
     Uploads are charged when they are sent, even if they are then rejected. There is no epsilon
     after rounds of the run that the ledger did not observe.
 
@@ -150,6 +152,8 @@ class PrivacyLedger(Observer):
                 ledger.charge(Exposure("lower-segments"))
             if said.batch_norm:
                 ledger.charge(Exposure("batch-norm"))
+            if said.unbounded:
+                ledger.post(Charge(notes=said.unbounded))
         return tuple(strange)
 
     def unfinished(self, client: int) -> list[int | None]:

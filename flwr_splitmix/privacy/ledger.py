@@ -279,7 +279,13 @@ class Ledger:
     @property
     def bounded(self) -> bool:
         """Whether anything bounds epsilon: nothing of `UNBOUNDED` was noted."""
-        return not self._known_notes() & UNBOUNDED.keys()
+        return not self.unbounded
+
+    @property
+    def unbounded(self) -> tuple[str, ...]:
+        """Why nothing bounds epsilon, if so: keys of `UNBOUNDED`."""
+        notes = self._known_notes()
+        return tuple(key for key in UNBOUNDED if key in notes)
 
     def total(self) -> Charge:
         """Return what the worst record has paid, as a charge for every record, with all notes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from flwr_splitmix.clients import ClientError, SplitClient
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import FullShare, PatchShare, Share, WeightedShare
+from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.testing.toy import Toy
 from tests.clients.guarded import (
     DELTA,
@@ -256,3 +258,19 @@ def test_the_state_of_another_ledger_is_refused() -> None:
     plain = client_of(privacy=None)
     plain.restore(tensors, meta)
     assert spent(plain) == spent(client)
+
+
+@pytest.mark.parametrize("privacy", [None, PrivacyBudget()])
+def test_a_client_tells_the_next_server_why_it_has_no_epsilon_and_a_node_does_not(
+    privacy: PrivacyBudget | None, tmp_path: Path
+) -> None:
+    """A node's runs may be of several servers, which learn nothing of each other's."""
+    told = []
+    for on_node in (False, True):
+        (client,) = TOY.make_clients(privacy=privacy, repeatable_secrets=False)
+        if on_node:
+            client.govern(NodePolicy(), tmp_path, 0, "run")
+        assert "unbounded" not in client.attach(ORDER, None)
+        ask(client, 0, FullShare())
+        told.append(client.attach(replace(ORDER, server_round=2), None).get("unbounded"))
+    assert told == [["plain"] if privacy is None else ["clip", "sigma_s", "sigma_y"], None]

@@ -85,3 +85,28 @@ def test_states_of_earlier_versions_are_taken() -> None:
         other = type(each)(DELTA)
         other.restore(old)
         assert other.state() == each.state()
+
+
+@pytest.mark.parametrize(
+    ("told", "because"),
+    [
+        (["plain"], "plain"),
+        (("sigma_s", "clip"), "clip"),
+        (["another version's"], "unknown"),
+        ([["plain"]], "unknown"),
+    ],
+)
+def test_what_a_client_has_sent_before_without_an_epsilon_leaves_none(
+    told: Any, because: str
+) -> None:
+    ledger = PrivacyLedger(DELTA)
+    begin(ledger, described={"unbounded": told})
+    assert ledger.epsilons == {0: math.inf}
+    assert UNBOUNDED[because] in ledger.report()
+
+
+@pytest.mark.parametrize("told", [None, [], True, "plain", 3])
+def test_who_names_no_reason_has_an_epsilon(told: Any) -> None:
+    ledger = PrivacyLedger(DELTA)
+    begin(ledger, described={"unbounded": told})
+    assert ledger.epsilons == {0: 0.0}

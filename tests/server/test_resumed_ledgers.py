@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.clients import ClientError, SplitClient, exchange
+from flwr_splitmix.clients import ClientError, PrivacyBudget, SplitClient, exchange
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise, Ledger
 from flwr_splitmix.privacy.events import UNBOUNDED
@@ -174,6 +174,20 @@ def test_an_interrupted_round_without_noise_is_not_priced_with_noise(
         go_on(run, before + 1, None, observers=[stop])
     strategy = go_on(run, before + 1, NOISE)
     assert strategy.rows[-1]["epsilon"] == math.inf
+
+
+@pytest.mark.parametrize("budget", [None, PrivacyBudget()])
+def test_clients_of_a_fit_tell_the_next_strategy_that_they_have_no_epsilon(
+    budget: PrivacyBudget | None,
+) -> None:
+    """The server said a number, and each of its clients infinity."""
+    clients = TOY.make_clients(repeatable_secrets=False, privacy=budget)
+    go_on(None, 1, None, clients=clients)
+    strategy = go_on(None, 1, NOISE, clients=clients)
+    assert {client.epsilon for client in clients} == {math.inf}
+    assert set(epsilons(strategy).values()) == {math.inf}
+    new = TOY.make_clients(repeatable_secrets=False, privacy=budget)
+    assert math.inf not in epsilons(go_on(None, 1, NOISE, clients=new)).values()
 
 
 @pytest.mark.parametrize(
