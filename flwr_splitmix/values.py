@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 import numbers
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from flwr_splitmix.words import with_article
@@ -84,3 +86,35 @@ def takes(function: Callable[..., Any], *arguments: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+def options_of(thing: object) -> dict[str, Any]:
+    """Return the options that an object was made with, by name, as JSON values.
+
+    They are read from the attributes that have the names of its class's parameters. Options that it
+    does not keep so are left out, and so are those that are no JSON values, like a data set;
+    infinities and NaN are text.
+    """
+    try:
+        names = list(inspect.signature(type(thing)).parameters)
+    except (TypeError, ValueError):  # written in C, for example
+        return {}
+    kept = {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+    return {name: plain[0] for name, value in kept.items() if (plain := _plain(value))}
+
+
+def _plain(value: object) -> list[Any]:
+    """Return a list of the JSON value that a value is; an empty list if it is none."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return [value]
+    if isinstance(value, float):
+        return [value if math.isfinite(value) else str(value)]
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        inside = {str(key): _plain(each) for key, each in value.items()}
+        return [{key: each[0] for key, each in inside.items() if each}]
+    if isinstance(value, (list, tuple)):
+        entries = [_plain(each) for each in value]
+        return [[each[0] for each in entries]] if all(entries) else []
+    return []

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flwr_splitmix.values import check_choice, check_kind, check_truth, real_number, whole_number
+from flwr_splitmix.values import (
+    check_choice,
+    check_kind,
+    check_truth,
+    options_of,
+    real_number,
+    whole_number,
+)
 
 
 @pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), Fraction(2)])
@@ -67,3 +76,26 @@ def test_choices_are_listed() -> None:
 def test_objects_of_another_kind_are_named(value: Any, sentence: str) -> None:
     with pytest.raises(TypeError, match=sentence):
         check_kind("run", value, int, "a text")
+
+
+@dataclass
+class Inner:
+    """Options within options."""
+
+    sizes: tuple[int, ...] = (1, 2)
+    tensor: Any = None
+
+
+class Made:
+    """Keeps most of its options."""
+
+    def __init__(self, k: int, alpha: float, inner: Inner, data: object, lost: int = 0) -> None:
+        self.k, self.alpha, self.inner, self.data = k, alpha, inner, data
+        self.other = 3
+
+
+def test_options_are_what_an_object_keeps_of_its_parameters() -> None:
+    made = options_of(Made(2, math.inf, Inner(tensor=np.zeros(2)), object()))
+    assert made == {"k": 2, "alpha": "inf", "inner": {"sizes": [1, 2]}}
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    assert options_of(3) == options_of(None) == {}

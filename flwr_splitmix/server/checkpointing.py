@@ -17,6 +17,7 @@ from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.begun import Begun
 from flwr_splitmix.runs.checkpoints import INITIAL, LOWER, Checkpoint, lower_of
 from flwr_splitmix.server.aggregation import LowerAggregator
+from flwr_splitmix.server.same_protection import PROTECTION, check_same
 from flwr_splitmix.storage import StorageError, whole_keys
 from flwr_splitmix.words import are, counted
 
@@ -66,7 +67,7 @@ def pack(
     arrays
         The lower segment that the next round starts from.
     method, facts
-        As returned by `method_of` and `facts_of`.
+        As returned by `method_of` and `facts_of`, and perhaps `PROTECTION`.
     """
     tensors, meta = server
     # Where it is not averaged, nobody should take it for one that has been trained.
@@ -114,7 +115,7 @@ def newest_checkpoint(run: Run, every: int) -> Checkpoint | None:
 def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> Iterator[None]:
     """Refuse a checkpoint of another run, and say so if the server cannot be restored from it.
 
-    Another number of clients is warned of.
+    Another number of clients is warned of, and so are other options of a mixer or a hiding.
 
     Parameters
     ----------
@@ -125,7 +126,8 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> 
     Raises
     ------
     RunError
-        If the checkpoint is of another strategy, aggregator, seed, model or optimizer.
+        If the checkpoint is of another strategy, aggregator, seed, mixer, hiding, model or
+        optimizer.
     """
     of = _of(checkpoint)
     began = checkpoint.meta.get(_METHOD, method)  # those of earlier versions do not say
@@ -150,6 +152,8 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> 
             are(here),
             here,
         )
+    if PROTECTION in facts:
+        check_same(of, kept[PROTECTION], facts[PROTECTION])
     try:
         yield
     except (LookupError, RuntimeError, ValueError) as error:

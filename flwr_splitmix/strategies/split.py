@@ -39,6 +39,7 @@ from flwr_splitmix.server.options import (
 )
 from flwr_splitmix.server.remarks import Remarks
 from flwr_splitmix.server.rounds import RoundLoop
+from flwr_splitmix.server.same_protection import PROTECTION, facts_of_mixer
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.steps.pace import Pace
@@ -389,6 +390,10 @@ class SplitStrategy(RoundLoop):
         if self.evaluation == "none":
             return None
         return evaluate_clients(clients, self.upper, self.evaluation)
+
+    @property
+    def _facts_to_keep(self) -> dict[str, Any]:
+        return {**super()._facts_to_keep, PROTECTION: facts_of_mixer(self.mixer)}
 
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the upper segment and its optimizer."""

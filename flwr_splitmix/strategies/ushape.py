@@ -13,7 +13,7 @@ from flwr_splitmix.clients import Client, UShapeClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.links import Clients, MixerLink
+from flwr_splitmix.links import Clients, LocalLink, MixerLink
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.segments.modules import check_takes_mask
 from flwr_splitmix.server.aggregation import fedavg
@@ -22,6 +22,7 @@ from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
 from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.server.options import RoundOptions, check_counts, check_names
 from flwr_splitmix.server.rounds import RoundLoop
+from flwr_splitmix.server.same_protection import PROTECTION, facts_of_hidings
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.planning import RoundLength
@@ -223,6 +224,13 @@ class UShapeStrategy(RoundLoop):
         if clients.failures:
             log.warning("the evaluation went on without %s", reasons(clients))
         return result
+
+    @property
+    def _facts_to_keep(self) -> dict[str, Any]:
+        facts, link = super()._facts_to_keep, self.link
+        if isinstance(link, LocalLink):  # nodes make their hidings from the run's configuration
+            facts[PROTECTION] = facts_of_hidings(link.clients)
+        return facts
 
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the trunk and its optimizer, and how long clients have calibrated."""
