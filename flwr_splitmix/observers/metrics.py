@@ -126,11 +126,19 @@ def _updates(event: RoundDone) -> dict[str, Any]:
     norms = event.update_norms
     if not norms:
         return {}
-    median = statistics.median_low(norms.values())
+    median = median_norm(norms)
     return {
         "update_norm_by_client": strict_json({str(client): n for client, n in norms.items()}),
-        "update_norm_ratio": max(norms.values()) / median if median else None,
+        "update_norm_ratio": None if median is None else max(norms.values()) / median,
     }
+
+
+def median_norm(norms: Mapping[int, float]) -> float | None:
+    """Return the lower median of the norms of updates by client, to which others are compared.
+
+    None if it is 0, or there are no norms: any other norm is infinitely many times as large as 0.
+    """
+    return statistics.median_low(norms.values()) or None if norms else None
 
 
 def _spent(event: RoundDone) -> dict[str, Any]:

@@ -105,6 +105,18 @@ def test_an_update_of_more_than_ten_times_the_median_is_named(
     assert any("unusual" in r.getMessage() for r in caplog.records) == named
 
 
+def test_where_most_change_nothing_nobody_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """The only client that learned was called a fault, or an attempt to spoil the average."""
+    toy, seen = Toy(clients=3, batch_norm=False), Rounds()
+    clients = [*toy.make_clients(sgd(0.0))[:2], toy.make_clients(sgd(0.1))[2]]
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        SFL(toy.upper(), device="cpu", observers=[seen]).fit(clients, 1)
+    (event,) = seen.events
+    assert [norm > 0 for norm in event.update_norms.values()] == [False, False, True]
+    assert event.row["update_norm_ratio"] is None
+    assert not [text for text in caplog.messages if "unusual" in text]
+
+
 def test_honest_updates_are_measured_and_nobody_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

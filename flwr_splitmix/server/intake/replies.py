@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from flwr_splitmix.clients.requests import is_variance, largest
 from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
-from flwr_splitmix.observers.metrics import LOSS
+from flwr_splitmix.observers.metrics import LOSS, median_norm
 from flwr_splitmix.server.intake.checks import NAME, NAME_RULE, UploadError, plausible
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.values import MAX_COUNT
@@ -327,8 +326,10 @@ def _rebuild(reply: Message, arrays: Arrays, metrics: Mapping[str, Any]) -> None
 
 
 def _name_outliers(server_round: int, norms: Mapping[int, float]) -> None:
-    """Log in one line which clients' updates have a norm far above the round's median."""
-    median = statistics.median_low(norms.values()) if norms else 0.0
+    """Log in one line which clients' updates have a norm far above the round's median, if not 0."""
+    median = median_norm(norms)
+    if median is None:
+        return
     unusual = [client for client, norm in norms.items() if norm > UNUSUAL * median]
     if unusual:
         log.warning(
