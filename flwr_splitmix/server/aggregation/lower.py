@@ -29,6 +29,7 @@ from flwr_splitmix.server.aggregation.choice import (
     check_enough_nodes,
     with_wrapped,
 )
+from flwr_splitmix.server.aggregation.given import GivenNumbers
 from flwr_splitmix.server.aggregation.measured import (
     has_statistics,
     means_of_measured,
@@ -75,6 +76,7 @@ class LowerAggregator:
     def __init__(self, strategy: flower.Strategy | None) -> None:
         check_aggregator(strategy)
         self.strategy = strategy
+        self._numbers = GivenNumbers(strategy)
         self._told_lost: set[str] = set()
         self._told_statistics = self._told_shared = False
         self._use = object()
@@ -84,6 +86,7 @@ class LowerAggregator:
     def forget(self) -> None:
         """Begin a run: whether the aggregator can work with its clients is not known yet."""
         self._has_aggregated = False
+        self._numbers.begin()
 
     def warn_if_shared(self) -> None:
         """Log, once, if the strategy goes on from what it did within another one of ours."""
@@ -140,8 +143,9 @@ class LowerAggregator:
             return messages_to(nodes, content, MessageType.TRAIN, in_run=grid is not None)
         check_enough_nodes(self.strategy, len(nodes))
         view = cast(Grid, SampledNodes(grid, nodes, type(self.strategy).__name__))
-        made = self.strategy.configure_train(server_round, arrays, config, view)
-        messages = training_messages_of(made, self.strategy, server_round)
+        with self._numbers.changing():
+            made = self.strategy.configure_train(server_round, arrays, config, view)
+            messages = training_messages_of(made, self.strategy, server_round)
         self._asked = len(messages)
         for message in messages:
             message.content = self._segment_first(message.content)
@@ -175,7 +179,8 @@ class LowerAggregator:
         if self.strategy is None or own is flower.FedAvg.configure_train:
             return
         try:
-            self.strategy.configure_train(server_round, arrays, config, cast(Grid, NoNodes()))
+            with self._numbers.changing():
+                self.strategy.configure_train(server_round, arrays, config, cast(Grid, NoNodes()))
         except NodesWanted:
             return
         raise asked_no_node(self.strategy, server_round)
@@ -208,7 +213,8 @@ class LowerAggregator:
         means = means_of_measured(replies, whole) if optimizes else {}
         self._warn_of_wrapped_optimizer(replies[0])
         note_use(self.strategy, self._use)
-        made = self.strategy.aggregate_train(server_round, replies)
+        with self._numbers.changing():
+            made = self.strategy.aggregate_train(server_round, replies)
         arrays, metrics = aggregated(made, self.strategy, like)
         if not arrays:
             return self._kept(server_round, len(replies)), metrics
@@ -266,7 +272,7 @@ class LowerAggregator:
                     vars(strategy)["current_arrays"] = ordered
 
     def state(self) -> dict[str, Tensor]:
-        """Return what the strategy and those it wraps keep; see `state_of`.
+        """Return what the strategy and those it wraps keep; see `state_of` and `GivenNumbers`.
 
         The log says, once, what cannot be kept.
         """
@@ -281,10 +287,11 @@ class LowerAggregator:
                     "values, so a resumed run starts with a new one",
                     name,
                 )
-        return {f"{PREFIX}.{name}": tensor for name, tensor in tensors.items()}
+        kept = self._numbers.with_beginnings(tensors)
+        return {f"{PREFIX}.{name}": tensor for name, tensor in kept.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned.
+        """Restore what `state` returned, but for numbers that are now given other values.
 
         Raises
         ------
@@ -293,8 +300,10 @@ class LowerAggregator:
         """
         if self.strategy is None:
             return
+        kept = self._numbers.to_restore(under(PREFIX, tensors))
         try:
-            restore_state(self.strategy, under(PREFIX, tensors))
+            with self._numbers.changing():
+                restore_state(self.strategy, kept)
         except RefusedStateError as error:
             raise AggregatorError(
                 f"{error}; resume with the aggregator that the run began with, or start a new run"

@@ -12,6 +12,9 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
+FLOAT = ".float.value"
+"""End of the name of a float's tensor."""
+
 
 class RefusedStateError(ValueError):
     """A part of a strategy refuses the state that was kept of it."""

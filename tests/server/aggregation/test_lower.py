@@ -231,10 +231,11 @@ def test_records_lists_and_numbers_survive_a_checkpoint() -> None:
         scalar = 0.0
 
     first, second = Mine(), Mine()
+    aggregator = LowerAggregator(first)
     first.record = ArrayRecord({k: Array(a) for k, a in numbers(1).items()})
     first.listed = [np.full(2, i) for i in range(12)]
     first.scalar = 0.25
-    LowerAggregator(second).restore(LowerAggregator(first).state())
+    LowerAggregator(second).restore(aggregator.state())
     assert isinstance(second.record, ArrayRecord)
     np.testing.assert_array_equal(second.record["embed.weight"].numpy(), numbers(1)["embed.weight"])
     assert [int(a[0]) for a in second.listed] == list(range(12))

@@ -1,0 +1,172 @@
+"""The numbers that an aggregator is given, apart from those that it makes of them in a run."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Real
+
+import torch
+from flwr.serverapp import strategy as flower
+from torch import Tensor
+
+from flwr_splitmix.server.aggregation.state import FLOAT
+
+log = logging.getLogger("flwr.splitmix")
+
+_BEGAN = ".float.began"
+"""End of a tensor's name: the number at the beginning of the run; empty if there was none."""
+
+
+class GivenNumbers:
+    """Knows what an aggregator was given, so that a resumed run is not reverted to other options.
+
+    A float of a Flower strategy may be an option, such as FedAdam's `eta`, or change from round to
+    round, such as an adaptive clipping norm. Checkpoints have each as it is, and as it was when the
+    run began. A resumed run that gives the aggregator the same goes on with what was kept; of what
+    was changed, with what is given now.
+
+    Parameters
+    ----------
+    strategy
+        The aggregator, whose attributes count, with those of strategies that it wraps.
+    """
+
+    def __init__(self, strategy: flower.Strategy | None) -> None:
+        self._strategy = strategy
+        self._given = self._seen = self._numbers
+        self._began: dict[str, float | None] = {}
+        self._unknown: set[str] = set()
+
+    @property
+    def _numbers(self) -> dict[str, float]:
+        return {} if self._strategy is None else dict(_numbers_of(self._strategy))
+
+    def begin(self) -> None:
+        """Begin a run: what differs from what the aggregator left has been given to it since."""
+        now, given = self._numbers, dict(self._given)
+        for path in {*now, *self._seen}:
+            if not _same(now.get(path), self._seen.get(path)):
+                given.pop(path, None)
+                given |= {path: now[path]} if path in now else {}
+        self._given, self._seen = given, now
+        self._began, self._unknown = {}, set()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Take changes within a `with` block for the aggregator's own."""
+        try:
+            yield
+        finally:
+            self._seen = self._numbers
+
+    def with_beginnings(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what `state_of` returned, and of each float in it what it was at the beginning."""
+        began = {}
+        for path in _floats_in(tensors):
+            if path not in self._unknown:
+                number = self._began.get(path, self._given.get(path))
+                values = [] if number is None else [number]
+                began[path + _BEGAN] = torch.tensor(values, dtype=torch.float64)
+        return {**tensors, **began}
+
+    def to_restore(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what `restore_state` should restore of what `with_beginnings` returned.
+
+        A float that was given another value than at the beginning of the run is not among it; or
+        with the given value, if the aggregator has changed that since. A warning names it.
+
+        Checkpoints of earlier versions have no beginnings. Of these all is restored, and a warning
+        names what differs from an argument that was given now.
+        """
+        chosen = {name: t for name, t in tensors.items() if not name.endswith(_BEGAN)}
+        for path in _floats_in(tensors):
+            kept, given = float(tensors[path + FLOAT]), self._given.get(path)
+            if path + _BEGAN not in tensors:
+                self._compare(path, kept, given)
+                continue
+            began = next(iter(tensors[path + _BEGAN].tolist()), None)
+            if _same(given, began) or _same(given, kept):
+                self._began[path] = began
+                continue
+            self._began[path] = given
+            del chosen[path + FLOAT]
+            if given is not None and not _same(given, self._seen.get(path)):
+                chosen[path + FLOAT] = torch.tensor(given, dtype=torch.float64)
+            log.warning(
+                "the aggregator goes on with %s = %s, as given now; the run began with %s%s",
+                self._name(path),
+                _said(given),
+                _said(began),
+                "" if _same(kept, began) else f" and had come to {_said(kept)}",
+            )
+        return chosen
+
+    def _compare(self, path: str, kept: float, given: float | None) -> None:
+        """Warn if a checkpoint without beginnings reverts an argument."""
+        if _same(given, kept):
+            self._began[path] = given
+            return
+        self._unknown.add(path)  # whether the aggregator has changed it, nobody knows
+        if given is not None and _is_argument(self._strategy, path):
+            log.warning(
+                "the aggregator goes on with %s = %s, as its checkpoint has it, not with the "
+                "given %s: an earlier version wrote it, so that it may be either an option or a "
+                "result of the rounds before; to change it, start a new run",
+                self._name(path),
+                _said(kept),
+                _said(given),
+            )
+
+    def _name(self, path: str) -> str:
+        return f"{type(_owner(self._strategy, path)).__name__}.{path.rpartition('.')[2]}"
+
+
+def _numbers_of(strategy: flower.Strategy, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers that a strategy and those that it wraps have as attributes, by path."""
+    attributes: dict[str, object] = {}
+    for owner in (*reversed(type(strategy).__mro__), strategy):
+        attributes |= vars(owner)
+    for name, value in attributes.items():
+        if isinstance(value, flower.Strategy):
+            yield from _numbers_of(value, f"{prefix}{name}.")
+        elif isinstance(value, Real) and not isinstance(value, bool):
+            yield f"{prefix}{name}", _as_float(value)
+
+
+def _as_float(value: Real) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _floats_in(tensors: Mapping[str, Tensor]) -> list[str]:
+    return [name.removesuffix(FLOAT) for name in tensors if name.endswith(FLOAT)]
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    """Return whether two numbers are equal, or both NaN, or both missing."""
+    return one == other or (one is not None and other is not None and one != one and other != other)
+
+
+def _said(number: float | None) -> str:
+    return "no number" if number is None else str(number)
+
+
+def _owner(strategy: flower.Strategy | None, path: str) -> object:
+    """Return the strategy that has an attribute, or the last one on the way to it."""
+    owner: object = strategy
+    for name in path.split(".")[:-1]:
+        owner = getattr(owner, name, owner)
+    return owner
+
+
+def _is_argument(strategy: flower.Strategy | None, path: str) -> bool:
+    """Return whether an attribute has the name of an argument with which its owner is made."""
+    makers = [vars(kind).get("__init__") for kind in type(_owner(strategy, path)).__mro__]
+    name = path.rpartition(".")[2]
+    return any(name in inspect.signature(m).parameters for m in makers if inspect.isfunction(m))
