@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
+from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.runs.epsilon import epsilon_of
@@ -83,14 +83,10 @@ class Metrics(Observer):
 def row_of(event: RoundDone, uplink_bytes_psl: int = 0) -> dict[str, Any]:
     """Return a round's row of metrics."""
     slowest = max(event.client_seconds, key=lambda c: (event.client_seconds[c], -c), default=None)
-    shown = event.evaluation
     return {
         "round": event.server_round,
         "loss": event.loss,
-        "accuracy": shown.accuracy if shown else None,
-        "accuracy_kind": shown.kind if shown else None,
-        "accuracy_spread": shown.spread if shown else None,
-        "eval_loss": shown.loss if shown else None,
+        **evaluation_columns(event.evaluation),
         "seconds": event.seconds,
         "steps": event.steps,
         "steps_per_second": event.steps / event.step_seconds if event.step_seconds else None,
@@ -100,21 +96,29 @@ def row_of(event: RoundDone, uplink_bytes_psl: int = 0) -> dict[str, Any]:
         "clients_alive": event.clients_alive,
         "clients_failed": len(event.failures),
         "slowest_node": slowest,
-        **_scores(event),
+        **_means(event),
         **_updates(event),
         **_spent(event),
         **_late(event),
     }
 
 
-def _scores(event: RoundDone) -> dict[str, float]:
-    """Return further scores as "eval_..." and means of clients' metrics as "train_..."."""
-    scores = {} if event.evaluation is None else event.evaluation.scores
-    means = {name: mean for name, mean in event.client_means.items() if name != LOSS}
+def evaluation_columns(shown: EvaluationResult | None) -> dict[str, Any]:
+    """Return what a row has of an evaluation: accuracy, loss, and further scores as "eval_..."."""
+    scores = {} if shown is None else shown.scores
     return {
+        "accuracy": shown.accuracy if shown else None,
+        "accuracy_kind": shown.kind if shown else None,
+        "accuracy_spread": shown.spread if shown else None,
+        "eval_loss": shown.loss if shown else None,
         **{f"eval_{_column(name)}": value for name, value in scores.items()},
-        **{f"train_{_column(name)}": mean for name, mean in means.items()},
     }
+
+
+def _means(event: RoundDone) -> dict[str, float]:
+    """Return the means of clients' metrics as "train_..."."""
+    means = {name: mean for name, mean in event.client_means.items() if name != LOSS}
+    return {f"train_{_column(name)}": mean for name, mean in means.items()}
 
 
 def _column(metric: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.events import RoundDone, RunStarted
+from flwr_splitmix.events import EvaluationResult, RoundDone, RunStarted
 from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.observers import (
     ClientTimes,
@@ -20,6 +20,7 @@ from flwr_splitmix.observers import (
     UnfinishedRounds,
     progress_line,
 )
+from flwr_splitmix.observers.metrics import evaluation_columns
 from flwr_splitmix.observers.progress import ProgressFile
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
@@ -34,6 +35,9 @@ from flwr_splitmix.storage import json_values
 log = logging.getLogger("flwr.splitmix")
 
 Snapshot = Callable[[], tuple[dict[str, Tensor], dict[str, Any]]]
+
+_EVALUATED = "evaluated-after-loss"
+"""Name, in a checkpoint after a last round that was lost, of the columns of its evaluation."""
 
 
 class RunRecorder:
@@ -68,6 +72,8 @@ class RunRecorder:
         self.unfinished = UnfinishedRounds()
         self._told_unknown = False
         self._unsaved: Checkpoint | None = None
+        self._evaluated: dict[str, Any] = {}
+        """The columns of an evaluation after a last round that was lost, with its round."""
         self.clock = RunClock()
         self.mixtures = False
         """Whether the run's ledger counts mixtures, not each upload; strategies with one set it."""
@@ -128,7 +134,7 @@ class RunRecorder:
         if checkpoint is not None:
             return checkpoint
         # A strategy may be run for the second time.
-        self.metrics.rows = []
+        self.metrics.rows, self._evaluated = [], {}
         self.clock.restart()
         if self.run is not None:
             if self.run.new:
@@ -152,6 +158,7 @@ class RunRecorder:
             return
         self._keep_config(self.run, num_rounds, checkpoint.round)
         self.metrics.rows = [row for row in self.run.rows if row["round"] <= checkpoint.round]
+        self._evaluated = checkpoint.meta.get(_EVALUATED, {})
         if self.unfinished.resume(self.run.begun) and _have_epsilon(self.metrics.rows):
             log.warning(
                 "%s has lost lines; without them epsilon lacks what interrupted rounds have sent",
@@ -274,12 +281,43 @@ class RunRecorder:
         row = dict(event.row)
         if self.run is not None:
             self._try("metrics", lambda run: run.append_round(row))
-            record = {"clients": self.clients.state(), "messages": self.messages.state()}
-            self._try("record of the clients", lambda run: run.write_record(record))
-            self._save(event, *snapshot())
+            self._write_record()
+            number = event.server_round
+            due = number % self.every == 0 or number == event.num_rounds
+            self._save(number, *snapshot(), durable=due)
         self.clock.end_round()
         left = self.clock.seconds_of(event.num_rounds - event.server_round)
         log.info("%s", progress_line(row, event.num_rounds, left))
+
+    def end_lost(
+        self, server_round: int, evaluation: EvaluationResult | None, snapshot: Snapshot
+    ) -> None:
+        """Write a checkpoint after the last round, which was lost, and keep its evaluation.
+
+        The evaluation is in the summary and in the checkpoint, as the round has no row.
+
+        Raises
+        ------
+        RunError
+            If the run's folder has been removed; nothing is written then.
+        """
+        self._check_there()
+        if evaluation is not None:
+            self._evaluated = {"round": server_round, **evaluation_columns(evaluation)}
+            log.info(
+                "after round %d, which was lost: top-1 %.4f (%s)",
+                server_round,
+                evaluation.accuracy,
+                evaluation.kind,
+            )
+        if self.run is not None:
+            self._write_record()
+            tensors, meta = snapshot()
+            self._save(server_round, tensors, {**meta, _EVALUATED: self._evaluated}, durable=True)
+
+    def _write_record(self) -> None:
+        record = {"clients": self.clients.state(), "messages": self.messages.state()}
+        self._try("record of the clients", lambda run: run.write_record(record))
 
     def save_unsaved(self) -> None:
         """Save a checkpoint of the last finished round if it has none yet (the run ends early)."""
@@ -291,14 +329,14 @@ class RunRecorder:
         elif kept is None and self.run is not None:
             self._try("checkpoint", lambda run: run.checkpoints.keep_between())
 
-    def _save(self, event: RoundDone, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        number = event.server_round
+    def _save(
+        self, number: int, tensors: dict[str, Tensor], meta: dict[str, Any], *, durable: bool
+    ) -> None:
         meta = {**meta, "wall_s": self.clock.seconds}
 
         def write(run: Run) -> object:
-            due = number % self.every == 0 or number == event.num_rounds
             store = run.checkpoints
-            return (store.save if due else store.save_between)(number, tensors, meta)
+            return (store.save if durable else store.save_between)(number, tensors, meta)
 
         self._unsaved = None
         if not self._try("checkpoint", write):
@@ -367,6 +405,7 @@ class RunRecorder:
         return summarise(
             self.metrics.rows,
             facts,
+            evaluated=self._evaluated,
             mixtures=self.mixtures,
             model=model,
             seconds=self.clock.seconds,

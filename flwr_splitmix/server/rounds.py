@@ -178,7 +178,7 @@ class RoundLoop(OneRound):
         AggregatorError
             If the aggregator draws nodes by itself, or `initial_arrays` is empty and it averages.
         LinkError
-            If clients cannot be reached, or fewer than `min_nodes` are left.
+            If clients cannot be reached, fewer than `min_nodes` are left, or every round is lost.
         ValueError
             If `attach_timeout` is not above 0.
         RunError
@@ -238,7 +238,8 @@ class RoundLoop(OneRound):
             If the aggregator needs a grid of nodes, makes nothing of the clients' lower segments,
             or they have no weights.
         LinkError
-            If fewer than `min_nodes` clients are given, or are left in a round.
+            If fewer than `min_nodes` clients are given, or are left in a round, or every round is
+            lost.
         RunError
             As from `start`.
         """
@@ -320,6 +321,8 @@ class RoundLoop(OneRound):
 
     def _rounds(self, job: Job) -> None:
         link = self._open_link
+        trained = self._finished > 0
+        lost: RoundLostError | None = None
         try:
             link.open(job.grid)
             while self._finished < self.num_rounds and not self.over:
@@ -327,9 +330,14 @@ class RoundLoop(OneRound):
                     self._round(job, self._finished + 1)
                 except DrawAgainError:
                     continue
-                except RoundLostError as lost:
-                    log.warning("round %d is lost, the run goes on: %s", self._finished + 1, lost)
+                except RoundLostError as error:
+                    log.warning("round %d is lost, the run goes on: %s", self._finished + 1, error)
+                    lost = error
+                else:
+                    trained, lost = True, None
                 self._finished += 1
+            if lost is not None:
+                self._end_lost(job, lost, trained=trained)
             if self.over:
                 log.warning("the run ends after round %d: %s", self._finished, self.over)
         finally:
@@ -337,6 +345,25 @@ class RoundLoop(OneRound):
                 self.recorder.save_unsaved()
             finally:
                 link.close()
+
+    def _end_lost(self, job: Job, lost: RoundLostError, *, trained: bool) -> None:
+        """End a run whose last round was lost: its model is evaluated and saved as it is now.
+
+        Raises
+        ------
+        LinkError
+            If every round of the run was lost.
+        """
+        if not trained:
+            rounds, self._finished = self._finished, 0
+            raise LinkError(
+                f"every round of the run was lost, so that there are no results; round {rounds}, "
+                f"the last: {lost}"
+            ) from lost
+        evaluation = self._evaluate(job, self._finished)
+        self.recorder.end_lost(
+            self._finished, evaluation, lambda: self._snapshot(job.result.arrays)
+        )
 
     @property
     def rows(self) -> list[dict[str, Any]]:

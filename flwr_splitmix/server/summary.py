@@ -17,6 +17,7 @@ def summarise(
     rows: Sequence[Mapping[str, Any]],
     facts: Mapping[str, Any],
     *,
+    evaluated: Mapping[str, Any],
     mixtures: bool,
     model: Any,
     seconds: float,
@@ -29,6 +30,9 @@ def summarise(
         The metrics of its rounds.
     facts
         Further entries, such as the strategy's name.
+    evaluated
+        The columns of an evaluation after a last round that was lost, which has no row, with its
+        round; empty if there was none.
     mixtures
         Whether the run's ledger counts mixtures, not each upload.
     model
@@ -36,8 +40,8 @@ def summarise(
     seconds
         Seconds that the run has taken.
     """
-    measured = [row for row in rows if row["accuracy"] is not None]
-    last = measured[-1] if measured else {}
+    measured = [row for row in (*rows, evaluated) if row.get("accuracy") is not None]
+    last = max(measured, key=lambda row: row["round"], default={})
     return {
         "rounds": rows[-1]["round"] if rows else 0,
         "steps": sum(row["steps"] for row in rows),

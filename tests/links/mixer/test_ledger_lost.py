@@ -17,10 +17,9 @@ from flwr_splitmix.links import MixerLink
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.links.mixer.channel import MixerChannel
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.server.mixing.process import MixerServer
 from tests.links.mixer.noisy import alone, direct, elsewhere, epsilons, new_run, summary_of, through
-from tests.links.mixer.test_lost import In
+from tests.links.mixer.test_lost import In, Replaced
 
 Start = Callable[..., MixerServer]
 LinkTo = Callable[..., MixerLink]
@@ -37,19 +36,6 @@ class After(Observer):
     def on_round(self, event: RoundDone) -> None:
         if event.server_round == self.server_round:
             self.do()
-
-
-class Replaced:
-    """A mixer that can be restarted at the same address."""
-
-    def __init__(self, start_mixer: Start) -> None:
-        self.listen = f"127.0.0.1:{free_port()}"
-        self._start = start_mixer
-        self.mixer = start_mixer(listen=self.listen)
-
-    def again(self) -> None:
-        self.mixer.stop()
-        self.mixer = self._start(listen=self.listen)
 
 
 def test_a_mixer_that_is_replaced_between_rounds_leaves_no_number(

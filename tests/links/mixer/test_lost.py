@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from flwr.app import MetricRecord
 
 from flwr_splitmix import Run
 from flwr_splitmix.events import StepDone
@@ -34,29 +35,77 @@ class In(Observer):
             self.do()
 
 
+class Replaced:
+    """A mixer that can be restarted at the same address."""
+
+    def __init__(self, start_mixer: Start) -> None:
+        self.listen = f"127.0.0.1:{free_port()}"
+        self._start = start_mixer
+        self.mixer = start_mixer(listen=self.listen)
+
+    def again(self) -> None:
+        self.mixer.stop()
+        self.mixer = self._start(listen=self.listen)
+
+
 def test_a_mixer_that_is_gone_costs_the_round_and_not_the_run(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listen = f"127.0.0.1:{free_port()}"
-    first = start_mixer(listen=listen)
-
-    def restart() -> None:
-        first.stop()
-        start_mixer(listen=listen)
-
-    run = Run.create({}, name="lost", home=tmp_path)
-    link = link_to(first, run=run.id, reattach_timeout=2.0)
+    mixer, run = Replaced(start_mixer), Run.create({}, name="lost", home=tmp_path)
+    link = link_to(mixer.mixer, run=run.id, reattach_timeout=2.0)
     grid = grid_of(tmp_path / "nodes")
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
-        start(make("CutMixSL", link, run, observers=[In(2, 1, restart)]), grid, 4)
+        start(make("CutMixSL", link, run, observers=[In(2, 1, mixer.again)]), grid, 4)
     grid.wait()
     assert [row["round"] for row in run.rows] == [1, 3, 4]
     assert [row["steps"] for row in run.rows] == [3, 3, 3]
     assert [row["clients_alive"] for row in run.rows] == [4, 4, 4]
     assert run.rows[1]["uplink_bytes"] == run.rows[0]["uplink_bytes"]
-    assert f"round 2 is lost, the run goes on: the mixer at {listen} (link-via) is gone" in (
+    assert f"round 2 is lost, the run goes on: the mixer at {mixer.listen} (link-via) is gone" in (
         caplog.text
     )
+
+
+def test_a_mixer_that_is_gone_in_the_last_round_costs_no_evaluation(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    """The run was never evaluated. Extended, it goes on after that round, as its nodes do."""
+    mixer, run = Replaced(start_mixer), Run.create({}, name="last", home=tmp_path)
+    evaluated: list[int] = []
+
+    def score(server_round: int, arrays: object) -> MetricRecord:
+        evaluated.append(server_round)
+        return MetricRecord({"accuracy": 0.5})
+
+    for rounds in (2, 3):
+        own = Run.open(run.id, home=tmp_path)
+        link = link_to(mixer.mixer, run=run.id, reattach_timeout=2.0)
+        grid = grid_of(tmp_path / "nodes")
+        strategy = make("CutMixSL", link, own, evaluate_every=5, observers=[In(2, 1, mixer.again)])
+        start(strategy, grid, rounds, evaluate_fn=score)
+        grid.wait()
+        assert (own.status, evaluated[-1]) == ("finished", rounds)
+        assert (own.summary or {})["evaluated_round"] == own.checkpoints.load().round == rounds
+    assert [(row["round"], row["clients_alive"]) for row in own.rows] == [(1, 4), (3, 4)]
+    assert evaluated == [2, 3]
+
+
+def test_a_run_that_loses_every_round_to_its_mixer_fails(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    mixer, run = Replaced(start_mixer), Run.create({}, name="all", home=tmp_path)
+    link = link_to(mixer.mixer, run=run.id, reattach_timeout=2.0)
+    observers = [In(1, 1, mixer.again), In(2, 0, mixer.again)]
+    grid = grid_of(tmp_path / "nodes")
+    with pytest.raises(LinkError, match=r"every round .* was lost.* 2, the last: the mixer"):
+        start(make("CutMixSL", link, run, observers=observers), grid, 2)
+    grid.wait()
+    assert (run.status, run.rows) == ("failed", [])
+    grid = grid_of(tmp_path / "nodes")
+    link = link_to(mixer.mixer, run=run.id)
+    start(make("CutMixSL", link, Run.open(run.id, home=tmp_path)), grid, 2)
+    grid.wait()
+    assert [row["clients_alive"] for row in Run.open(run.id, home=tmp_path).rows] == [4, 4]
 
 
 def test_a_mixer_that_stays_away_ends_the_run_with_a_sentence(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from flwr.serverapp import Grid
 
 from flwr_splitmix import Run, adamw
 from flwr_splitmix.links import Link, MixerLink
 from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.strategies import CutMixSL, MixupSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
@@ -48,8 +51,15 @@ def grid_of(nodes: Path, toy: Toy = TOY, **options: Any) -> FakeGrid:
     return FakeGrid(app, toy.clients, **{"state-dir": str(nodes)})
 
 
-def start(strategy: SplitStrategy, grid: FakeGrid, rounds: int, toy: Toy = TOY) -> None:
+def start(
+    strategy: SplitStrategy,
+    grid: FakeGrid,
+    rounds: int,
+    toy: Toy = TOY,
+    evaluate_fn: EvaluateFn | None = None,
+) -> None:
     """Run a strategy that has a `MixerLink` on a grid in this process."""
     assert isinstance(strategy.link, MixerLink)
     strategy.link = OnFakeGrid(strategy.link, grid)
-    strategy.start(None, to_arrays(toy.lower().state_dict()), rounds)  # type: ignore[arg-type]
+    initial, no_grid = to_arrays(toy.lower().state_dict()), cast(Grid, None)
+    strategy.start(no_grid, initial, rounds, evaluate_fn=evaluate_fn)
