@@ -10,6 +10,7 @@ from flwr_splitmix.apps.run_config import AppConfig, ConfigError
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.stream.endpoint import is_loopback, split_address
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.words import counted, gib
@@ -141,6 +142,30 @@ def remark_wire(config: AppConfig, report: Report) -> None:
     """Remark that a simulation refuses wire formats, unless the link is only for SuperNodes."""
     if config.link == "auto" and config.narrowed:
         report.remarks.append(f"a simulation would end with an error: {config.only_over_a_stream}")
+
+
+def remark_plaintext(config: AppConfig, report: Report, via: str = "") -> None:
+    """Remark that SuperNodes may refuse a link without TLS.
+
+    Parameters
+    ----------
+    via
+        The address of a third-party mixer, if nodes dial one.
+
+    Raises
+    ------
+    LinkError
+        If an address is malformed.
+    """
+    dialled = via or config.link_advertise or config.link_address
+    host, _ = split_address(dialled, "link-via" if via else "link-address")
+    plain = config.link_insecure and (bool(via) or not config.ssl_certfile)
+    if plain and config.link != "ray" and not is_loopback(host):
+        report.remarks.append(
+            "link-insecure is true: between SuperNodes and the server uploads and tokens travel "
+            "without TLS, for anyone on the way to read; nodes with a certificate of their own, "
+            "and those with allow-insecure=false, refuse such a link"
+        )
 
 
 def remark_memory(report: Report, numbers: int, remedy: str) -> None:

@@ -73,7 +73,7 @@ class GuardedClient(Client):
             )
         if not policy.trains:
             self.segment.requires_grad_(False)
-        if self.privacy is not None or policy != NodePolicy():
+        if self.privacy is not None or policy.limits:
             self.privacy = PrivacyBudget.on_node(self.privacy, policy)
         path = None if folder is None else folder / f"privacy-ledger-{index}.jsonl"
         self._node = NodeLedger(path, run)

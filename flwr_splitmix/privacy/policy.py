@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,9 @@ class NodePolicy:
     allow_spreading
         Whether patches may be masked whose content other tokens have, too, because layers before
         the cut let it spread; None: yes.
+    allow_insecure
+        Whether the node may dial another machine without TLS; None: yes, unless it has a
+        certificate of its own.
 
     Raises
     ------
@@ -64,6 +67,7 @@ class NodePolicy:
     allow_plain: bool | None = None
     allow_training: bool | None = None
     allow_spreading: bool | None = None
+    allow_insecure: bool | None = None
 
     def __post_init__(self) -> None:
         limit = self.max_epsilon
@@ -106,6 +110,11 @@ class NodePolicy:
         """Whether patches may be masked that spread to other tokens before the cut."""
         return self.allow_spreading is not False
 
+    @property
+    def limits(self) -> bool:
+        """Whether it says anything of what may leave, rather than only how."""
+        return replace(self, allow_insecure=None) != NodePolicy()
+
     @classmethod
     def of_node(cls, node: Mapping[str, Any]) -> NodePolicy:
         """Read the policy from a node's configuration, whose keys override those of the file.
@@ -130,7 +139,7 @@ class NodePolicy:
 
 _SWITCHES = (
     "allow-averaging", "allow-evaluation", "allow-benchmark", "allow-plain", "allow-training",
-    "allow-spreading",
+    "allow-spreading", "allow-insecure",
 )  # fmt: skip
 
 KEYS = ("max-epsilon", "delta", *_SWITCHES)

@@ -209,6 +209,10 @@ MISTAKES = (
     Mistake(
         "noise on a part only", "vision", keys("strategy='DPCutMixSL' sigma-s=5.0"), ok=True
     ),
+    Mistake(
+        "a link that nodes may refuse", "vision",
+        keys("link-insecure=true link-address='0.0.0.0:9443'"), ok=True,
+    ),
     Mistake("columns of other names", "language", keys(FILE), rows),
     Mistake(
         "labels that are no class", "language",

@@ -75,6 +75,23 @@ def test_a_wire_format_that_a_simulation_refuses_is_remarked(
 
 
 @pytest.mark.parametrize(
+    ("app", "keys", "remarked"),
+    [
+        ("vision", "link-address='0.0.0.0:9443'", True),
+        ("language", "link-address='0.0.0.0:9443'", True),
+        ("vision", "link-advertise='server.example'", True),
+        ("vision", "link-address='127.0.0.1:0'", False),
+        ("vision", "link='ray' link-address='0.0.0.0:9443'", False),
+    ],
+)
+def test_a_link_that_nodes_may_refuse_is_remarked(app: str, keys: str, remarked: bool) -> None:
+    done = check(APPS / app, "--no-cuts", "--run-config", f"link-insecure=true {keys}")
+    assert done.exit_code == 0, done.output
+    said = "those with allow-insecure=false, refuse such a link"
+    assert (said in " ".join(done.output.split())) is remarked
+
+
+@pytest.mark.parametrize(
     ("keys", "said"),
     [
         ("support-texts=1", "2 supports, drawn from only 1; a larger support-texts hides more"),

@@ -11,6 +11,7 @@ from flwr_splitmix.apps.findings import (
     check_enough,
     describe_clients,
     passes,
+    remark_plaintext,
     remark_warmup,
     remark_wire,
 )
@@ -68,6 +69,7 @@ def check(
     report.facts |= {"strategy": config.strategy, "model": config.model}
     remark_warmup(config, report)
     remark_wire(config, report)
+    passes(lambda: remark_plaintext(config, report), report)
     usable = all([right(_check_devices), right(_check_model)])
     usable &= right(_check_data) and all([right(_check_clients), right(_check_tokens)])
     usable = usable and passes(lambda: remark_noise(config, report), report)

@@ -16,6 +16,7 @@ from flwr_splitmix.apps.findings import (
     describe_clients,
     passes,
     remark_memory,
+    remark_plaintext,
     remark_warmup,
     remark_wire,
 )
@@ -62,6 +63,7 @@ def check(
     report.facts |= {"strategy": config.strategy, "model": config.model}
     remark_warmup(config, report)
     remark_wire(config, report)
+    passes(lambda: remark_plaintext(config, report, config.link_via), report)
     if not passes(lambda: _check_data(config, report), report):
         return
     right = passes(lambda: _check_clients(config, report), report)

@@ -33,6 +33,7 @@ _ALIASES = {
     "allowplaintext": "allow-plain",
     "allowtrain": "allow-training",
     "allowspread": "allow-spreading",
+    "linkinsecure": "allow-insecure",
 }
 """Other forms of our keys, folded."""
 

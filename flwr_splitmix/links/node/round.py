@@ -20,6 +20,7 @@ from flwr_splitmix.links.node.audit import SUPERLINK, AuditLog
 from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS, OriginStore, orders_of
 from flwr_splitmix.links.node.guards import NodeGuards, rejection_log
 from flwr_splitmix.links.node.pinned import pinned
+from flwr_splitmix.links.node.plaintext import admit_plaintext
 from flwr_splitmix.links.node.state import open_store
 from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
@@ -57,6 +58,7 @@ def serve_round(
         guards = NodeGuards(context, ticket)
         orders = orders_of(message.content.config_records[RECORD], context.run_config)
         ticket = pinned(ticket, context.node_config)
+        admit_plaintext(ticket, context, guards.policy)
         arrays = arrays_of(message.content)
         kept = open_store(ticket.run, context)
         store = OriginStore(kept, arrays, ticket, trains=guards.policy.trains)

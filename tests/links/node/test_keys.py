@@ -40,6 +40,8 @@ from tests.links.node.worst_server import Node, noisy
         ("allow-plaintext", "allow-plain"),
         ("allow-train", "allow-training"),
         ("allow-spread", "allow-spreading"),
+        ("allow_insecure", "allow-insecure"),
+        ("link-insecure", "allow-insecure"),
         ("privacy_policy", "privacy-policy"),
     ],
 )
