@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
 import os
 import secrets
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,27 @@ def _open_beside(path: Path, mode: int) -> tuple[int, Path]:
             return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), name
         except FileExistsError:
             continue  # try other digits
+
+
+ABANDONED = 3600.0
+"""Seconds without a change after which no process writes an unfinished file any more."""
+
+
+def remove_unfinished(folder: Path, names: str) -> None:
+    """Remove what processes that were killed in `write_atomic` have left in a folder.
+
+    A file changed within the last `ABANDONED` seconds stays, as it may still be written.
+
+    Parameters
+    ----------
+    names
+        Pattern of the names that the files were to get, such as "*.safetensors".
+    """
+    before = time.time() - ABANDONED
+    for file in folder.glob(f".{names}.{'[0-9a-f]' * 8}"):
+        with contextlib.suppress(OSError):  # another process may remove it first
+            if file.stat().st_mtime < before:
+                file.unlink()
 
 
 def follow_umask(path: Path) -> None:

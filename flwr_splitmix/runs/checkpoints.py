@@ -13,7 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
+from flwr_splitmix.files import remove_unfinished
 from flwr_splitmix.storage import StorageError, load_tensors, save_tensors, under
+
+ROUND_NAMES, BETWEEN_NAMES = "round-*.safetensors", "between-*.safetensors"
+"""Patterns of the names of files: of a round that is kept, and of one between two checkpoints."""
 
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 _BETWEEN = re.compile(r"between-(\d{6,})\.safetensors")
@@ -62,6 +66,7 @@ class _RoundFiles:
 
     def save(self, round: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
         file = self.file(round)
+        remove_unfinished(self.path, ROUND_NAMES)  # first: a full disk has room then
         save_tensors(file, tensors, meta, private=self._private)
         return file
 
@@ -75,6 +80,7 @@ class _RoundFiles:
         return _newest_readable(rounds, self.load)
 
     def drop(self, rounds: Iterable[int]) -> None:
+        remove_unfinished(self.path, ROUND_NAMES)
         for saved in rounds:
             self.file(saved).unlink(missing_ok=True)
 
@@ -135,6 +141,8 @@ class CheckpointStore:
             If it cannot be written; earlier files are then intact.
         """
         file = self._between_file(round)
+        for names in (ROUND_NAMES, BETWEEN_NAMES):
+            remove_unfinished(self.path, names)
         save_tensors(file, tensors, meta, flush=False)
         for saved, other in self._between().items():
             if saved != round:
@@ -158,6 +166,7 @@ class CheckpointStore:
             self._prune(newest)
 
     def _prune(self, round: int) -> None:
+        remove_unfinished(self.path, BETWEEN_NAMES)
         for file in self._between().values():
             file.unlink(missing_ok=True)
         rounds = self._files.rounds()

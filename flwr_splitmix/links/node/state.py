@@ -20,13 +20,13 @@ from typing import Any
 from flwr.app import ConfigRecord, Context
 from torch import Tensor
 
-from flwr_splitmix.files import home_folder
+from flwr_splitmix.files import home_folder, remove_unfinished
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.host import StateStore
 from flwr_splitmix.links.link import UNNAMED, LinkError
 from flwr_splitmix.links.node.keys import STATE_DIR
-from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.runs.checkpoints import ROUND_NAMES, ClientStore
 from flwr_splitmix.storage import DIGEST, digest
 
 log = logging.getLogger("flwr.splitmix")
@@ -131,9 +131,10 @@ def forget_runs(folder: Path) -> None:
         # A directory with other files stays; another process may delete first.
         with contextlib.suppress(OSError):
             if run.is_dir() and not run.is_symlink() and run.stat().st_mtime < before:
-                for file in run.glob("*/round-*.safetensors"):
+                for file in run.glob(f"*/{ROUND_NAMES}"):
                     file.unlink()
                 for place in [*run.iterdir(), run]:
+                    remove_unfinished(place, ROUND_NAMES)
                     place.rmdir()
 
 
