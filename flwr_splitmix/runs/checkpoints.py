@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.files import remove_unfinished
+from flwr_splitmix.files import flush_folder, remove_unfinished
 from flwr_splitmix.storage import StorageError, load_tensors, save_tensors, under
 
 ROUND_NAMES, BETWEEN_NAMES = "round-*.safetensors", "between-*.safetensors"
@@ -163,6 +163,7 @@ class CheckpointStore:
             with between[newest].open("rb") as written:
                 os.fsync(written.fileno())
             os.replace(between[newest], self._files.file(newest))
+            flush_folder(self.path)
             self._prune(newest)
 
     def _prune(self, round: int) -> None:
