@@ -225,18 +225,21 @@ def _open_locked(path: Path, until: float) -> int:
     """Open and lock a file; retry if it was replaced meanwhile, or is locked but not after then."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        locked = False
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file), os.stat(path)):
+            locked = os.path.samestat(os.fstat(file), os.stat(path))
+            if locked:
                 return file
         except FileNotFoundError:
             pass  # replaced just now: the next one is another file
         except BlockingIOError:
             if time.monotonic() >= until:
-                os.close(file)
                 raise JournalError(f"{path.name} is being written by another process") from None
             time.sleep(0.005)
-        os.close(file)
+        finally:
+            if not locked:
+                os.close(file)
 
 
 def _entries(path: Path) -> Iterator[tuple[dict[str, Any], int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -109,6 +111,22 @@ def test_one_process_writes_at_a_time(path: Path) -> None:
     mine.close()
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert said == ""
+
+
+def test_a_file_system_without_locks_costs_no_descriptor(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network file system; each attempt of a node kept one open."""
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(3):
+        with pytest.raises(OSError, match="No locks available"):
+            Journal(path)
+    assert len(os.listdir("/dev/fd")) == before
 
 
 def test_a_full_disk_leaves_the_journal_as_it_was(
