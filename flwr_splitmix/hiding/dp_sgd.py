@@ -172,7 +172,7 @@ class DPSGD(Hiding):
             return
         self._records = records
         if not self._paid:
-            self.ledger.charge_earlier(self.side, shift_of(self.noise_multiplier), _occurrences)
+            self.ledger.charge_earlier(self.side, shift_of(self.noise_multiplier), power=2)
             self._paid = True
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
@@ -260,9 +260,10 @@ class DPSGD(Hiding):
         self._gradients.forget()
         self.ledger.charge(
             "train",
-            _occurrences(self._records),
+            self._records,
             shift_of(self.noise_multiplier),
             outside=outside_of(returns=self.side.returns, padded=self.side.padded),
+            power=2,
         )
         number = self.side.examples.get("train", self._size)
         self.accountant.step(
@@ -302,15 +303,6 @@ class DPSGD(Hiding):
         """Continue from `state`."""
         self.ledger.restore(meta["text-ledger"])
         self.accountant.history = [tuple(entry) for entry in meta["accountant"]]
-
-
-def _occurrences(records: np.ndarray) -> np.ndarray:
-    """Return a batch's examples as often as they cost, int64.
-
-    One that is in the batch n times moves the sum n times as far, which costs n^2.
-    """
-    examples, copies = np.unique(records, return_counts=True)
-    return np.repeat(examples, copies**2)
 
 
 def _leave_out_what_overflowed(parameters: Sequence[Any]) -> None:

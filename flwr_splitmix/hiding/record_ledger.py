@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,31 +69,40 @@ class RecordLedger:
         *,
         attempt: int = 0,
         outside: Sequence[Channel] = (),
+        power: int = 1,
     ) -> None:
         """Charge a release about some examples.
 
         Parameters
         ----------
         records
-            int64 (b,): indices of examples of the kind; each is charged once per occurrence.
+            int64 (b,): indices of examples of the kind.
         shift
             The release's sensitivity in standard deviations of its noise.
         attempt
             How often it may have been made before, each time with other noise.
         outside
             What left with it uncounted: keys of `privacy.events.OUTSIDE_IN_U_SHAPE`.
+        power
+            An example that is n times among the records pays n**power times: 1 if each of them is
+            sent by itself, 2 if their sum is, which they move n times as far.
         """
         if kind not in self._ledgers:
             return
         times = 1 if secrets_are_seeded() else 1 + attempt
         cost = times * shift * shift / 2
-        self._ledgers[kind].post(Charge((cost, 0.0), 0.0, tuple(outside), times), records=records)
+        ledger = self._ledgers[kind]
+        ledger.post(Charge(notes=tuple(outside), count=times))
+        examples, copies = np.unique(records, return_counts=True)
+        for number in np.unique(copies).tolist():
+            of_these = Charge((cost * number**power, 0.0))
+            ledger.post(of_these, records=examples[copies == number])
 
     def charge_earlier(
         self,
         side: ClientSide,
         shift: float,
-        occurrences: Callable[[np.ndarray], np.ndarray] = np.asarray,
+        power: int = 1,
     ) -> None:
         """Charge training examples that may have been sent before, each time with other noise.
 
@@ -101,10 +110,8 @@ class RecordLedger:
         ----------
         side
             Which they are.
-        shift
+        shift, power
             As for `charge`.
-        occurrences
-            From the examples of a batch to those that `charge` takes for it.
         """
         if secrets_are_seeded():
             return
@@ -113,7 +120,7 @@ class RecordLedger:
         number = self._numbers["train"]
         times = np.zeros(number, dtype=np.int64)
         for records in side.earlier:
-            times += np.bincount(occurrences(records), minlength=number)
+            times += np.bincount(records, minlength=number) ** power
         for each in np.unique(times[times > 0]).tolist():
             self.charge("train", np.flatnonzero(times == each), shift, attempt=each - 1)
         if side.uncounted:

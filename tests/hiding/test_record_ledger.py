@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.hiding import DPSGD
 from flwr_splitmix.hiding.record_ledger import RecordLedger
+from tests.hiding.dp_sgd import ORDER, TOY, step
 
 BOTH = {"train": 4, "federated": 3}
 
@@ -61,3 +68,48 @@ def test_a_ledger_of_other_examples_is_refused() -> None:
 def test_a_damaged_state_is_refused(damaged: object) -> None:
     with pytest.raises(ValueError, match=r"federated examples is damaged|at least 1"):
         RecordLedger().restore({"federated": damaged})
+
+
+BATCHES = ([0, 1, 2, 3], [3, 0, 0, 1], [2, 2, 2, 1], [1] * 7 + [2] * 5)
+
+
+def repeated(records: np.ndarray) -> np.ndarray:
+    """Return a batch's examples, each as often as the square of its number of copies."""
+    examples, copies = np.unique(records, return_counts=True)
+    return np.repeat(examples, copies**2)
+
+
+@pytest.mark.parametrize("shift", [2.0, 2 / 1.3, 0.37])
+def test_the_square_of_its_copies_costs_as_much_as_that_many(shift: float) -> None:
+    """To the last bit where no sum is rounded: of single copies, or a cost of a few binary digits.
+
+    Else it is the more exact of the two, which is rounded once.
+    """
+    ledger, before = RecordLedger(), RecordLedger()
+    for one in (ledger, before):
+        one.open(BOTH)
+    for batch in map(np.array, BATCHES):
+        ledger.charge("train", batch, shift, power=2)
+        before.charge("train", repeated(batch), shift)
+        state, expected = ledger.state()["train"], before.state()["train"]
+        assert state["book"]["smashed"] == pytest.approx(expected["book"]["smashed"], rel=1e-14)
+        assert (state["releases"], state["notes"]) == (expected["releases"], expected["notes"])
+        if shift == 2.0 or len(set(batch)) == len(batch):
+            assert state["book"] == expected["book"]
+
+
+def test_copies_of_one_text_in_a_batch_take_no_memory_of_their_own() -> None:
+    """The ledger listed it as often as it costs: in a batch of 65,536 it took 34 GB."""
+    toy = replace(TOY, hiding=DPSGD)
+    (client,) = toy.clients_for()
+    client.attach(ORDER, None)
+    hiding: Any = client.hiding
+    batch = MaskedBatch.of(fetch(client.batches.data, np.arange(2)), client.device)
+    tracemalloc.start()
+    try:
+        step(client, batch, toy.server(), np.zeros(3000, dtype=np.int64))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert hiding.ledger.epsilon(1e-5) > 1000
+    assert peak < 20e6
