@@ -310,13 +310,23 @@ class PrivacyGuard:
         return [Exposure("batch-norm")] if self.across_batch else []
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger, whether the budget is spent, and what is owed, as plain values."""
+        """Return the ledger, whether the budget is spent, and what is owed, as plain values.
+
+        A ledger that the node keeps in a file of its own is not among them.
+        """
+        ledger = {"ledger": self.ledger.state_dict()} if self._file is None else {}
         owed = {"owed": self._attempts.state()} if self._attempts else {}
-        return {"ledger": self.ledger.state_dict(), "spent": self.spent, **owed}
+        return {**ledger, "spent": self.spent, **owed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; a ledger that the node keeps in a file of its own has precedence."""
+        """Go on from `state`; a ledger that the node keeps in a file of its own has precedence.
+
+        If there was such a file and now is none, what was spent is not known, and has no epsilon.
+        """
         if self._file is None:
-            self.ledger.load_state_dict(state["ledger"])
+            if "ledger" in state:
+                self.ledger.load_state_dict(state["ledger"])
+            else:
+                self.ledger.charge(Exposure("uncounted"))
             self.spent |= bool(state["spent"])
         self._attempts.restore(state.get("owed", ()))
