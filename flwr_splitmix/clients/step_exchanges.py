@@ -70,6 +70,11 @@ class StepExchanges(GraphlessExchanges):
         """
         return self.hiding.recover(outputs, sent)
 
+    @property
+    def own_loss(self) -> bool:
+        """Whether a subclass has a loss of its own, whose labels may be of any form."""
+        return type(self).loss is not StepExchanges.loss
+
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d).
 
@@ -201,7 +206,7 @@ class StepExchanges(GraphlessExchanges):
             gradients = checked_returned(self.hiding.returned(gradients, sent), gradients)
             if sent.local is not None:
                 self._local = [(sent.local, gradient)]
-        if len(scored(sent.batch.labels)):  # otherwise there was nothing to predict
+        if self.own_loss or len(scored(sent.batch.labels)):  # else there was nothing to predict
             self._losses.append(loss.item())
         self._decoded = True
         if public is not None:

@@ -127,7 +127,8 @@ class UShapeClient(StepExchanges):
             public=self.hiding.public,
         )
         check_lengths(self.hiding, data=data, public=self.hiding.public)
-        check_labelled(data)
+        if not self.own_loss:
+            check_labelled(data)
         self.head, self.tail = head.to(self.device), tail.to(self.device)
         self.learns = learns
         if learns == "tail":
@@ -211,7 +212,7 @@ class UShapeClient(StepExchanges):
             self.ends.load(arrays)
         # BatchNorm without running statistics needs two.
         first = self._first_batch(2 if needs_whole_batch(self.head) else 1)
-        if first.labels.is_floating_point() and type(self).loss is UShapeClient.loss:
+        if first.labels.is_floating_point() and not self.own_loss:
             check_labels(first)
         if self.hiding.texts_only and not holds_ids(first.inputs):
             raise ClientError(
@@ -283,9 +284,10 @@ class UShapeClient(StepExchanges):
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round: drop the graph and return head, tail and metrics.
 
-        "train-loss" is the mean over batches with a label to predict; without any there is none.
-        Nor is there if an epsilon is kept and the tail alone learns: labels could be read from it,
-        and nothing else that leaves in training tells of them.
+        "train-loss" is the mean over batches with a label to predict, or of a subclass's own loss
+        over all; without any there is none. Nor is there if an epsilon is kept and the tail alone
+        learns: labels could be read from it, and nothing else that leaves in training tells of
+        them.
         """
         metrics: dict[str, int | float] = {
             "num-examples": self.batches.examples,
