@@ -17,6 +17,7 @@ from flwr_splitmix.clients.ushape_evaluation import UShapeEvaluation
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.hiding.hiding import EPSILON
+from flwr_splitmix.scoring.texts import TextScores
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.words import counted
@@ -174,8 +175,10 @@ class GraphlessExchanges(Client):
             here = [output.to(self.device) for output in outputs]
             hidden = checked_hidden(self.recover(here, sent), self.hiding.side.width)
             with enough_values("tail"):
-                logits = checked_logits(self.hiding.logits(hidden, sent), len(sent.batch.inputs))
-            following = self._evaluation.add(logits, sent.batch)
+                logits: object = self.hiding.logits(hidden, sent)
+            evaluation, examples = self._evaluation, len(sent.batch.inputs)
+            own = evaluation.scores is not TextScores
+            following = evaluation.add(checked_logits(logits, examples, own_scores=own), sent.batch)
             self._evaluation.awaiting = None
             return {} if following is None else self._send_test(following)
 

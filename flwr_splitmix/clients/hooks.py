@@ -50,13 +50,25 @@ def checked_hidden(hidden: object, width: int) -> Tensor:
     return hidden
 
 
-def checked_logits(logits: object, examples: int) -> Tensor:
-    """Return what `logits` returned; raises ClientError if it has no row for each example."""
-    if not isinstance(logits, Tensor) or logits.dim() not in (2, 3) or len(logits) != examples:
-        raise ClientError(
-            f"logits returns {described(logits)}; needed is a tensor ({examples}, classes) or "
-            f"({examples}, tokens, vocabulary)"
-        )
+def checked_logits(logits: object, examples: int, *, own_scores: bool) -> Tensor:
+    """Return what `logits` returned.
+
+    Parameters
+    ----------
+    own_scores
+        Whether scores of a user's own get it, which may take any form of it.
+
+    Raises
+    ------
+    ClientError
+        If it has no row for each example, or not the form that `TextScores` takes.
+    """
+    rows = isinstance(logits, Tensor) and logits.dim() > 0 and len(logits) == examples
+    if not isinstance(logits, Tensor) or not rows or not (own_scores or logits.dim() in (2, 3)):
+        needed = f"({examples}, classes) or ({examples}, tokens, vocabulary)"
+        if own_scores:
+            needed = f"whose first dimension is the examples, {examples}"
+        raise ClientError(f"logits returns {described(logits)}; needed is a tensor {needed}")
     return logits
 
 

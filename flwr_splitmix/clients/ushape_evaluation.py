@@ -153,6 +153,7 @@ class UShapeEvaluation:
         self.sent_up_to: dict[str, int] = {}
         self.messages = 0
         self._kept = kept
+        self._answered: dict[str, int] = {}  # how many examples have got their answer
         self._scores: dict[str, TextScores] = {}
         self._current: TextScores | None = None
 
@@ -203,7 +204,11 @@ class UShapeEvaluation:
     def add(self, logits: torch.Tensor, batch: MaskedBatch) -> MaskedBatch | None:
         """Score a batch's logits and return the next batch to send; None if this one is done."""
         assert self._current is not None
-        return self._current.add(logits, batch)
+        following = self._current.add(logits, batch)
+        if following is None:
+            kind, indices = self.going
+            self._answered[kind] = self._answered.get(kind, 0) + len(indices)
+        return following
 
     def finish(self, kind: str) -> TextScores:
         """Return the scores of a whole test set, once.
@@ -211,13 +216,19 @@ class UShapeEvaluation:
         Raises
         ------
         ClientError
-            If not all of its examples have been scored.
+            If not all of its examples have been scored, or own scores count something else.
         """
         scores, data = self._scores.get(kind), self.tests.get(kind)
         size = None if data is None else len(data)  # type: ignore[arg-type]
         # What an earlier process sent, or this one before it was attached again, has no scores.
-        whole = scores is not None and self.sent_up_to.get(kind) == scores.examples == size
+        whole = self.sent_up_to.get(kind) == self._answered.get(kind) == size
         if scores is None or not whole or self.awaiting is not None:
             raise ClientError(f"this client has not scored its {kind} test data, or not all of it")
+        if scores.examples != size:
+            raise ClientError(
+                f"its scores count {scores.examples} examples, its {kind} test data are {size}: "
+                "`add` must add the length of the batch to `examples`, and may count pixels, "
+                "tokens or labels under another name"
+            )
         del self._scores[kind]
         return scores

@@ -222,7 +222,8 @@ class UShapeStrategy(RoundLoop):
             clients, self.evaluation, self._steps(clients).look, self._told_scores
         )
         if clients.failures:
-            log.warning("the evaluation went on without %s", reasons(clients))
+            said = "nothing was evaluated:" if result is None else "the evaluation went on without"
+            log.warning("%s %s", said, reasons(clients))
         return result
 
     @property

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
@@ -47,14 +48,16 @@ class MeanError:
         return {"loss": self.error / self.examples, "accuracy": 0.0}
 
 
-def numbers(kind: type[UShapeClient], scores: Any = None, *, listed: bool = False) -> UShapeClient:
+def numbers(
+    kind: type[UShapeClient], scores: Any = None, *, listed: bool = False, tail: Any = None
+) -> UShapeClient:
     """Return a client with a floating label for each example, and the same as test data."""
     head, inputs = PATCHES
     labels = inputs.mean((1, 2))
     data: Any = TensorDataset(inputs, labels)
     if listed:
         data = [(each, float(label)) for each, label in zip(inputs, labels, strict=True)]
-    tail = Masked(nn.Linear(3, 2))
+    tail = tail or Masked(nn.Linear(3, 2))
     options: dict[str, Any] = {"batch_size": 4, "test_data": data, "device": "cpu"}
     return kind(Masked(head), tail, data, scores=scores, **options)
 
@@ -205,3 +208,112 @@ def test_scores_in_no_dictionary_are_refused() -> None:
     client.run("decode_test", {"outputs": sent["messages"]})
     with pytest.raises(ClientError, match="result of the scores returns a list of a float; needed"):
         client.run("score", {"kind": "federated"})
+
+
+class Pixels(UShapeClient):
+    """Has a class for each place of an image."""
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        return cross_entropy(self.tail(hidden, sent.mask), sent.batch.labels)
+
+
+class Maps(nn.Module):
+    """A tail that makes maps of two classes, (b, 2, 2, 3), of six patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        return self.linear(hidden).mT.unflatten(2, (2, 3))
+
+
+class PixelScores:
+    """The share of places whose class is right; `each` is what an example counts."""
+
+    each = 1
+
+    def __init__(self) -> None:
+        self.examples = self.right = self.places = 0
+
+    def begin(self, batch: MaskedBatch) -> MaskedBatch:
+        return batch
+
+    def add(self, logits: Tensor, batch: MaskedBatch) -> None:
+        self.examples += self.each * len(batch.labels)
+        self.places += batch.labels.numel()
+        self.right += int((logits.argmax(1) == batch.labels).sum())
+
+    def result(self) -> dict[str, float]:
+        return {"loss": 1.0, "accuracy": self.right / self.places}
+
+
+def segmenting(scores: Any = PixelScores, tail: nn.Module | None = None) -> UShapeClient:
+    head, inputs = PATCHES
+    data: Any = TensorDataset(inputs, (inputs[..., 0] > 0).long().unflatten(1, (2, 3)))
+    options: dict[str, Any] = {"batch_size": 4, "test_data": data, "device": "cpu"}
+    return Pixels(Masked(deepcopy(head)), tail or Maps(), data, scores=scores, **options)
+
+
+def evaluating(*clients: UShapeClient) -> USplitSL:
+    strategy = USplitSL(Masked(nn.Linear(3, 3)), device="cpu", evaluation="federated")
+    strategy.fit(clients, 1)
+    return strategy
+
+
+def test_scores_of_ones_own_get_outputs_of_any_form() -> None:
+    """Maps and plain numbers were refused in each evaluation, for want of two or three axes."""
+    assert 0 <= evaluating(segmenting()).rows[0]["accuracy"] <= 1
+
+    class Numbers(Masked):
+        def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+            return super().forward(inputs, mask).mean((1, 2))
+
+    class Direct(UShapeClient):
+        def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+            return mse_loss(self.tail(hidden, sent.mask), sent.batch.labels)
+
+    class DirectError(MeanError):
+        def add(self, logits: Tensor, batch: MaskedBatch) -> None:
+            super().add(logits[:, None, None], batch)
+
+    client = numbers(Direct, DirectError, tail=Numbers(nn.Linear(3, 2)))
+    assert evaluating(client).rows[0]["eval_loss"] > 0
+
+
+class Transposed(Maps):
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        maps = super().forward(hidden, mask)
+        return maps if self.training else maps.transpose(0, 1)
+
+
+def test_an_evaluation_that_loses_all_clients_says_that_nothing_was_evaluated(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The evaluation went on without them, it said."""
+    strategy = evaluating(segmenting(tail=Transposed()))
+    assert strategy.rows[0]["accuracy"] is None
+    said = (
+        "nothing was evaluated: client 0: logits returns a tensor (2, 4, 2, 3); needed is a tensor "
+        "whose first dimension is the examples, 4"
+    )
+    assert said in caplog.messages
+    assert "went on" not in caplog.text
+
+
+def test_scores_that_count_something_else_than_examples_are_told_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client had not scored all of its test data, it said."""
+
+    class Each(PixelScores):
+        each = 6
+
+    strategy = evaluating(segmenting(), segmenting(Each))
+    assert strategy.rows[0]["accuracy"] is not None
+    said = (
+        "the evaluation went on without client 1: its scores count 48 examples, its federated test "
+        "data are 8: `add` must add the length of the batch to `examples`, and may count pixels, "
+        "tokens or labels under another name"
+    )
+    assert said in caplog.messages

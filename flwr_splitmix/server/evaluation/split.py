@@ -71,9 +71,10 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
                 clients.fail(client, str(error))
                 continue
             tallies[client] += upper.score(smashed, labels)
-    if clients.failures:
-        log.warning("the evaluation went on without %s", reasons(clients))
     done = [c for c in sizes if c not in clients.failures]
+    if clients.failures:
+        said = "the evaluation went on without" if done else "nothing was evaluated:"
+        log.warning("%s %s", said, reasons(clients))
     if not done:
         return None
     whole = sum((tallies[c] for c in done), Tally())
