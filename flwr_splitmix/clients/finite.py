@@ -1,6 +1,8 @@
-"""Where NaN and infinite numbers of a client come from: its data, its weights or its training."""
+"""Where NaN and infinite numbers of a client come from: data, weights, loss or training."""
 
 from __future__ import annotations
+
+import math
 
 from torch import Tensor, nn
 
@@ -24,11 +26,7 @@ def check_finite(name: str, segment: nn.Module, inputs: Tensor, *outputs: Tensor
     if all_finite(outputs):
         return
     _check_data(inputs)
-    if not all(bool(weight.isfinite().all()) for weight in segment.parameters()):
-        raise ClientError(
-            f"the weights of its {name} are NaN or infinite: training has diverged; a smaller "
-            "learning rate, or gradients that are clipped, may prevent it"
-        )
+    _check_weights(name, segment)
     raise ClientError(
         f"its {name} makes NaN or infinite numbers of finite data with finite weights, as a "
         "division by 0 or a logarithm of 0 does"
@@ -62,6 +60,52 @@ def check_gradients(name: str, segment: nn.Module, inputs: Tensor | None) -> Non
         "training has diverged; a smaller learning rate, or gradients that are clipped, may "
         "prevent it"
     )
+
+
+def check_loss(loss: Tensor, gradient: Tensor, tail: nn.Module, labels: Tensor) -> None:
+    """Find out where a loss that is NaN or infinite comes from, given finite hidden states.
+
+    On the CPU also whether its gradient is; an accelerator would have to be waited for.
+
+    Parameters
+    ----------
+    loss, gradient
+        A scalar, and its gradient at the hidden states (b, T, d).
+    labels
+        Those of the batch.
+
+    Raises
+    ------
+    ClientError
+        If it is: from the labels, from the weights of the tail, or from neither; or if its gradient
+        is and the loss is finite.
+    """
+    if math.isfinite(loss):
+        if gradient.device.type == "cpu" and not all_finite([gradient]):
+            raise ClientError(
+                "the gradient of loss has NaN or infinite numbers, though loss is finite, as that "
+                "of a square root or a norm has at 0: add a small number under the root"
+            )
+        return
+    begin = f"loss is {'NaN' if math.isnan(loss) else 'infinite'}: "
+    if not bool(labels.isfinite().all()):
+        raise ClientError(
+            f"{begin}its labels have NaN or infinite numbers: replace them in the data set, leave "
+            "these examples out, or let loss pass over them"
+        )
+    _check_weights("tail", tail, begin)
+    raise ClientError(
+        f"{begin}it makes that of finite labels with finite weights, as a division by 0, a "
+        "logarithm of 0 or a number too large for its type does"
+    )
+
+
+def _check_weights(name: str, segment: nn.Module, begin: str = "") -> None:
+    if not all(bool(weight.isfinite().all()) for weight in segment.parameters()):
+        raise ClientError(
+            f"{begin}the weights of its {name} are NaN or infinite: training has diverged; a "
+            "smaller learning rate, or gradients that are clipped, may prevent it"
+        )
 
 
 def _check_data(inputs: Tensor) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError, exchange
 from flwr_splitmix.clients.ends import Ends
+from flwr_splitmix.clients.finite import check_loss
 from flwr_splitmix.clients.graphless import GraphlessExchanges
 from flwr_splitmix.clients.hooks import (
     checked_gradient,
@@ -187,6 +188,12 @@ class StepExchanges(GraphlessExchanges):
         -------
         {"gradients": [tensor (b, T, d), ...]}: of the mean loss at each output; an empty list if
         only the tail learns.
+
+        Raises
+        ------
+        ClientError
+            If the outputs are not those of the last messages, a method of a subclass returns
+            something else than it must, or the loss is NaN or infinite and no epsilon is kept.
         """
         if self._decoded:
             raise ClientError("the server asks for the gradients of one batch twice")
@@ -199,6 +206,8 @@ class StepExchanges(GraphlessExchanges):
             loss = checked_loss(self.loss(hidden.clone(), sent))
         loss.backward()  # type: ignore[no-untyped-call]
         gradient = checked_gradient(hidden.grad)
+        if not self.hiding.accounts:  # else an error that depends on the data would be a release
+            check_loss(loss, gradient, self.ends.segments["tail"], sent.batch.labels)
         gradients: Sequence[Tensor] = []
         if self.learns == "all":
             perturbed = checked_perturbed(self.perturb(gradient, hidden.detach(), sent), gradient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
-from flwr_splitmix.hiding import Hiding, NaiveMix, Sent
+from flwr_splitmix.hiding import DPForward, Hiding, NaiveMix, Sent
 from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.laws import TextToy
-from tests.clients.ushape import PATCHES, Masked
+from tests.clients.ushape import ORDER, PATCHES, Masked, decode, encode
 
 HEAD, INPUTS = PATCHES
 MEANS = INPUTS.mean((1, 2))
@@ -83,3 +84,87 @@ def test_texts_without_labels_are_for_a_loss_of_ones_own(caplog: pytest.LogCaptu
     strategy.fit([Compact(toy.head(), toy.tail(), data, batch_size=4, device="cpu")], 1)
     assert strategy.rows[0]["loss"] > 0
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+class Divided(UShapeClient):
+    """Divides by what is 0 in examples whose label is 0."""
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        means = self.tail(hidden, sent.mask).mean((1, 2))
+        return (means / sent.batch.labels).mean()
+
+
+class Masking(Regressing):
+    """Leaves out what has no target."""
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        labels = sent.batch.labels
+        known = replace(sent.batch, labels=labels.nan_to_num())
+        return super().loss(hidden, replace(sent, batch=known))
+
+
+def decoded(client: UShapeClient, weight: float | None = None) -> None:
+    client.attach(ORDER, None)
+    sent = encode(client)
+    if weight is not None:
+        nn.init.constant_(next(client.tail.parameters()), weight)
+    decode(client, sent)
+
+
+class Rooted(UShapeClient):
+    """The root of 0 has an infinite gradient."""
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        return (self.tail(hidden, sent.mask) * 0).square().sum().sqrt()
+
+
+ROWS = MEANS[:, None]
+
+
+@pytest.mark.parametrize(
+    ("client", "weight", "said"),
+    [
+        (
+            lambda: client_of(Regressing, ROWS.log()),
+            None,
+            "loss is NaN: its labels have NaN or infinite numbers: replace them in the data set, "
+            "leave these examples out, or let loss pass over them",
+        ),
+        (
+            lambda: client_of(Regressing, ROWS),
+            float("nan"),
+            "loss is NaN: the weights of its tail are NaN or infinite: training has diverged; a "
+            "smaller learning rate, or gradients that are clipped, may prevent it",
+        ),
+        (
+            lambda: client_of(Divided, torch.zeros(8)),
+            1.0,
+            "loss is infinite: it makes that of finite labels with finite weights, as a division "
+            "by 0, a logarithm of 0 or a number too large for its type does",
+        ),
+        (
+            lambda: client_of(Rooted, ROWS),
+            None,
+            "the gradient of loss has NaN or infinite numbers, though loss is finite, as that of a "
+            "square root or a norm has at 0: add a small number under the root",
+        ),
+    ],
+    ids=["labels", "weights", "loss", "gradient"],
+)
+def test_a_loss_that_is_not_finite_is_refused_with_its_reason(
+    client: Any, weight: float | None, said: str
+) -> None:
+    """The client was left out for "NaN or infinite numbers" that it had uploaded."""
+    with pytest.raises(ClientError) as told:
+        decoded(client(), weight)
+    assert str(told.value) == said
+
+
+def test_labels_that_are_not_finite_may_be_passed_over() -> None:
+    decoded(client_of(Masking, ROWS.log()))
+
+
+def test_a_loss_that_is_not_finite_is_not_told_where_an_epsilon_is_kept() -> None:
+    """Whether it is depends on the data."""
+    noisy = DPForward()
+    decoded(client_of(Regressing, ROWS.log(), hiding=noisy))
