@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.finite import check_gradients
 from flwr_splitmix.clients.first_weights import digest_of
-from flwr_splitmix.clients.lower import check_fits, without_bfloat16
+from flwr_splitmix.clients.lower import check_fits, explained, without_bfloat16
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.schedule import (
     OptimizerFactory,
@@ -55,11 +55,11 @@ class Ends:
         Raises
         ------
         ClientError
-            If the hidden states are no tensor (b, T, d).
+            If the hidden states are no tensor (b, T, d), or the inputs do not fit the head.
         """
         head = self.segments["head"].eval()
-        with torch.no_grad():  # what a head caches may need a graph
-            hidden: object = head(batch.inputs, batch.mask)
+        with torch.no_grad(), explained(head, batch.inputs, name="head"):
+            hidden: object = head(batch.inputs, batch.mask)  # what it caches may need a graph
         if not isinstance(hidden, Tensor):
             raise ClientError(
                 "a head must return one tensor (batch, tokens, width), this one returns "
@@ -70,6 +70,28 @@ class Ends:
                 f"a head must return (batch, tokens, width), this one {tuple(hidden.shape)}"
             )
         return int(hidden.shape[2])
+
+    def explain(self, batch: MaskedBatch, what: str) -> None:
+        """Run the head alone, to find out whether an error of what makes messages is the head's.
+
+        Parameters
+        ----------
+        what
+            What the inputs are called.
+
+        Raises
+        ------
+        ClientError
+            If the inputs do not fit the head; other errors are the caller's.
+        """
+        head = self.segments["head"]
+        try:
+            with torch.no_grad(), explained(head, batch.inputs, what, "head"):
+                head(batch.inputs, batch.mask)
+        except ClientError:
+            raise
+        except Exception:
+            return
 
     def backward(self, messages: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Backpropagate through the head from messages (b, T, d) and other tensors of its graph."""

@@ -80,14 +80,15 @@ def check_loss(loss: Tensor, gradient: Tensor, tail: nn.Module, labels: Tensor) 
         If it is: from the labels, from the weights of the tail, or from neither; or if its gradient
         is and the loss is finite.
     """
-    if math.isfinite(loss):
+    value = loss.item()
+    if math.isfinite(value):
         if gradient.device.type == "cpu" and not all_finite([gradient]):
             raise ClientError(
                 "the gradient of loss has NaN or infinite numbers, though loss is finite, as that "
                 "of a square root or a norm has at 0: add a small number under the root"
             )
         return
-    begin = f"loss is {'NaN' if math.isnan(loss) else 'infinite'}: "
+    begin = f"loss is {'NaN' if math.isnan(value) else 'infinite'}: "
     if not bool(labels.isfinite().all()):
         raise ClientError(
             f"{begin}its labels have NaN or infinite numbers: replace them in the data set, leave "

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, exchange
+from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.finite import check_finite
 from flwr_splitmix.clients.hooks import checked_hidden, checked_logits, checked_sent, plain_scores
 from flwr_splitmix.clients.requests import check_received
@@ -20,6 +21,7 @@ from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.scoring.texts import TextScores
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
+from flwr_splitmix.segments.shape_errors import out_of_memory
 from flwr_splitmix.words import counted
 
 
@@ -30,6 +32,8 @@ class GraphlessExchanges(Client):
     ----------
     segments
         Head and tail as one module.
+    ends
+        Both with their optimizer.
     hiding
         Makes the messages and reads the answers.
     _due, _calibrated
@@ -37,6 +41,7 @@ class GraphlessExchanges(Client):
     """
 
     segments: nn.ModuleDict
+    ends: Ends
     hiding: Hiding
     _public: list[Sent]
     _due: int
@@ -55,18 +60,30 @@ class GraphlessExchanges(Client):
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Turn the trunk's outputs into its hidden states of the batch."""
 
-    def _obfuscated(self, batch: MaskedBatch) -> Sent:
+    def _obfuscated(self, batch: MaskedBatch, what: str = "inputs") -> Sent:
         """Return the checked messages of a batch.
+
+        Parameters
+        ----------
+        what
+            What its inputs are called.
 
         Raises
         ------
         ClientError
-            If they have NaN or infinite numbers. With an epsilon nobody looks: an error that
-            depends on the data would itself be a release; nor on an accelerator, which would have
-            to be waited for.
+            If the inputs do not fit the head, or if the messages have NaN or infinite numbers. With
+            an epsilon nobody looks for these: an error that depends on the data would itself be a
+            release; nor on an accelerator, which would have to be waited for.
         """
-        with enough_values("head"):
-            sent = checked_sent(self.obfuscate(batch))
+        try:
+            with enough_values("head"):
+                sent = checked_sent(self.obfuscate(batch))
+        except ClientError:
+            raise
+        except (RuntimeError, TypeError, AssertionError) as error:
+            if not out_of_memory(error):
+                self.ends.explain(batch, what)
+            raise
         if self.device.type == "cpu" and not self.hiding.accounts:
             messages = [message.detach() for message in sent.messages]
             check_finite("head", self.segments["head"], batch.inputs, *messages)
@@ -88,7 +105,7 @@ class GraphlessExchanges(Client):
             batch = self.hiding.public_batch()
             if batch is None:
                 raise ClientError("this client has no public texts to send")
-            self._public = self.hiding.public_groups(self._obfuscated(batch))
+            self._public = self.hiding.public_groups(self._obfuscated(batch, "public inputs"))
         return {"public": [group.outgoing() for group in self._public]}
 
     @exchange
@@ -157,7 +174,7 @@ class GraphlessExchanges(Client):
         self.hiding.charge(*evaluation.going)
         # Repeatable secrets are drawn from torch's generator, and each batch has its own.
         with seeded_draws(self.device, self.order.seed_for("test", evaluation.messages)):
-            evaluation.awaiting = self._obfuscated(batch)
+            evaluation.awaiting = self._obfuscated(batch, "test inputs")
         evaluation.messages += 1
         return evaluation.awaiting.outgoing()
 

@@ -28,6 +28,9 @@ _RESHAPED = {
 _OF_DTYPES = re.compile(r"type|implemented for")
 """What torch's messages about dtypes have in common."""
 
+_OF_WHOLE_NUMBERS = re.compile(r"Long|Int|Short|Byte|Char|Bool|long|\bint\b|unsigned|bool")
+"""How they name dtypes of whole numbers."""
+
 
 class Shaped(Protocol):
     """A tensor, or an array of Flower's."""
@@ -70,13 +73,15 @@ def check_segment(segment: nn.Module) -> None:
 
 
 @contextmanager
-def explained(segment: nn.Module, inputs: Tensor, what: str = "inputs") -> Iterator[None]:
+def explained(
+    segment: nn.Module, inputs: Tensor, what: str = "inputs", name: str = "lower segment"
+) -> Iterator[None]:
     """Name the dtypes or the shape if a forward pass fails on them.
 
     Parameters
     ----------
-    what
-        What the inputs are called.
+    what, name
+        What the inputs and the segment are called.
 
     Raises
     ------
@@ -84,24 +89,27 @@ def explained(segment: nn.Module, inputs: Tensor, what: str = "inputs") -> Itera
         If it fails and the dtypes differ (a segment may convert its inputs itself), or on the
         inputs' shape.
     """
-    _check_shape(segment, inputs)
+    _check_shape(segment, inputs, name)
     try:
         yield
     except (RuntimeError, TypeError, AssertionError) as error:
         dtypes = (p.dtype for p in segment.parameters() if p.dtype.is_floating_point)
         weights = next(dtypes, inputs.dtype)
-        if weights == inputs.dtype or not _OF_DTYPES.search(str(error)):
+        differ = weights != inputs.dtype and _OF_DTYPES.search(str(error))
+        if not inputs.is_floating_point():  # token ids fit, whatever else does not
+            differ = differ and _OF_WHOLE_NUMBERS.search(str(error))
+        if not differ:
             if not of_shapes(error):
                 raise
             said = torchs_words(error)
             raise ClientError(
-                f"{what} {tuple(inputs.shape[1:])} do not fit the lower segment"
+                f"{what} {tuple(inputs.shape[1:])} do not fit the {name}"
                 + (f": {said}" if said else "")
             ) from error
         short = str(weights).removeprefix("torch.")
         convert = ".float()" if weights == torch.float32 else f".to({weights})"
         raise ClientError(
-            f"{what} are {str(inputs.dtype).removeprefix('torch.')}, the lower segment {short}: "
+            f"{what} are {str(inputs.dtype).removeprefix('torch.')}, the {name} {short}: "
             f"convert them in the data set with {convert}"
         ) from error
 
@@ -241,13 +249,13 @@ def _geometry(segment: nn.Module, example: Tensor) -> Geometry:
     return Geometry(shape[1], shape[2])
 
 
-def _check_shape(segment: nn.Module, inputs: Tensor) -> None:
+def _check_shape(segment: nn.Module, inputs: Tensor, name: str = "lower segment") -> None:
     """Raise ClientError if inputs (b, ...) have another shape than a segment says it expects."""
     expected = getattr(segment, "input_shape", None)
     if _is_shape(expected) and tuple(inputs.shape[1:]) != tuple(expected):
         raise ClientError(
             f"images have shape {tuple(inputs.shape[1:])}, "
-            f"the lower segment expects {tuple(expected)} (channels, height, width)"
+            f"the {name} expects {tuple(expected)} (channels, height, width)"
         )
 
 

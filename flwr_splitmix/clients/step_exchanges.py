@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError, exchange
-from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.finite import check_loss
 from flwr_splitmix.clients.graphless import GraphlessExchanges
 from flwr_splitmix.clients.hooks import (
@@ -35,8 +34,6 @@ class StepExchanges(GraphlessExchanges):
 
     Attributes
     ----------
-    ends
-        Head and tail with their optimizer.
     batches
         The client's data.
     learns
@@ -45,7 +42,6 @@ class StepExchanges(GraphlessExchanges):
         Steps taken in this round.
     """
 
-    ends: Ends
     batches: Batches
     learns: Learns
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from flwr_splitmix.clients import ClientError, SplitClient, UShapeClient
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.hiding import Sent
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.strategies import PSL
 from tests.clients.own_segments import DATA, INPUTS, LABELS, ORDER, Lower, Part, smashed_of
@@ -100,6 +104,75 @@ def test_inputs_of_another_shape_are_named(segment: type[Lower], more: str) -> N
     client.attach(ORDER, None)
     with pytest.raises(ClientError, match=rf"^test {said}{more}"):
         client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
+
+
+def headed(inputs: Tensor, head: nn.Module | None = None, **tests: Any) -> UShapeClient:
+    data: Any = TensorDataset(inputs, LABELS)
+    tail = Part(3, 6)
+    return UShapeClient(head or Part(), tail, data, batch_size=4, device="cpu", **tests)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (INPUTS.double(), r"inputs are float64, the head float32: convert .* with \.float\(\)$"),
+        (INPUTS.long().abs(), r"inputs are int64, the head float32: convert .* with \.float\(\)$"),
+        (
+            torch.randn(8, 7),
+            r"inputs \(7,\) do not fit the head: mat1 and mat2 shapes cannot .* \(2x7 and 5x6\)$",
+        ),
+    ],
+    ids=["float64", "int64", "wide"],
+)
+def test_inputs_that_do_not_fit_a_head_are_named_with_the_remedy(inputs: Tensor, said: str) -> None:
+    """It was "RuntimeError; the log says more"."""
+    with pytest.raises(ClientError, match=rf"^{said.replace('2x7', '1x7')}"):
+        headed(inputs).attach(ORDER, None)
+    client = headed(INPUTS, test_data=TensorDataset(inputs, LABELS))
+    client.attach(ORDER, None)
+    with pytest.raises(ClientError, match=rf"^test {said}"):
+        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
+
+
+class Growing(Dataset[Any]):
+    """Its later inputs are of another type."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        inputs = INPUTS[indices]
+        return inputs if len(indices) == 1 else inputs.double(), LABELS[indices]
+
+
+class Mixed(Part):
+    """A head of texts that computes in two types."""
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(inputs.double() if self.training else inputs.float(), mask)
+
+
+def test_inputs_of_a_step_that_do_not_fit_the_head_are_named() -> None:
+    client = UShapeClient(Part(), Part(3, 6), Growing(), batch_size=4, device="cpu")
+    client.attach(ORDER, None)
+    with pytest.raises(ClientError, match=r"^inputs are float64, the head float32: convert"):
+        client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    ids = headed(INPUTS.long().abs(), Mixed())
+    ids.attach(ORDER, None)
+    with pytest.raises(RuntimeError, match="got Double and Float"):  # no float is the remedy
+        ids.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+
+
+def test_an_error_of_ones_own_obfuscate_is_not_taken_for_the_heads() -> None:
+    class Own(UShapeClient):
+        def obfuscate(self, batch: MaskedBatch) -> Sent:
+            sent = super().obfuscate(batch)
+            return replace(sent, messages=[sent.messages[0] @ torch.ones(7, 7)])
+
+    client = Own(Part(), Part(3, 6), DATA, batch_size=4, device="cpu")
+    client.attach(ORDER, None)
+    with pytest.raises(RuntimeError, match=r"^mat1 and mat2 shapes"):
+        client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
 
 
 def test_test_images_of_another_size_are_named() -> None:
