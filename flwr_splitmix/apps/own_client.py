@@ -1,4 +1,4 @@
-"""Check of the client that a user's own app makes: its type, its data, its lower segment."""
+"""Check of the client that a user's own app makes; `own_ushape_client` has the U shape's part."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor, nn
 
 from flwr_splitmix.apps.findings import FAULTS, remark_empty, remark_replacement
+from flwr_splitmix.apps.own_ushape_client import look_at_ends
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.client_app import SplitClientApp
-from flwr_splitmix.clients import NO_DATA, Client, ClientError, SplitClient
+from flwr_splitmix.clients import NO_DATA, Client, ClientError, SplitClient, UShapeClient
 from flwr_splitmix.clients.requests import LARGEST
-from flwr_splitmix.data.batches import Batches, fetch
+from flwr_splitmix.data.batches import Batches, Example, fetch
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.words import cause, counted
 
@@ -107,7 +107,7 @@ def _look_at(client: object, partition: int, report: Report) -> None:
             "SplitClient(...)"
         )
         return
-    if not isinstance(client, SplitClient):
+    if not isinstance(client, (SplitClient, UShapeClient)):
         report.facts["client"] = type(client).__name__
         return
     batches = client.batches
@@ -116,33 +116,39 @@ def _look_at(client: object, partition: int, report: Report) -> None:
     )
     if batches.examples < batches.size:
         remark_replacement(report, [partition], batches.size, "batch_size")
-    inputs = _read(batches, report)
-    if inputs is not None:
-        _look_at_segment(client.segment, inputs.to(client.device), report)
+    # BatchNorm may need two examples to train on: a single one is drawn twice, as in a run.
+    two = min(batches.size, 2)
+    if isinstance(client, UShapeClient):
+        example = _read(batches, two, report)
+        if example is not None:
+            look_at_ends(client, example, report)
+        return
+    example = _read(batches, min(batches.size, max(two, batches.examples)), report)
+    if example is not None:
+        inputs, labels = example
+        _look_at_labels(labels, len(inputs), report)
+        _look_at_segment(client.segment, inputs[:two].to(client.device), report)
 
 
-def _read(batches: Batches, report: Report) -> Tensor | None:
-    """Return the inputs of two training examples; None if the data cannot be read.
-
-    Labels are those of a whole batch. BatchNorm may need two examples to train on: a single one is
-    drawn twice, as in a run.
-    """
-    chosen = np.arange(min(batches.size, max(2, batches.examples))) % batches.examples
+def _read(batches: Batches, number: int, report: Report) -> Example | None:
+    """Return the first training examples; None if the data cannot be read."""
     try:
-        inputs, labels = fetch(batches.data, chosen)
+        return fetch(batches.data, batches.first(number), floats=batches.floats)
     except FAULTS as error:  # a user's data set may raise anything
         why = str(error) if isinstance(error, ExamplesError) else cause(error, 300)
         report.problems.append(
             f"the training data cannot be read, (input, label) pairs are needed: {why}"
         )
         return None
-    if wrong := _wrong_labels(labels, len(inputs)):
+
+
+def _look_at_labels(labels: Tensor, examples: int, report: Report) -> None:
+    if wrong := _wrong_labels(labels, examples):
         report.problems.append(f"the training data's labels {wrong}")
     elif labels.dim() == 2:
         report.facts["labels"] = (
             f"{labels.shape[1]} for each example, for a strategy with multi_label=True"
         )
-    return inputs[:2]
 
 
 def _wrong_labels(labels: Tensor, examples: int) -> str | None:

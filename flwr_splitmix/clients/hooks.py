@@ -144,6 +144,28 @@ def checked_returned(returned: object, gradients: Sequence[Tensor]) -> list[Tens
     return list(returned)
 
 
+def check_counted(examples: int, size: int, given: str) -> None:
+    """Refuse scores that count something else than the examples that they were given.
+
+    Parameters
+    ----------
+    examples, size
+        How many they count, and how many there are.
+    given
+        How many there are, as the message says it.
+
+    Raises
+    ------
+    ClientError
+        If these numbers differ.
+    """
+    if examples != size:
+        raise ClientError(
+            f"its scores count {examples} examples, {given}: `add` must add the length of the "
+            "batch to `examples`, and may count pixels, tokens or labels under another name"
+        )
+
+
 def plain_scores(scores: object) -> dict[str, int | float | None]:
     """Return what the `result` of scores returned, as plain numbers; None for what is no number.
 

@@ -194,6 +194,36 @@ class StepExchanges(GraphlessExchanges):
         if self._decoded:
             raise ClientError("the server asks for the gradients of one batch twice")
         sent = self._expected(self._sent, outputs)
+        loss, gradient, gradients = self.loss_and_gradients(outputs, sent)
+        if self.learns == "all" and sent.local is not None:
+            self._local = [(sent.local, gradient)]
+        if self.own_loss or len(scored(sent.batch.labels)):  # else there was nothing to predict
+            self._losses.append(loss.item())
+        self._decoded = True
+        if public is not None:
+            self._receive_public(public, None)
+        return {"gradients": gradients}
+
+    def loss_and_gradients(
+        self, outputs: Sequence[Tensor], sent: Sent
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return what a batch's messages have taught, given the trunk's outputs for them.
+
+        Parameters
+        ----------
+        outputs
+            (b, T, d) of each message.
+
+        Returns
+        -------
+        The mean loss, a scalar; its gradient at the hidden states, (b, T, d); and the gradients to
+        return, (b, T, d) for each message, or none if only the tail learns.
+
+        Raises
+        ------
+        ClientError
+            As `decode`.
+        """
         leaves = [output.to(self.device).detach().requires_grad_() for output in outputs]
         recovered = checked_hidden(self.recover(leaves, sent), self.hiding.side.width)
         hidden = recovered.detach().requires_grad_()
@@ -204,16 +234,8 @@ class StepExchanges(GraphlessExchanges):
         gradient = checked_gradient(hidden.grad)
         if not self.hiding.accounts:  # else an error that depends on the data would be a release
             check_loss(loss, gradient, self.ends.segments["tail"], sent.batch.labels)
-        gradients: Sequence[Tensor] = []
-        if self.learns == "all":
-            perturbed = checked_perturbed(self.perturb(gradient, hidden.detach(), sent), gradient)
-            gradients = gradients_through(recovered, leaves, perturbed)
-            gradients = checked_returned(self.hiding.returned(gradients, sent), gradients)
-            if sent.local is not None:
-                self._local = [(sent.local, gradient)]
-        if self.own_loss or len(scored(sent.batch.labels)):  # else there was nothing to predict
-            self._losses.append(loss.item())
-        self._decoded = True
-        if public is not None:
-            self._receive_public(public, None)
-        return {"gradients": list(gradients)}
+        if self.learns != "all":
+            return loss, gradient, []
+        perturbed = checked_perturbed(self.perturb(gradient, hidden.detach(), sent), gradient)
+        gradients = gradients_through(recovered, leaves, perturbed)
+        return loss, gradient, checked_returned(self.hiding.returned(gradients, sent), gradients)

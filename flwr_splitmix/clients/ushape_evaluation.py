@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.evaluation_sets import evaluation_set
+from flwr_splitmix.clients.hooks import check_counted
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Sent
@@ -224,11 +225,6 @@ class UShapeEvaluation:
         whole = self.sent_up_to.get(kind) == self._answered.get(kind) == size
         if scores is None or not whole or self.awaiting is not None:
             raise ClientError(f"this client has not scored its {kind} test data, or not all of it")
-        if scores.examples != size:
-            raise ClientError(
-                f"its scores count {scores.examples} examples, its {kind} test data are {size}: "
-                "`add` must add the length of the batch to `examples`, and may count pixels, "
-                "tokens or labels under another name"
-            )
+        check_counted(scores.examples, size, f"its {kind} test data are {size}")
         del self._scores[kind]
         return scores
