@@ -223,7 +223,7 @@ class UShapeEvaluation:
         size = None if data is None else len(data)  # type: ignore[arg-type]
         # What an earlier process sent, or this one before it was attached again, has no scores.
         whole = self.sent_up_to.get(kind) == self._answered.get(kind) == size
-        if scores is None or not whole or self.awaiting is not None:
+        if scores is None or size is None or not whole or self.awaiting is not None:
             raise ClientError(f"this client has not scored its {kind} test data, or not all of it")
         check_counted(scores.examples, size, f"its {kind} test data are {size}")
         del self._scores[kind]

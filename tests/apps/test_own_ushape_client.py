@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.apps.check import check_app
+from flwr_splitmix.apps.own_ushape_client import look_at_ends
 from flwr_splitmix.apps.report import Report
+from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+from flwr_splitmix.testing.laws import TextToy
 from tests.apps.test_own_client import PYPROJECT, SERVER, only
 
 CLIENT = """
@@ -168,3 +172,13 @@ def test_a_client_with_a_loss_and_scores_of_the_package_is_looked_at_too(tmp_pat
         "client 0 has less than one batch of batch_size 50 and draws with replacement"
     )
     assert report.facts["tail"] == "21 parameters"
+
+
+@pytest.mark.parametrize("name", USHAPE_STRATEGIES)
+def test_a_client_of_any_method_passes(name: str) -> None:
+    toy = TextToy(clients=1, tests=6)
+    client = toy.clients_for(USHAPE_STRATEGIES[name](toy.server(), device="cpu"))[0]
+    report = Report("texts", 1)
+    look_at_ends(client, fetch(client.batches.data, client.batches.first(2)), report)
+    assert report.problems == []
+    assert [*report.facts] == ["head", "tail"]

@@ -13,6 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPForward, Hiding, NaiveMix, Sent
 from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.laws import TextToy
@@ -168,3 +169,38 @@ def test_a_loss_that_is_not_finite_is_not_told_where_an_epsilon_is_kept() -> Non
     """Whether it is depends on the data."""
     noisy = DPForward()
     decoded(client_of(Regressing, ROWS.log(), hiding=noisy))
+
+
+class Series(UShapeClient):
+    """Has series, whose last feature is 0 where they are padded."""
+
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
+        return super().obfuscate(replace(batch, mask=(batch.inputs[..., -1] != 0).long()))
+
+
+@pytest.mark.parametrize("hiding", [Hiding, NaiveMix])
+def test_padded_series_may_have_a_mask(hiding: type[Hiding]) -> None:
+    """Head, trunk and tail get it, in training and in evaluation."""
+    series = INPUTS.clone()
+    series[:, 4:] = 0.0
+    seen: list[str] = []
+
+    class Seeing(Masked):
+        def __init__(self, name: str, first: nn.Module) -> None:
+            super().__init__(first)
+            self.name = name
+
+        def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+            if mask.shape == (4, 6) and not mask[:, 4:].any() and mask[:, :4].all():
+                seen.append(f"{self.name} {'in training' if self.training else 'tested'}")
+            hidden = super().forward(inputs, mask)
+            return hidden.mean(1) if self.name == "tail" else hidden
+
+    data: Any = TensorDataset(series, torch.arange(8) % 2)
+    head, tail = Seeing("head", nn.Linear(4, 3)), Seeing("tail", nn.Linear(3, 2))
+    options: dict[str, Any] = {"batch_size": 4, "device": "cpu", "hiding": hiding()}
+    client = Series(head, tail, data, test_data=data, **options)
+    trunk = Seeing("trunk", nn.Linear(3, 3))
+    USplitSL(trunk, device="cpu", evaluation="federated").fit([client], 1)
+    for name in ("head", "trunk", "tail"):
+        assert {f"{name} in training", f"{name} tested"} <= {*seen}
