@@ -92,7 +92,8 @@ class Divided(UShapeClient):
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         means = self.tail(hidden, sent.mask).mean((1, 2))
-        return (means / sent.batch.labels).mean()
+        ratios: Tensor = means / sent.batch.labels
+        return ratios.mean()
 
 
 class Masking(Regressing):
@@ -116,7 +117,8 @@ class Rooted(UShapeClient):
     """The root of 0 has an infinite gradient."""
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        return (self.tail(hidden, sent.mask) * 0).square().sum().sqrt()
+        said: Tensor = self.tail(hidden, sent.mask)
+        return (said * 0).square().sum().sqrt()
 
 
 ROWS = MEANS[:, None]

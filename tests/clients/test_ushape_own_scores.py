@@ -225,7 +225,8 @@ class Maps(nn.Module):
         self.linear = nn.Linear(3, 2)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        return self.linear(hidden).mT.unflatten(2, (2, 3))
+        logits: Tensor = self.linear(hidden)
+        return logits.mT.reshape(len(hidden), 2, 2, 3)
 
 
 class PixelScores:
@@ -250,7 +251,7 @@ class PixelScores:
 
 def segmenting(scores: Any = PixelScores, tail: nn.Module | None = None) -> UShapeClient:
     head, inputs = PATCHES
-    data: Any = TensorDataset(inputs, (inputs[..., 0] > 0).long().unflatten(1, (2, 3)))
+    data: Any = TensorDataset(inputs, (inputs[..., 0] > 0).long().view(8, 2, 3))
     options: dict[str, Any] = {"batch_size": 4, "test_data": data, "device": "cpu"}
     return Pixels(Masked(deepcopy(head)), tail or Maps(), data, scores=scores, **options)
 
