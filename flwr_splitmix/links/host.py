@@ -19,7 +19,7 @@ from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.storage import plain_numbers
 from flwr_splitmix.words import described, one_line
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("flwr.splitmix")
 
 
 class StateStore(Protocol):

@@ -25,7 +25,7 @@ _BETWEEN = re.compile(r"between-(\d{6,})\.safetensors")
 LOWER, INITIAL = "lower", "initial-lower"
 """Names of a checkpoint's lower segment: of the averaged one; without averaging, of the first."""
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("flwr.splitmix")
 
 
 def lower_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

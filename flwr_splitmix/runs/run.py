@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 State = Literal["running", "stopped", "failed", "finished"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("flwr.splitmix")
 
 
 class Run:

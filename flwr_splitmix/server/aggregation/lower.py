@@ -52,7 +52,7 @@ from flwr_splitmix.words import counted
 
 PREFIX = "aggregator"
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("flwr.splitmix")
 
 _SERVER_OPTIMIZERS = (flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.FedYogi)
 """Strategies whose result may lie far outside what the clients sent."""
