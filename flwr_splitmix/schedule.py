@@ -255,12 +255,18 @@ def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.
 
 
 def _apart(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
-    """Return an optimizer that another one holds without sharing its groups and state, if any."""
+    """Return an optimizer that another one holds, but does not answer for, if any.
+
+    It answers for one whose groups are its own, and whose state is its own or in its state_dict.
+    """
+    groups = {id(group) for group in optimizer.param_groups}
+    own_state = type(optimizer).state_dict is not torch.optim.Optimizer.state_dict
     for value in vars(optimizer).values():
         held = value.values() if isinstance(value, dict) else value
         for inner in held if isinstance(held, (list, tuple, ValuesView)) else (held,):
             if isinstance(inner, torch.optim.Optimizer) and not (
-                inner.param_groups is optimizer.param_groups and inner.state is optimizer.state
+                groups.issuperset(map(id, inner.param_groups))
+                and (own_state or inner.state is optimizer.state)
             ):
                 return inner
     return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from timm.optim import Lookahead
 from torch import nn
 
 from flwr_splitmix.schedule import ScheduledOptimizer, WarmupCosine, adamw, constant
@@ -138,10 +139,18 @@ class Slow(torch.optim.Optimizer):
         self.inner.step()
 
 
-def test_an_optimizer_around_another_follows_the_schedule_and_is_kept() -> None:
+def lookahead(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return one whose state is apart, but in its state_dict."""
+    return Lookahead(torch.optim.SGD(parameters, lr=1.0, momentum=0.5))  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("make", [Slow, lookahead], ids=["shares all", "shares groups"])
+def test_an_optimizer_around_another_follows_the_schedule_and_is_kept(
+    make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+) -> None:
     module = nn.Linear(2, 1)
     before = module.weight.detach().clone()
-    optimizer = ScheduledOptimizer(module, Slow, lambda progress, rounds: 0.25)
+    optimizer = ScheduledOptimizer(module, make, lambda progress, rounds: 0.25)
     module.weight.grad = torch.ones(1, 2)
     optimizer.step(0.0, 1)
     assert torch.allclose(module.weight, before - 0.25)

@@ -162,9 +162,9 @@ def remark_plaintext(config: AppConfig, report: Report, via: str = "") -> None:
     plain = config.link_insecure and (bool(via) or not config.ssl_certfile)
     if plain and config.link != "ray" and not is_loopback(host):
         report.remarks.append(
-            "link-insecure is true: between SuperNodes and the server uploads and tokens travel "
-            "without TLS, for anyone on the way to read; nodes with a certificate of their own, "
-            "and those with allow-insecure=false, refuse such a link"
+            f"link-insecure is true: between SuperNodes and the {'mixer' if via else 'server'} "
+            "uploads and tokens travel without TLS, for anyone on the way to read; nodes with a "
+            "certificate of their own, and those with allow-insecure=false, refuse such a link"
         )
 
 

@@ -62,7 +62,7 @@ def check_gradients(name: str, segment: nn.Module, inputs: Tensor | None) -> Non
     )
 
 
-def check_loss(loss: Tensor, gradient: Tensor, tail: nn.Module, labels: Tensor) -> None:
+def check_loss(loss: Tensor, gradient: Tensor | None, tail: nn.Module, labels: Tensor) -> None:
     """Find out where a loss that is NaN or infinite comes from, given finite hidden states.
 
     On the CPU also whether its gradient is; an accelerator would have to be waited for.
@@ -70,7 +70,7 @@ def check_loss(loss: Tensor, gradient: Tensor, tail: nn.Module, labels: Tensor) 
     Parameters
     ----------
     loss, gradient
-        A scalar, and its gradient at the hidden states (b, T, d).
+        A scalar, and its gradient at the hidden states (b, T, d); None if nobody uses that.
     labels
         Those of the batch.
 
@@ -82,7 +82,9 @@ def check_loss(loss: Tensor, gradient: Tensor, tail: nn.Module, labels: Tensor) 
     """
     value = loss.item()
     if math.isfinite(value):
-        if gradient.device.type == "cpu" and not all_finite([gradient]):
+        if gradient is None or gradient.device.type != "cpu":
+            return
+        if not all_finite([gradient]):
             raise ClientError(
                 "the gradient of loss has NaN or infinite numbers, though loss is finite, as that "
                 "of a square root or a norm has at 0: add a small number under the root"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import Client, ClientError, exchange
+from flwr_splitmix.clients.client import Client, ClientError, WrappedError, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.finite import check_finite
 from flwr_splitmix.clients.hooks import checked_hidden, checked_logits, checked_sent, plain_scores
@@ -82,12 +82,22 @@ class GraphlessExchanges(Client):
             raise
         except (RuntimeError, TypeError, AssertionError) as error:
             if not out_of_memory(error):
-                self.ends.explain(batch, what)
+                self._explain(batch, what)
             raise
         if self.device.type == "cpu" and not self.hiding.accounts:
             messages = [message.detach() for message in sent.messages]
             check_finite("head", self.segments["head"], batch.inputs, *messages)
         return sent
+
+    def _explain(self, batch: MaskedBatch, what: str) -> None:
+        """Raise an error if inputs do not fit the head; with an epsilon the log alone says why."""
+        try:
+            self.ends.explain(batch, what)
+        except ClientError as error:
+            if not self.hiding.accounts:
+                raise
+            public = f"{what} do not fit the head; the log of its node says more"
+            raise WrappedError(public, str(error)) from error
 
     @exchange
     def encode_public(self, *, number: int) -> dict[str, Any]:

@@ -233,7 +233,8 @@ class StepExchanges(GraphlessExchanges):
         loss.backward()  # type: ignore[no-untyped-call]
         gradient = checked_gradient(hidden.grad)
         if not self.hiding.accounts:  # else an error that depends on the data would be a release
-            check_loss(loss, gradient, self.ends.segments["tail"], sent.batch.labels)
+            returned = gradient if self.learns == "all" else None
+            check_loss(loss, returned, self.ends.segments["tail"], sent.batch.labels)
         if self.learns != "all":
             return loss, gradient, []
         perturbed = checked_perturbed(self.perturb(gradient, hidden.detach(), sent), gradient)

@@ -32,7 +32,7 @@ class PrivacyLedger(Observer):
     charges every pass over a client's data with its worst batch, since the server does not know
     which examples are in which batch; the client's own ledger knows, and for the same exchanges
     never reports a larger epsilon. What a client has spent in other runs is in its own ledger only.
-    Of these the server's learns at most that they had no epsilon, from the clients of `fit`.
+    The server's learns at most, from clients of `fit`, that it had no epsilon.
     Uploads are charged when they are sent, even if they are then rejected. There is no epsilon
     after rounds of the run that the ledger did not observe.
 

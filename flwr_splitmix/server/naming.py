@@ -22,6 +22,12 @@ def reasons(clients: Clients) -> str:
     return name_reasons(clients.failures)
 
 
+def evaluated_without(clients: Clients, *, any_left: bool) -> str:
+    """Return a sentence on why clients are missing in an evaluation, or why there is none."""
+    said = "the evaluation went on without" if any_left else "nothing was evaluated:"
+    return f"{said} {reasons(clients)}"
+
+
 def name_reasons(failures: Mapping[int, str]) -> str:
     """Return a sentence with at most five reasons why clients failed, each with its clients."""
     by_reason: dict[str, list[int]] = {}

@@ -77,7 +77,7 @@ class RunRecorder:
         self.clock = RunClock()
         self.mixtures = False
         """Whether the run's ledger counts mixtures, not each upload; strategies with one set it."""
-        self.noisy = True
+        self.lengths_count = True
         """Whether clients may add noise to what they send; strategies set it."""
         self.resumed_config = ""
         """JSON of the configuration that a resumed run was started with; "" for a new run."""
@@ -242,7 +242,7 @@ class RunRecorder:
             return
         try:
             again = () if evaluates else self.unfinished.lost
-            steps = steps if self.noisy else None
+            steps = steps if self.lengths_count else None
             self.run.begin(server_round, clients, evaluates=evaluates, again=again, steps=steps)
         except OSError as error:
             if required:

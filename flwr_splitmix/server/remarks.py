@@ -180,7 +180,8 @@ class Remarks:
         noisy
             Whether noise was added to uploads.
         """
-        if unmixed := tally.unmixed:
+        unmixed = tally.unmixed
+        if unmixed and not (self._told_leftover and unmixed.total() <= tally.steps):
             log.warning(
                 "round %d: %s left over when groups were formed, in %s in all, and sent all "
                 "smashed data%s",
@@ -195,13 +196,12 @@ class Remarks:
         skips = isinstance(inner, GroupMixer) and inner.leftover == "skip"
         self._say(
             sorted(tally.left_out.intersection(alive)),
-            f"was in none of the plans that {mixer} made for a round, so nothing was learned from "
-            "its data; "
-            + (
-                "with leftover='skip' and regroup='step' it would be in some of a longer round"
-                if skips
-                else "`plan` must give every member a share, at least in some steps of a round"
-            ),
+            "was left over in every step of a round (leftover='skip'), so nothing was learned from "
+            "its data: regroup='step', or more steps in a round, let others be left over, too"
+            if skips
+            else f"was in none of the plans that {mixer} made for a round, so nothing was learned "
+            "from its data; `plan` must give every member a share, at least in some steps of a "
+            "round",
         )
         if tally.steps and tally.empty == tally.steps:
             log.warning(

@@ -357,7 +357,7 @@ class RoundLoop(OneRound):
         if not trained:
             rounds, self._finished = self._finished, 0
             raise LinkError(
-                f"every round of the run was lost, so that there are no results; round {rounds}, "
+                f"every round of the run was lost, so there are no results; round {rounds}, "
                 f"the last: {lost}"
             ) from lost
         evaluation = self._evaluate(job, self._finished)

@@ -214,7 +214,7 @@ class SplitStrategy(RoundLoop):
         self.recorder.mixtures = self.ledger_elsewhere is not None or (
             self.ledger is not None and self.ledger.trusted_mixer
         )
-        self.recorder.noisy = noise is not None
+        self.recorder.lengths_count = noise is not None
         self.recorder.metrics.labels = self.upper.num_classes if multi_label else 1
         self.pace = pace or Pace()
         if isinstance(self.link, MixerLink):

@@ -19,7 +19,7 @@ from flwr_splitmix.segments.modules import check_takes_mask
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_in_u_shape
 from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
-from flwr_splitmix.server.naming import reasons
+from flwr_splitmix.server.naming import evaluated_without
 from flwr_splitmix.server.options import RoundOptions, check_counts, check_names
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.same_protection import PROTECTION, facts_of_hidings
@@ -222,8 +222,7 @@ class UShapeStrategy(RoundLoop):
             clients, self.evaluation, self._steps(clients).look, self._told_scores
         )
         if clients.failures:
-            said = "nothing was evaluated:" if result is None else "the evaluation went on without"
-            log.warning("%s %s", said, reasons(clients))
+            log.warning("%s", evaluated_without(clients, any_left=result is not None))
         return result
 
     @property

@@ -32,6 +32,7 @@ OTHER_THAN_DEFAULT: dict[str, Any] = {
     "min_patches": 1,
     "gradient": "broadcast",
     "regroup": "epoch",
+    "leftover": "skip",
     "k_times": True,
     "mask_per_sample": True,
     "fixed_positions": True,

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from flwr_splitmix.clients import ClientError, SplitClient, UShapeClient
+from flwr_splitmix.clients.client import WrappedError
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import DPForward, Sent
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.strategies import PSL
 from tests.clients.own_segments import DATA, INPUTS, LABELS, ORDER, Lower, Part, smashed_of
@@ -132,6 +133,17 @@ def test_inputs_that_do_not_fit_a_head_are_named_with_the_remedy(inputs: Tensor,
     client.attach(ORDER, None)
     with pytest.raises(ClientError, match=rf"^test {said}"):
         client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
+
+
+def test_where_an_epsilon_is_kept_the_server_is_not_told_shapes() -> None:
+    """They are a record's."""
+    wide = TensorDataset(torch.randn(8, 7), LABELS)
+    client = headed(INPUTS, test_data=wide, hiding=DPForward())
+    client.attach(ORDER, None)
+    with pytest.raises(WrappedError) as told:
+        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
+    assert str(told.value) == "test inputs do not fit the head; the log of its node says more"
+    assert "test inputs (7,) do not fit the head: mat1" in told.value.whole
 
 
 class Growing(Dataset[Any]):

@@ -163,6 +163,11 @@ def test_a_loss_that_is_not_finite_is_refused_with_its_reason(
     assert str(told.value) == said
 
 
+def test_a_gradient_that_nobody_uses_may_be_anything() -> None:
+    """Only the tail learns, so that no gradient goes back."""
+    decoded(client_of(Rooted, ROWS, learns="tail"))
+
+
 def test_labels_that_are_not_finite_may_be_passed_over() -> None:
     decoded(client_of(Masking, ROWS.log()))
 

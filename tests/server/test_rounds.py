@@ -218,14 +218,13 @@ def test_groups_of_an_epoch_change_with_the_epoch() -> None:
     assert grouped[0] != grouped[3]
 
 
-def test_a_client_left_over_is_said_every_round_small_data_once(
+def test_a_client_left_over_and_small_data_are_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         run(CutMixSL, Toy(clients=3, examples=(12, 12, 3)), 3)
     lines = [record.getMessage() for record in caplog.records]
-    left_over = [line for line in lines if "left over when groups were formed" in line]
-    assert [line.split(":")[0] for line in left_over] == ["round 1", "round 2", "round 3"]
+    assert ["left over" in line for line in lines].count(True) == 1
     assert lines.count("client 2 has less than one batch of 4 and draws with replacement") == 1
 
 
@@ -251,6 +250,14 @@ def test_no_upload_is_unmixed_if_clients_left_over_are_skipped(
     assert not any(step.plan.unmixed for step in seen.steps)
     assert not any("left over" in record.getMessage() for record in caplog.records)
     assert {client for step in seen.steps for client in step.uploads} == {*range(clients)}
+
+
+def test_who_is_skipped_for_a_whole_round_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="flwr.splitmix"):
+        run(CutMixSL, Toy(clients=3), 1, leftover="skip", regroup="epoch")
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "was left over in every step of a round (leftover='skip'), so nothing was" in said
+    assert "regroup='step', or more steps in a round" in said
 
 
 def test_a_client_that_counts_less_in_the_length_of_a_round_is_named_once(

@@ -40,7 +40,9 @@ def admit_plaintext(ticket: Ticket, context: Context, policy: NodePolicy) -> Non
     """
     if ticket.tls:
         return
-    address = one_line(ticket.address)
+    address = ticket.address
+    if address != one_line(address):
+        raise LinkError("the ticket's address is longer than a host and a port, or has line breaks")
     host, _ = split_address(address, "the ticket's address")
     if is_loopback(host):
         return

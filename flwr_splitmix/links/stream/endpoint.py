@@ -147,7 +147,8 @@ def split_address(text: str, key: str) -> tuple[str, int | None]:
     Raises
     ------
     LinkError
-        If it is none of these, or the port is not in 0..65535; the message names `key`.
+        If it is none of these, or the port is not in 0..65535; the message names `key`. A "%" is
+        refused: what follows it is a zone for some, and for gRPC, which dials, an escape.
     """
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
@@ -158,7 +159,7 @@ def split_address(text: str, key: str) -> tuple[str, int | None]:
     else:
         host, colon, after = text.partition(":")
         port, wrong = after if colon else None, False
-    if wrong or not host or any(c.isspace() or c in "/,@" for c in host):
+    if wrong or not host or any(c.isspace() or c in "/,@%" for c in host):
         raise LinkError(f"{key} is {text!r}; it must be host:port, with IPv6 as [::1]:9443")
     if port is None:
         return host, None

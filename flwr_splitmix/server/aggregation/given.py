@@ -76,8 +76,9 @@ class GivenNumbers:
     def to_restore(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what `restore_state` should restore of what `with_beginnings` returned.
 
-        A float that was given another value than at the beginning of the run is not among it; or
-        with the given value, if the aggregator has changed that since. A warning names it.
+        An argument, or an attribute of the class, that was given another value than at the
+        beginning of the run is not among it; or with the given value, if the aggregator has changed
+        that since. Other floats, which may be drawn or read from a clock, are. A warning names it.
 
         Checkpoints of earlier versions have no beginnings. Of these all is restored, and a warning
         names what differs from an argument that was given now.
@@ -91,6 +92,12 @@ class GivenNumbers:
             began = next(iter(tensors[path + _BEGAN].tolist()), None)
             if _same(given, began) or _same(given, kept):
                 self._began[path] = began
+                continue
+            if not _is_option(self._strategy, path):
+                self._began[path] = began
+                self._warn_kept(
+                    path, kept, given, "it is no argument and no attribute of the class"
+                )
                 continue
             self._began[path] = given
             del chosen[path + FLOAT]
@@ -106,20 +113,29 @@ class GivenNumbers:
         return chosen
 
     def _compare(self, path: str, kept: float, given: float | None) -> None:
-        """Warn if a checkpoint without beginnings reverts an argument."""
+        """Warn if a checkpoint without beginnings reverts an option."""
         if _same(given, kept):
             self._began[path] = given
             return
         self._unknown.add(path)  # whether the aggregator has changed it, nobody knows
-        if given is not None and _is_argument(self._strategy, path):
-            log.warning(
-                "the aggregator goes on with %s = %s, as its checkpoint has it, not with the "
-                "given %s: an earlier version wrote it, so that it may be either an option or a "
-                "result of the rounds before; to change it, start a new run",
-                self._name(path),
-                _said(kept),
-                _said(given),
+        if given is not None and _is_option(self._strategy, path):
+            self._warn_kept(
+                path,
+                kept,
+                given,
+                "an earlier version wrote it, so that it may be either an option or a result of "
+                "the rounds before",
             )
+
+    def _warn_kept(self, path: str, kept: float, given: float | None, why: str) -> None:
+        log.warning(
+            "the aggregator goes on with %s = %s, as its checkpoint has it, not with the %s that "
+            "it begins with now: %s; to change it, start a new run",
+            self._name(path),
+            _said(kept),
+            _said(given),
+            why,
+        )
 
     def _name(self, path: str) -> str:
         return f"{type(_owner(self._strategy, path)).__name__}.{path.rpartition('.')[2]}"
@@ -165,8 +181,11 @@ def _owner(strategy: flower.Strategy | None, path: str) -> object:
     return owner
 
 
-def _is_argument(strategy: flower.Strategy | None, path: str) -> bool:
-    """Return whether an attribute has the name of an argument with which its owner is made."""
-    makers = [vars(kind).get("__init__") for kind in type(_owner(strategy, path)).__mro__]
+def _is_option(strategy: flower.Strategy | None, path: str) -> bool:
+    """Return whether an attribute is one of its owner's class, or named like its arguments."""
+    kinds = type(_owner(strategy, path)).__mro__
     name = path.rpartition(".")[2]
-    return any(name in inspect.signature(m).parameters for m in makers if inspect.isfunction(m))
+    makers = [vars(kind).get("__init__") for kind in kinds]
+    return any(name in vars(kind) for kind in kinds) or any(
+        name in inspect.signature(maker).parameters for maker in makers if inspect.isfunction(maker)
+    )

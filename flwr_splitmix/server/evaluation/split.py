@@ -18,7 +18,7 @@ from flwr_splitmix.server.evaluation.over_link import (
 )
 from flwr_splitmix.server.intake.checks import UploadError
 from flwr_splitmix.server.intake.split import agree_on_shape, read_test_upload
-from flwr_splitmix.server.naming import reasons
+from flwr_splitmix.server.naming import evaluated_without
 from flwr_splitmix.server.segments.upper import ServerSegment
 from flwr_splitmix.server.time_limit import TimeLimit
 
@@ -73,8 +73,7 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
             tallies[client] += upper.score(smashed, labels)
     done = [c for c in sizes if c not in clients.failures]
     if clients.failures:
-        said = "the evaluation went on without" if done else "nothing was evaluated:"
-        log.warning("%s %s", said, reasons(clients))
+        log.warning("%s", evaluated_without(clients, any_left=bool(done)))
     if not done:
         return None
     whole = sum((tallies[c] for c in done), Tally())

@@ -99,6 +99,22 @@ def test_a_scheme_cannot_pass_for_the_loopback() -> None:
         admit(CERTIFIED, replace(TICKET, address="ipv4:198.51.100.7:9443"))
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("[::1%3A2:3:4:5:6:7]:9443", r"the ticket's address is '\[::1%3A2"),  # gRPC: ::1:2:3:...
+        ("127.0.0.1:9443\n", "longer than a host and a port, or has line breaks"),
+        ("127.0.0.1:" + "0" * 600 + "1", "longer than a host and a port, or has line breaks"),
+    ],
+    ids=["escape", "line break", "long"],
+)
+def test_what_grpc_might_read_otherwise_cannot_pass_for_the_loopback(
+    address: str, said: str
+) -> None:
+    with pytest.raises(LinkError, match=said):
+        admit(CERTIFIED, replace(TICKET, address=address))
+
+
 def test_nothing_leaves_a_node_that_refuses(tmp_path: Path) -> None:
     """A run with link-insecure=true got token and uploads in clear from nodes with certificates."""
     toy = Toy(clients=1)

@@ -45,7 +45,8 @@ def test_addresses_are_taken_apart(text: str, parts: tuple[str, int | None]) -> 
 @pytest.mark.parametrize(
     "text",
     ["", ":9443", "host:", "host:port", "host:65536", "host:-1", "[::1", "[::1]9443", "[host]:1",
-     "http://host:1", "a b:1", "1:2:3:4", "host:\u0661"],
+     "http://host:1", "a b:1", "1:2:3:4", "host:\u0661", "[::1%3A2:3:4:5:6:7]:1", "::1%1",
+     "[::1%2Eother.example]:1"],
 )  # fmt: skip
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(LinkError, match="link-advertise is "):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,30 @@ def new_run(home: Path) -> Run:
 def private(noise: float, clip: float = 1.0) -> Any:
     inner = flower.FedAdam(eta=0.1, **ANY_NODES)
     return flower.DifferentialPrivacyServerSideFixedClipping(inner, noise, clip, 2)
+
+
+class Clocked(Decaying):
+    """Has a float that no argument gives, another one in each process."""
+
+    def __init__(self, lr: float = 1.0) -> None:
+        super().__init__(lr)
+        self.began = next(CLOCK)
+
+
+CLOCK = itertools.count(0.5)
+
+
+def test_a_float_that_no_argument_gives_is_restored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = new_run(tmp_path)
+    first = Clocked()
+    sfl(run, first).fit(TOY.make_clients(), 1)
+    again = Clocked()
+    assert again.began != first.began
+    sfl(run, again).fit(TOY.make_clients(), 2)
+    assert again.began == first.began
+    assert f"Clocked.began = {first.began}, as its checkpoint has it" in caplog.text
 
 
 def test_an_option_that_is_given_anew_holds_in_a_resumed_run(
@@ -214,7 +239,7 @@ def test_a_checkpoint_of_an_earlier_version_is_restored_and_differences_are_told
     assert (second.noise_multiplier, second.measured) == (0.5, 0.25)
     (said,) = caplog.messages
     assert "FixedClipping.noise_multiplier = 0.5, as its checkpoint has it, not with the " in said
-    assert "given 4.0" in said
+    assert "not with the 4.0 that it begins with now" in said
     caplog.clear()
     third = private(4.0)  # it is no less an option of unknown beginning in the next checkpoint
     LowerAggregator(third).restore(aggregator.state())
