@@ -94,7 +94,8 @@ def test_a_link_that_nodes_may_refuse_is_remarked(app: str, keys: str, remarked:
 def test_a_mixer_that_nodes_may_refuse_is_remarked(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("f" * 64)
-    keys = f"strategy='CutMixSL' link-insecure=true link-via='mixer.example:9444' link-via-token='{token}'"
+    mixer = f"link-via='mixer.example:9444' link-via-token='{token}' link-insecure=true"
+    keys = f"strategy='CutMixSL' min-patches=1 {mixer}"
     done = check(APPS / "vision", "--no-cuts", "--run-config", keys)
     assert done.exit_code == 0, done.output
     shown = " ".join(done.output.split())
