@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from timm.optim import Lookahead
+from timm.optim.lookahead import Lookahead
 from torch import nn
 
 from flwr_splitmix.schedule import ScheduledOptimizer, WarmupCosine, adamw, constant

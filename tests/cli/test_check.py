@@ -94,6 +94,7 @@ def test_a_link_that_nodes_may_refuse_is_remarked(app: str, keys: str, remarked:
 def test_a_mixer_that_nodes_may_refuse_is_remarked(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("f" * 64)
+    token.chmod(0o600)
     mixer = f"link-via='mixer.example:9444' link-via-token='{token}' link-insecure=true"
     keys = f"strategy='CutMixSL' min-patches=1 {mixer}"
     done = check(APPS / "vision", "--no-cuts", "--run-config", keys)
