@@ -90,7 +90,7 @@ class Ends:
                 head(batch.inputs, batch.mask)
         except ClientError:
             raise
-        except Exception:
+        except Exception:  # the caller raises the error that it had before
             return
 
     def backward(self, messages: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:

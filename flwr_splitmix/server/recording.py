@@ -29,6 +29,7 @@ from flwr_splitmix.runs.flower_run import note_flower_run
 from flwr_splitmix.server.checkpointing import newest_checkpoint
 from flwr_splitmix.server.clock import RunClock
 from flwr_splitmix.server.flower_run import warn_of_given
+from flwr_splitmix.server.run_writes import CheckpointWrites, RunWrites
 from flwr_splitmix.server.summary import summarise
 from flwr_splitmix.storage import json_values
 
@@ -40,7 +41,7 @@ _EVALUATED = "evaluated-after-loss"
 """Name, in a checkpoint after a last round that was lost, of the columns of its evaluation."""
 
 
-class RunRecorder:
+class RunRecorder(RunWrites):
     """Writes a run's directory as the rounds end.
 
     A run that is resumed is left as it was until clients are admitted to its next round, so that
@@ -64,14 +65,14 @@ class RunRecorder:
     def __init__(
         self, run: Run | None, checkpoint_every: int, metrics: Metrics | None = None
     ) -> None:
-        self.run = run
+        super().__init__(run)
         self.every = checkpoint_every
         self.metrics = metrics or Metrics()
         self.clients = ClientTimes()
         self.messages = MessageKinds()
         self.unfinished = UnfinishedRounds()
         self._told_unknown = False
-        self._unsaved: Checkpoint | None = None
+        self._checkpoints = CheckpointWrites(self)
         self._evaluated: dict[str, Any] = {}
         """The columns of an evaluation after a last round that was lost, with its round."""
         self.clock = RunClock()
@@ -103,7 +104,7 @@ class RunRecorder:
             except Exception as error:
                 said = sentence(error)
                 if fresh or self._start is None:
-                    self._try("failure", lambda run: run.note_failure(said))
+                    self.attempt("failure", lambda run: run.note_failure(said))
                 raise
 
     def note_flower_run(self, flower_run: int | None) -> None:
@@ -112,7 +113,7 @@ class RunRecorder:
         The lock is held: a run that another process executes keeps the id of that.
         """
         if self.run is not None and flower_run is not None:
-            self._try("id of Flower's run", lambda run: note_flower_run(run, flower_run))
+            self.attempt("id of Flower's run", lambda run: note_flower_run(run, flower_run))
 
     def resume(self, num_rounds: int) -> Checkpoint | None:
         """Return the newest checkpoint, if the run has one.
@@ -187,7 +188,7 @@ class RunRecorder:
                 f"run {self.run.id} cannot go on, as {self.run.path} cannot be written: "
                 f"{error.strerror or error}; free space there and resume the run"
             ) from error
-        self._try("end of the failure before", lambda run: run.note_failure(None))
+        self.attempt("end of the failure before", lambda run: run.note_failure(None))
 
     def warn_of_given(self, given: Mapping[str, Any]) -> None:
         """Log which keys given now are not those that a resumed run gives to its clients."""
@@ -228,7 +229,7 @@ class RunRecorder:
             If the run's folder has been removed. Also if it cannot be recorded, but is `required`:
             unrecorded uploads would be free when they are repeated.
         """
-        self._check_there()
+        self.check_there()
         self._write_start()
         if not evaluates:
             self.clock.begin_round()
@@ -251,17 +252,14 @@ class RunRecorder:
                     f"{error.strerror or error}; epsilon would lack what is sent again after an "
                     "interruption: free space there and resume the run"
                 ) from error
-            self._warn("round's beginning", error)
+            self.warn("round's beginning", error)
             return
         self.unfinished.recorded()
 
     @property
     def kept_rounds(self) -> list[int]:
         """Rounds that the run could be resumed from, including the unsaved one."""
-        if self.run is None:
-            return []
-        unsaved = [] if self._unsaved is None else [self._unsaved.round]
-        return [*self.run.checkpoints.rounds(), *unsaved]
+        return self._checkpoints.rounds
 
     @property
     def observers(self) -> list[Observer]:
@@ -277,10 +275,10 @@ class RunRecorder:
         RunError
             If the run's folder has been removed; nothing is written then.
         """
-        self._check_there()
+        self.check_there()
         row = dict(event.row)
         if self.run is not None:
-            self._try("metrics", lambda run: run.append_round(row))
+            self.attempt("metrics", lambda run: run.append_round(row))
             self._write_record()
             number = event.server_round
             due = number % self.every == 0 or number == event.num_rounds
@@ -301,7 +299,7 @@ class RunRecorder:
         RunError
             If the run's folder has been removed; nothing is written then.
         """
-        self._check_there()
+        self.check_there()
         if evaluation is not None:
             self._evaluated = {"round": server_round, **evaluation_columns(evaluation)}
             log.info(
@@ -317,60 +315,17 @@ class RunRecorder:
 
     def _write_record(self) -> None:
         record = {"clients": self.clients.state(), "messages": self.messages.state()}
-        self._try("record of the clients", lambda run: run.write_record(record))
+        self.attempt("record of the clients", lambda run: run.write_record(record))
 
     def save_unsaved(self) -> None:
         """Save a checkpoint of the last finished round if it has none yet (the run ends early)."""
-        kept = self._unsaved
-        if kept is not None and self._try(
-            "checkpoint", lambda run: run.checkpoints.save(kept.round, kept.tensors, kept.meta)
-        ):
-            self._unsaved = None
-        elif kept is None and self.run is not None:
-            self._try("checkpoint", lambda run: run.checkpoints.keep_between())
+        self._checkpoints.save_unsaved()
 
     def _save(
-        self, number: int, tensors: dict[str, Tensor], meta: dict[str, Any], *, durable: bool
+        self, number: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, durable: bool
     ) -> None:
         meta = {**meta, "wall_s": self.clock.seconds}
-
-        def write(run: Run) -> object:
-            store = run.checkpoints
-            return (store.save if durable else store.save_between)(number, tensors, meta)
-
-        self._unsaved = None
-        if not self._try("checkpoint", write):
-            # Training modifies these tensors, so keep a copy: there may be disk space later.
-            copied = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
-            self._unsaved = Checkpoint(number, copied, meta)
-
-    def _check_there(self) -> None:
-        """Raise RunError if the run's folder has been removed: no command would see the run."""
-        if self.run is not None and self.run.removed:
-            raise RunError(
-                f"the folder of run {self.run.id} has been removed, or config.json in it, so the "
-                f"run ends; start a new run, and remove {self.run.path} if anything is left of it"
-            )
-
-    def _try(self, what: str, write: Callable[[Run], Any]) -> bool:
-        assert self.run is not None
-        if self.run.removed:
-            return False  # writing would bring back a part of its folder
-        try:
-            write(self.run)
-        except OSError as error:
-            self._warn(what, error)
-            return False
-        return True
-
-    def _warn(self, what: str, error: OSError) -> None:
-        assert self.run is not None
-        log.warning(
-            "the %s could not be written to %s: %s; what was written before is intact",
-            what,
-            self.run.path,
-            error.strerror or error,
-        )
+        self._checkpoints.save(number, tensors, meta, durable=durable)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Write the summary, and the newest checkpoint if it could not be written before.
@@ -381,15 +336,13 @@ class RunRecorder:
             If writing fails, or the run's folder has been removed: a run whose results are not on
             disk has not finished.
         """
-        self._check_there()
+        self.check_there()
         if self.run is None:
             return
         summary = json_values(self.summary(facts), "the summary")
         try:
             self._write_start()
-            if self._unsaved is not None:
-                kept = self._unsaved
-                self.run.checkpoints.save(kept.round, kept.tensors, kept.meta)
+            self._checkpoints.save_kept(self.run)
             self.run.write_summary(summary)
         except OSError as error:
             go_on = "resume the run" if self.run.checkpoints.rounds() else "start a new run"

@@ -12,7 +12,9 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
-FLOAT = ".float.value"
+_FLOAT = "float.value"
+
+FLOAT = f".{_FLOAT}"
 """End of the name of a float's tensor."""
 
 
@@ -101,7 +103,7 @@ def _arrays(value: Any) -> dict[str, np.ndarray]:
     if isinstance(value, list) and value and all(isinstance(v, numeric) for v in value):
         return {f"list.{i:06d}": np.asarray(v) for i, v in enumerate(value)}
     if isinstance(value, float):
-        return {"float.value": np.asarray(value)}
+        return {_FLOAT: np.asarray(value)}
     return {}
 
 
