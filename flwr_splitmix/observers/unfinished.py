@@ -25,9 +25,17 @@ class UnfinishedRounds(Observer):
     Each such attempt is known by its length: how many batches, from the place in the data at which
     the client's state stands, it may have sent; None if that is not known. A client that finishes a
     round in which it was asked for a batch has charged them all, however long that round was.
+
+    Attributes
+    ----------
+    protection
+        What stands for the mixer and the noise of what is sent, "" if that is not known; None if
+        nothing is noised. Attempts with another one have no known length: what they cost cannot be
+        told from how the round is repeated.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, protection: str | None = "") -> None:
+        self.protection = protection
         self._lost: dict[int, list[int | None]] = {}
         self._repeats: dict[int, list[int | None]] = {}
         """By client, what it sent before interruptions."""
@@ -79,6 +87,7 @@ class UnfinishedRounds(Observer):
                 continue
             if one.round <= last:
                 here.clear()
+            steps = one.steps if one.protection == (self.protection or "") else None
             for client in one.clients:
                 attempts = self._repeats.setdefault(client, [])
                 # Where it may have begun this round: at its state, or where it was lost.
@@ -89,7 +98,7 @@ class UnfinishedRounds(Observer):
                     before = self._lost.get(client, ())[-1:]
                 if client in here and client not in one.again:
                     attempts.pop()  # the same attempt goes on
-                attempts.append(_sum([*before, one.steps]))
+                attempts.append(_sum([*before, steps]))
                 here.add(client)
             last = one.round
         return missing
@@ -136,7 +145,7 @@ class UnfinishedRounds(Observer):
 
     def forget(self) -> None:
         """Forget all counts."""
-        self.restore(UnfinishedRounds().state())
+        self.restore(UnfinishedRounds(self.protection).state())
 
     def state(self) -> dict[str, Any]:
         """Return the counts."""
@@ -145,6 +154,7 @@ class UnfinishedRounds(Observer):
             "repeated-lengths": _text_keys(self._repeats),
             "evaluations": text_keys(self._evaluations),
             "recorded": self._recorded,
+            "protection": self.protection,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -155,6 +165,9 @@ class UnfinishedRounds(Observer):
         else:
             self._lost = _whole_keys(state["lost-lengths"])
             self._repeats = _whole_keys(state["repeated-lengths"])
+        if state.get("protection", "") != self.protection:
+            for lengths in (*self._lost.values(), *self._repeats.values()):
+                lengths[:] = [None] * len(lengths)
         self._evaluations = Counter(whole_keys(state["evaluations"]))
         self._recorded = state["recorded"]
 

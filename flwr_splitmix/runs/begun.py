@@ -17,7 +17,8 @@ class Begun(NamedTuple):
     `again` has those of `clients` that were lost in the round that they had begun before, so that
     they send its batches again; files of earlier versions lack it. `steps` is the length of a round
     of training, in which no client is asked for more batches; None if it is not known, as in files
-    of earlier versions.
+    of earlier versions. `protection` stands for the mixer and the noise of what was sent in it: a
+    line with another one says nothing of what an attempt costs; "" if that is not known.
     """
 
     round: int
@@ -25,6 +26,7 @@ class Begun(NamedTuple):
     evaluates: bool
     again: Sequence[int] = ()
     steps: int | None = None
+    protection: str = ""
 
 
 def append_begun(path: Path, begun: Begun) -> None:
@@ -60,6 +62,7 @@ def _parsed(path: Path, number: int, line: str) -> Begun:
     numbers: Sequence[Any] = (None,)
     if lists:
         numbers = (begun.round, steps, *begun.clients, *begun.again)
-    if any(type(one) is not int or one < 0 for one in numbers):
+    whole = all(type(one) is int and one >= 0 for one in numbers)
+    if not whole or not isinstance(begun.protection, str):
         raise unreadable(path, f"line {number} holds other values than numbers of clients")
     return begun

@@ -191,6 +191,7 @@ class Run:
         evaluates: bool = False,
         again: Collection[int] = (),
         steps: int | None = None,
+        protection: str = "",
     ) -> None:
         """Record what begins, so that a repeated round counts its uploads as sent before.
 
@@ -200,6 +201,8 @@ class Run:
             Those of `clients` that did not finish the round that they began before.
         steps
             Most batches that training asks a client for; None if that is not known.
+        protection
+            What stands for the mixer and the noise of what is sent; "" if that is not known.
 
         Raises
         ------
@@ -208,7 +211,9 @@ class Run:
         """
         asked = sorted(clients)
         repeat = [client for client in asked if client in again]
-        append_begun(self.path / "begun.jsonl", Begun(round, asked, evaluates, repeat, steps))
+        append_begun(
+            self.path / "begun.jsonl", Begun(round, asked, evaluates, repeat, steps, protection)
+        )
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Complete metrics.parquet and write summary.json, which marks the run as finished."""

@@ -78,8 +78,6 @@ class RunRecorder(RunWrites):
         self.clock = RunClock()
         self.mixtures = False
         """Whether the run's ledger counts mixtures, not each upload; strategies with one set it."""
-        self.lengths_count = True
-        """Whether clients may add noise to what they send; strategies set it."""
         self.resumed_config = ""
         """JSON of the configuration that a resumed run was started with; "" for a new run."""
         self._config: Mapping[str, Any] = {}
@@ -243,8 +241,15 @@ class RunRecorder(RunWrites):
             return
         try:
             again = () if evaluates else self.unfinished.lost
-            steps = steps if self.lengths_count else None
-            self.run.begin(server_round, clients, evaluates=evaluates, again=again, steps=steps)
+            protection = self.unfinished.protection
+            self.run.begin(
+                server_round,
+                clients,
+                evaluates=evaluates,
+                again=again,
+                steps=None if protection is None else steps,
+                protection=protection or "",
+            )
         except OSError as error:
             if required:
                 raise RunError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -39,6 +41,12 @@ def facts_of_mixer(mixer: Mixer) -> dict[str, Any]:
     kind = "(".join(type(each).__name__ for each in nested) + ")" * (len(nested) - 1)
     options = {name: value for each in nested for name, value in options_of(each).items()}
     return {"what": "mixer", "kind": kind, "options": options, "noise": noise}
+
+
+def digest(mixer: Mixer) -> str:
+    """Return what stands for a mixer's facts, its noise among them, in a run's records."""
+    facts = json.dumps(facts_of_mixer(mixer), sort_keys=True)
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 def facts_of_hidings(clients: Sequence[Client]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from flwr_splitmix.server.options import (
 )
 from flwr_splitmix.server.remarks import Remarks
 from flwr_splitmix.server.rounds import RoundLoop
-from flwr_splitmix.server.same_protection import PROTECTION, facts_of_mixer
+from flwr_splitmix.server.same_protection import PROTECTION, digest, facts_of_mixer
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.steps.pace import Pace
@@ -214,7 +214,6 @@ class SplitStrategy(RoundLoop):
         self.recorder.mixtures = self.ledger_elsewhere is not None or (
             self.ledger is not None and self.ledger.trusted_mixer
         )
-        self.recorder.lengths_count = noise is not None
         self.recorder.metrics.labels = self.upper.num_classes if multi_label else 1
         self.pace = pace or Pace()
         if isinstance(self.link, MixerLink):
@@ -230,6 +229,7 @@ class SplitStrategy(RoundLoop):
                 parts=micro_batches,
             )
         self.mixer = mixer
+        self.recorder.unfinished.protection = digest(mixer) if noise is not None else None
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self.labels = labels
