@@ -16,13 +16,19 @@ LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)")
 HREF = re.compile(r'(?<=href=")(?![a-z]+:|#|/)([^"#]+\.md)(?=["#])')
 
 ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "strategies": ("Strategies", ("strategies/*.py",)),
+    "strategies": (
+        "Strategies",
+        ("strategies/*.py", "schedule.py", "server/steps/pace.py", "server/evaluation/central.py"),
+    ),
     "clients": (
         "Clients",
         (
             "clients/split_client.py",
             "clients/ushape_client.py",
+            "clients/mixguard_client.py",
             "clients/step_exchanges.py",
+            "clients/privacy_budget.py",
+            "clients/local_inference.py",
             "client_app.py",
         ),
     ),
@@ -36,7 +42,14 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "data": ("Data", ("data/*.py", "data/*/*.py")),
     "links": (
         "Links",
-        ("links/link.py", "links/local.py", "links/ray/link.py", "links/stream/link.py"),
+        (
+            "links/link.py",
+            "links/auto.py",
+            "links/local.py",
+            "links/ray/link.py",
+            "links/stream/link.py",
+            "links/mixer/link.py",
+        ),
     ),
     "observers": ("Observers", ("events.py", "observers/*.py", "observers/trackers/*.py")),
     "attacks": ("Attacks", ("attacks/*.py", "attacks/*/*.py")),

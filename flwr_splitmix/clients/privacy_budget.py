@@ -16,8 +16,8 @@ class PrivacyBudget:
     """What a client allows, whatever noise and masks a server asks for.
 
     On a SuperNode the ledger is a file on the node: it covers all runs, and every charge is
-    written to disk before the upload leaves. In a simulation, and in `fit`, the ledger is part of
-    the client's state and covers one run.
+    written to disk before the upload leaves. In a simulation the ledger is part of the client's
+    state and covers one run; in `fit` it covers all runs of the client object.
 
     Parameters
     ----------

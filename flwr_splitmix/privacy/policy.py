@@ -28,7 +28,8 @@ class NodePolicy:
     max_epsilon
         Largest epsilon of this node's data over all runs together; None sets no limit.
     delta
-        Delta of the (epsilon, delta) guarantee.
+        Delta of the (epsilon, delta) guarantee, above 0 and below 1. The smaller of this and the
+        run's holds; None: 1e-5 with a limit, else the run's.
     allow_averaging
         Whether the node's segments may be sent to be averaged, and replaced within a run; None:
         yes, unless there is a limit, nothing may be sent plain, or the node uploads only to a

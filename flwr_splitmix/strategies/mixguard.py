@@ -12,15 +12,15 @@ class MixGuard(UShapeStrategy):
 
     This is the server's half of MixGuard; the clients' half is `flwr_splitmix.hiding.MixGuard`.
     The server does not interpret the messages: it passes them through the trunk, as in any
-    U-shaped strategy. Heads, tails and calibrators stay with their clients unless an aggregator
-    is given.
+    U-shaped strategy. Calibrators stay with their clients; so do heads and tails unless an
+    aggregator is given.
 
     Parameters
     ----------
     trunk, **options
         See `UShapeStrategy`.
 
-    Source: MixGuard (papers: mixguard), sections 4.2 to 4.5.
+    Source: MixGuard, sections 4.2 to 4.5.
     """
 
     hiding = MixGuardHiding
