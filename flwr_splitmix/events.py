@@ -47,6 +47,8 @@ class RunStarted:
         The run's configuration by key; empty without a run directory.
     run_id, directory
         Id and directory of the run; None if nothing is kept on disk.
+    interrupted
+        Clients that may have sent something in rounds that were interrupted, as indices.
     """
 
     strategy: str
@@ -55,6 +57,7 @@ class RunStarted:
     config: Mapping[str, Any] = field(default_factory=dict)
     run_id: str | None = None
     directory: Path | None = None
+    interrupted: Collection[int] = ()
 
 
 @dataclass(frozen=True)

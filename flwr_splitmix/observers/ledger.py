@@ -9,14 +9,22 @@ from typing import Any
 
 import torch
 
-from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, RoundsMissed, StepDone
+from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, RoundsMissed, RunStarted, StepDone
 from flwr_splitmix.mixers import Mixed, Plan, Share, known_shares, share_from_wire
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.observers.data_pass import DataPass, Description, longest
 from flwr_splitmix.observers.observer import Observer
-from flwr_splitmix.privacy import Event, Exposure, Ledger, Relation, Release, RunAccount
+from flwr_splitmix.privacy import (
+    Event,
+    Exposure,
+    Ledger,
+    Relation,
+    Release,
+    RunAccount,
+    Statement,
+)
 from flwr_splitmix.privacy.accountant import check_delta
-from flwr_splitmix.privacy.events import check_relation
+from flwr_splitmix.privacy.events import UNBOUNDED, check_relation
 from flwr_splitmix.privacy.ledger import Charge
 from flwr_splitmix.values import check_truth
 
@@ -33,6 +41,8 @@ class PrivacyLedger(Observer):
     which examples are in which batch; the client's own ledger knows, and for the same exchanges
     never reports a larger epsilon. What a client has spent in other runs is in its own ledger only.
     The server's learns at most, from clients of `fit`, that it had no epsilon.
+    Who may have sent something in an interrupted round has no epsilon until it is asked for a batch
+    again, which prices that too.
     Uploads are charged when they are sent, even if they are then rejected. There is no epsilon
     after rounds of the run that the ledger did not observe.
 
@@ -83,20 +93,37 @@ class PrivacyLedger(Observer):
         self._rounded = False
         self._all_missed = False
         """Whether any client may have taken part in rounds that this ledger did not observe."""
+        self._owing: set[int] = set()
+        """Clients that have not been charged yet for what interrupted rounds may have sent."""
         self._said: set[tuple[str, ...]] = set()
         self._warned = False
 
     @property
     def epsilons(self) -> dict[int, float]:
         """Epsilon at `delta` by client index; infinite if there is no bound."""
-        return {c: ledger.epsilon(self.delta) for c, ledger in sorted(self.ledgers.items())}
+        return {client: said.epsilon for client, said in self._statements().items()}
 
     def report(self) -> str:
         """State the largest epsilon of any client, and what it does not cover."""
-        if not self.ledgers:
+        said = self._statements()
+        if not said:
             return "nothing was released"
-        worst = max(self.ledgers, key=lambda client: self.ledgers[client].epsilon(self.delta))
-        return f"client {worst}: {self.ledgers[worst].statement(self.delta)}"
+        worst = max(said, key=lambda client: said[client].epsilon)
+        return f"client {worst}: {said[worst]}"
+
+    def _statements(self) -> dict[int, Statement]:
+        """Return what holds for each client, by its index, sorted."""
+        nothing = Ledger(self.relation)
+        said = {}
+        for client in sorted({*self.ledgers, *self._owing}):
+            said[client] = self.ledgers.get(client, nothing).statement(self.delta)
+            if client in self._owing:
+                said[client] = said[client].without_bound(UNBOUNDED["owed"])
+        return said
+
+    def on_start(self, event: RunStarted) -> None:
+        """Note who may have sent something in interrupted rounds, which no checkpoint has."""
+        self._owing = set(event.interrupted)
 
     def on_missed(self, event: RoundsMissed) -> None:
         """Charge what left in rounds of which nothing is known: no epsilon is left."""
@@ -210,6 +237,8 @@ class PrivacyLedger(Observer):
         if before := earlier_releases(shares, place.tokens, place.width, times):
             self._ledger_of(client).charge_each(*before)
             place.earlier = []
+        if not place.earlier or not times:
+            self._owing.discard(client)
         return shares
 
     def _begins_batch(self, client: int) -> bool:
@@ -285,7 +314,7 @@ class PrivacyLedger(Observer):
         The first report without an epsilon is a warning.
         """
         self.finish(event.server_round, event.failures)
-        statements = [ledger.statement(self.delta) for ledger in self.ledgers.values()]
+        statements = self._statements().values()
         words = {said.unbounded_because + said.outside for said in statements}
         if words - self._said:
             self._said |= words
@@ -308,7 +337,7 @@ class PrivacyLedger(Observer):
         rounds
             The rounds that this ledger has been told of.
         """
-        statements = [ledger.statement(self.delta) for ledger in self.ledgers.values()]
+        statements = self._statements().values()
         because = dict.fromkeys(word for said in statements for word in said.unbounded_because)
         outside = dict.fromkeys(word for said in statements for word in said.outside)
         return RunAccount(

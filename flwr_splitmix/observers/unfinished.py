@@ -55,6 +55,11 @@ class UnfinishedRounds(Observer):
         return self._lost.keys()
 
     @property
+    def interrupted(self) -> Collection[int]:
+        """The clients that may have sent what no checkpoint has, and have not finished a round."""
+        return self._repeats.keys()
+
+    @property
     def clients(self) -> set[int]:
         """All clients that have begun rounds which they did not finish."""
         return {*self._lost, *self._repeats}

@@ -30,12 +30,13 @@ UNBOUNDED = {
     "evaluation": "evaluation without noise on data not declared public",
     "batch-norm": "BatchNorm, or another layer across the batch, or a buffer that examples change, "
     "in the lower segment: a record changes the smashed data of others",
+    "owed": "uploads of an interrupted round, priced when the client is asked for a batch again",
     "uncounted": "uploads that no plan asked for and no ledger can count",
     "unknown": "something that another version of the package noted and this one does not know",
 }
 """Why an epsilon is infinite, in words."""
 
-WITHOUT_NOISE = frozenset({"plain", "missed", "evaluation", "uncounted", "unknown"})
+WITHOUT_NOISE = frozenset({"plain", "missed", "evaluation", "owed", "uncounted", "unknown"})
 """Those that leave neither the labels nor the smashed data an epsilon."""
 
 OUTSIDE = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr_splitmix.privacy.events import Relation
 
@@ -36,6 +37,17 @@ class Statement:
     labels: float
     unbounded_because: tuple[str, ...]
     outside: tuple[str, ...]
+
+    def without_bound(self, because: str) -> Statement:
+        """Return the statement with one more reason why there is no bound."""
+        return replace(
+            self,
+            epsilon=math.inf,
+            order=None,
+            smashed=math.inf,
+            labels=math.inf,
+            unbounded_because=(*self.unbounded_because, because),
+        )
 
     def __str__(self) -> str:
         return in_words(

@@ -129,6 +129,7 @@ class RunRecorder(RunWrites):
         RunError
             If no checkpoint can be read, or none is left of a run that had some.
         """
+        self._checkpoints.forget_unsaved()
         checkpoint = None if self.run is None else newest_checkpoint(self.run, self.every)
         if checkpoint is not None:
             return checkpoint
@@ -198,7 +199,15 @@ class RunRecorder(RunWrites):
         run = self.run
         if run is None:
             return RunStarted(strategy, num_rounds, first_round)
-        return RunStarted(strategy, num_rounds, first_round, self._config, run.id, run.path)
+        return RunStarted(
+            strategy,
+            num_rounds,
+            first_round,
+            self._config,
+            run.id,
+            run.path,
+            tuple(self.unfinished.interrupted),
+        )
 
     def begin(
         self,

@@ -99,6 +99,10 @@ class CheckpointWrites:
             copied = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
             self._unsaved = Checkpoint(number, copied, dict(meta))
 
+    def forget_unsaved(self) -> None:
+        """Forget a checkpoint that could not be saved, as the run begins again without it."""
+        self._unsaved = None
+
     def save_unsaved(self) -> None:
         """Make the newest checkpoint durable, as far as that is possible (the run ends early)."""
         if self._writes.run is None:

@@ -18,6 +18,7 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import CheckpointStore
 from flwr_splitmix.strategies import PSL
+from flwr_splitmix.testing.resume import InterruptionError, StopIn
 from flwr_splitmix.testing.toy import Toy
 
 
@@ -81,6 +82,31 @@ def test_a_disk_that_is_full_at_the_end_is_named(
         refused.value
     )
     assert "No space left on device" in (Run(run.path).failure or "")
+
+
+def test_a_checkpoint_that_a_full_disk_refused_is_not_that_of_a_later_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would lack the states of clients, which are of the attempt before."""
+    toy, run = Toy(tests=0), Run.create({}, name="full", home=tmp_path)
+    stop = StopIn(3, 0)
+    strategy = PSL(toy.upper(), device="cpu", run=run, steps_per_round=1, observers=[stop])
+    with monkeypatch.context() as patched:
+        really = CheckpointStore.save
+
+        def save(store: CheckpointStore, number: int, *arguments: Any) -> Any:
+            return really(store, number, *arguments) if number < 2 else _full()
+
+        patched.setattr(CheckpointStore, "save", save)
+        with pytest.raises(InterruptionError):
+            strategy.fit(toy.make_clients(), 4)
+    stop.place = (2, 0)
+    with pytest.raises(InterruptionError):
+        strategy.fit(toy.make_clients(), 4)
+    assert run.checkpoints.rounds() == [1]
+    assert strategy.recorder.kept_rounds == [1]
+    PSL(toy.upper(), device="cpu", run=Run(run.path), steps_per_round=1).fit(toy.make_clients(), 4)
+    assert [row["round"] for row in Run(run.path).rows] == [1, 2, 3, 4]
 
 
 class Removes(Observer):

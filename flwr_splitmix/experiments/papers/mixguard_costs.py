@@ -94,7 +94,8 @@ TABLE_6 = Experiment(
     "bfloat16, 2 MiB each. 8 of the 20 are of refinement, whose public texts are shorter here than "
     "the private ones. "
     f"EFA is not run. Its estimate, recomputed without rounding, is {_FHE.seconds():.0f} s a "
-    f"sample and {_FHE.megabytes:.0f} MB a step (flwr_splitmix/experiments/papers/mixguard_fhe.py, appendix B.4): 67.1 h / "
+    f"sample and {_FHE.megabytes:.0f} MB a step (mixguard_fhe.py in "
+    "flwr_splitmix/experiments/papers; appendix B.4): 67.1 h / "
     "8,551 texts / 2 layers, x 50/7 for the parameters of a layer, x 28 layers, x 2,643/1,671 for "
     f"the TFLOPS of the machines; and 4 transfers x {_FHE.ciphertexts} ciphertexts (512 x 2048 "
     "numbers, 32,768 slots) x 15 MB. The paper rounds in between, to 4,454.9.",

@@ -208,17 +208,15 @@ def test_ablations_of_mixguard_train_and_say_how_well_they_decode(place: Place) 
         "MixGuard-k10-m5",
     ]
     cells = choose(", ".join(f"{row}:vocabulary" for row in rows), [0], TEXTS)
-    tasks = tasks_of(cells, place)
+    tasks = [task for task in tasks_of(cells, place) if task.kind == "victim"]
     assert not run_tasks(tasks, place, apart=False, on_progress=lambda _: None)
-    made = results(cells, place)
-    error, leak = (
-        {r.method: r.value for r in made if r.attack == "none" and r.metric.startswith(begin)}
-        for begin in ("decode error", "leak")
-    )
+    made = {
+        row: json.loads((place.victim(TEXT_ROWS[row], 0) / "done.json").read_text()) for row in rows
+    }
     # Without calibration, no public text is decoded, and no error is reported.
-    assert set(error) == set(rows) - {"MixGuard-k3-uncalibrated"}
-    assert all((value or 0) > 0 for value in error.values())
-    assert all(0 < (value or 0) <= 1 + 1e-6 for value in leak.values())
+    assert "decode_error" not in made.pop("MixGuard-k3-uncalibrated")
+    assert all(facts["decode_error"] > 0 for facts in made.values())
+    assert all(0 < facts["leak"] <= 1 + 1e-6 for facts in made.values())
 
 
 def test_a_defence_is_brought_to_mixguards_utility(place: Place, tmp_path: Path) -> None:
