@@ -16,6 +16,8 @@ class NaiveMix(Hiding):
 
     Example j is the next one in the batch. The loss is mixed with the same ratio; an evaluation
     sends mixtures too, and scores them on example i. A batch of one has no other and is not mixed.
+    A subclass with a `loss` of its own mixes that, too: with `sent.batch.labels` by `lam`, and with
+    `sent.batch.labels.roll(-1, 0)` by the rest.
 
     Parameters
     ----------
