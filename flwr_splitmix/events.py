@@ -211,11 +211,11 @@ class StepDone:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Top-1 accuracy (0 to 1) and mean loss of one kind of evaluation."""
+    """Top-1 accuracy (0 to 1) and mean loss, if it is known, of one kind of evaluation."""
 
     kind: Literal["central", "federated", "benchmark"]
     accuracy: float
-    loss: float
+    loss: float | None
     examples: int
     spread: float | None = None
     """Standard deviation of the accuracy over clients, weighted by their examples."""

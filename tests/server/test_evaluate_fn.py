@@ -35,6 +35,7 @@ def test_an_accuracy_of_any_kind_of_number_is_kept(accuracy: Any) -> None:
     assert isinstance(metrics, MetricRecord)
     assert dict(metrics) == {"accuracy": 0.25, "correct": 3}
     assert (row["accuracy"], row["accuracy_kind"]) == (0.25, "central")
+    assert row["eval_loss"] is None
 
 
 @pytest.mark.parametrize(

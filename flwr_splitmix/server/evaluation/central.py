@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -102,7 +101,7 @@ def central_result(record: MetricRecord | None) -> EvaluationResult | None:
     return EvaluationResult(
         "central",
         numbers.pop("accuracy"),
-        numbers.pop("loss", math.nan),
+        numbers.pop("loss", None),
         int(numbers.pop("num-examples", 0)),
         scores=numbers,
     )

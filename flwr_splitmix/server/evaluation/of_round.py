@@ -131,10 +131,9 @@ def evaluate_model(
         result.evaluate_metrics_clientapp[server_round] = to_record(measured)
     if central is None or measured is None:
         return central or measured
-    further = {
-        f"{measured.kind}-accuracy": measured.accuracy,
-        f"{measured.kind}-loss": measured.loss,
-    }
+    further = {f"{measured.kind}-accuracy": measured.accuracy}
+    if measured.loss is not None:
+        further[f"{measured.kind}-loss"] = measured.loss
     return replace(central, scores={**further, **central.scores})
 
 

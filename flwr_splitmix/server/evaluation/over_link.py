@@ -136,7 +136,7 @@ def to_record(result: EvaluationResult) -> MetricRecord:
     return MetricRecord(
         {
             "accuracy": result.accuracy,
-            "loss": result.loss,
+            **({} if result.loss is None else {"loss": result.loss}),
             "spread": result.spread or 0.0,
             "num-examples": result.examples,
             **result.scores,
