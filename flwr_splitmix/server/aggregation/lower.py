@@ -33,6 +33,7 @@ from flwr_splitmix.server.aggregation.given import GivenNumbers
 from flwr_splitmix.server.aggregation.measured import (
     has_statistics,
     means_of_measured,
+    warn_of_inexact,
     whole_numbers,
     with_whole_numbers,
     without_negative_variances,
@@ -78,7 +79,7 @@ class LowerAggregator:
         self.strategy = strategy
         self._numbers = GivenNumbers(strategy)
         self._told_lost: set[str] = set()
-        self._told_statistics = self._told_shared = False
+        self._told_statistics = self._told_shared = self._told_inexact = False
         self._use = object()
         self._asked, self._current = 0, ArrayRecord()
         self._has_aggregated = False
@@ -195,7 +196,8 @@ class LowerAggregator:
 
         A server optimizer takes its step on the weights; what BatchNorm has measured and whole
         numbers are averaged. A step on a running variance can make it negative, and then every
-        output is NaN. Whole numbers stay whole.
+        output is NaN. Whole numbers stay whole, and those that all clients sent alike stay as they
+        are; of a strategy that wraps another, if the round began with them, too.
 
         Raises
         ------
@@ -207,7 +209,9 @@ class LowerAggregator:
             return None, None
         self._put_in_order(replies[0])
         # Before the strategy sees them: some of Flower's take the arrays out of the replies.
-        whole = whole_numbers(replies[0])
+        # Noise of an outer strategy is not undone where clients may have changed what they sent.
+        wraps = len(list(with_wrapped(self.strategy))) > 1
+        whole = whole_numbers(replies, self._current if wraps else None)
         like = dict(next(iter(replies[0].content.array_records.values())))
         optimizes = isinstance(self.strategy, _SERVER_OPTIMIZERS)
         means = means_of_measured(replies, whole) if optimizes else {}
@@ -219,6 +223,7 @@ class LowerAggregator:
         if not arrays:
             return self._kept(server_round, len(replies)), metrics
         self._has_aggregated = True
+        self._told_inexact = self._told_inexact or warn_of_inexact(whole)
         tensors = {
             name: without_negative_variances(name, means.get(name, array))
             for name, array in arrays.items()

@@ -2,22 +2,101 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message
+from numpy.typing import NDArray
 
 from flwr_splitmix.clients.requests import is_variance
+
+log = logging.getLogger("flwr.splitmix")
 
 _STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
 """Last parts of the names of what BatchNorm has measured."""
 
 
-def whole_numbers(reply: Message) -> dict[str, np.dtype[Any]]:
-    """Return the dtypes of a reply's arrays of integers and truth values, by name."""
-    dtypes = {name: np.dtype(array.dtype) for name, array in _arrays(reply).items()}
-    return {name: dtype for name, dtype in dtypes.items() if dtype.kind in "biu"}
+_EXACT = 2**53
+"""Beyond it not every whole number is a float64, in which averages are computed."""
+
+
+@dataclass(frozen=True)
+class WholeNumbers:
+    """An array of integers or truth values, as clients sent it.
+
+    Parameters
+    ----------
+    values
+        The first client's array, of any shape.
+    kept
+        Which of the values stay as they are, whatever an aggregator makes of them: bool, of the
+        array's shape.
+    inexact
+        Whether others are beyond 2^53, so that no average of them is exact.
+    """
+
+    values: NDArray[Any]
+    kept: NDArray[np.bool_]
+    inexact: bool
+
+    def rounded(self, aggregated: Array) -> Array:
+        """Return what an aggregator made of the array, rounded to whole numbers of its dtype.
+
+        An average of equal indices can lie just below them.
+        """
+        dtype = self.values.dtype
+        numbers = np.asarray(np.rint(aggregated.numpy().astype(np.float64)))
+        if dtype.kind != "b":
+            limits = np.iinfo(dtype)
+            most = float(limits.max)
+            most = most if most <= limits.max else np.nextafter(most, 0)
+            numbers = np.clip(numbers, limits.min, most)
+        return Array(np.asarray(np.where(self.kept, self.values, numbers.astype(dtype))))
+
+
+def whole_numbers(
+    replies: Sequence[Message], known: Mapping[str, Array] | None = None
+) -> dict[str, WholeNumbers]:
+    """Return the arrays of integers and truth values in replies, by name.
+
+    Those of their values that all clients sent alike are kept.
+
+    Parameters
+    ----------
+    known
+        What the round began with, if only such values are kept as equal those; None keeps all.
+    """
+    sent = [_arrays(reply) for reply in replies]
+    found = {}
+    for name, array in sent[0].items():
+        if np.dtype(array.dtype).kind in "biu":
+            arrays = [own[name].numpy() for own in sent]
+            kept = np.all([own == arrays[0] for own in arrays], axis=0)
+            if known is not None:
+                kept &= name in known and known[name].numpy() == arrays[0]
+            inexact = any(_inexact(own[~kept]) for own in arrays)
+            found[name] = WholeNumbers(arrays[0], kept, inexact)
+    return found
+
+
+def _inexact(values: NDArray[Any]) -> bool:
+    return bool(((values > _EXACT) | (values < -_EXACT)).any())
+
+
+def warn_of_inexact(whole: Mapping[str, WholeNumbers]) -> bool:
+    """Say which whole numbers are too large for an exact average; return whether any are."""
+    names = [repr(name) for name, own in whole.items() if own.inexact]
+    if names:
+        log.warning(
+            "the clients send whole numbers beyond 2^53 in %s that are not the same for all of "
+            "them, and no average of such numbers is exact; where they are no quantities, as "
+            "hashes are not, give every client the same",
+            ", ".join(names),
+        )
+    return bool(names)
 
 
 def means_of_measured(replies: Sequence[Message], whole: Collection[str]) -> dict[str, Array]:
@@ -51,18 +130,11 @@ def without_negative_variances(name: str, array: Array) -> Array:
 
 
 def with_whole_numbers(
-    arrays: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]
+    arrays: Mapping[str, Array], whole: Mapping[str, WholeNumbers]
 ) -> ArrayRecord:
-    """Return aggregated arrays with those named in `dtypes` rounded to these dtypes.
-
-    An average of equal indices can lie just below them.
-    """
-    whole = {
-        name: Array(np.asarray(np.rint(arrays[name].numpy().astype(np.float64))).astype(dtype))
-        for name, dtype in dtypes.items()
-        if name in arrays
-    }
-    return ArrayRecord({**arrays, **whole})
+    """Return aggregated arrays; those named in `whole` are whole numbers again."""
+    rounded = {name: own.rounded(arrays[name]) for name, own in whole.items() if name in arrays}
+    return ArrayRecord({**arrays, **rounded})
 
 
 def _arrays(reply: Message) -> ArrayRecord:

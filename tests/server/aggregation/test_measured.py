@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import strategy as flower
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix import SplitClient
 from flwr_splitmix.links.ticket import to_tensors
-from flwr_splitmix.server.aggregation import AggregatorError, AggregatorName, make_aggregator
+from flwr_splitmix.server.aggregation import (
+    AggregatorError,
+    AggregatorName,
+    LowerAggregator,
+    make_aggregator,
+)
 from flwr_splitmix.server.aggregation.measured import without_negative_variances
 from flwr_splitmix.strategies import PSL, SFL
+from tests.server.aggregation.aggregators import ANY_NODES, noisy
 
 
 class Permuting(nn.Module):
@@ -50,6 +58,77 @@ def test_tables_and_masks_come_back_as_they_were(name: AggregatorName, clients: 
         assert torch.equal(after["mask"], before["mask"])
         assert not torch.equal(after["linear.weight"], before["linear.weight"])
     assert to_tensors(result.arrays)["order"].dtype == torch.int64
+
+
+HUGE = 2**60 + 1
+"""A whole number that is not the same as a float64."""
+
+AGGREGATORS: dict[str, flower.Strategy] = {
+    **{name: make_aggregator(name) for name in ("FedAvg", "FedAvgM", "FedAdam", "FedMedian")},
+    "Krum": flower.Krum(**ANY_NODES),
+}
+
+
+def aggregate(
+    aggregator: LowerAggregator, sent: list[Any], began: Any, server_round: int = 1
+) -> Any:
+    """Return what becomes of the array "salt" that each client sends, with unequal weights."""
+
+    def content(salt: Any, weight: float) -> ArrayRecord:
+        weights = Array(np.full(2, weight, np.float32))
+        return ArrayRecord({"weight": weights, "salt": Array(np.asarray(salt))})
+
+    nodes = list(range(len(sent)))
+    asked = aggregator.configure(server_round, content(began, 0.0), ConfigRecord(), None, nodes)
+    replies = [
+        Message(
+            RecordDict(
+                {
+                    "arrays": content(salt, 1.0),
+                    "metrics": MetricRecord({"num-examples": 7 + 6 * client}),
+                }
+            ),
+            reply_to=message,
+        )
+        for client, (message, salt) in enumerate(zip(asked, sent, strict=True))
+    ]
+    arrays, _ = aggregator.aggregate(server_round, replies)
+    assert arrays is not None
+    return arrays["salt"].numpy()
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_whole_numbers_that_all_clients_sent_alike_come_back_exactly(name: str, dtype: Any) -> None:
+    """However large they are, and beside others of the same array that differ."""
+    salt = [np.array([HUGE, 2**53 + 1, 2**63 - 1, client], dtype) for client in range(3)]
+    after = aggregate(LowerAggregator(deepcopy(AGGREGATORS[name])), salt, np.zeros(4, dtype))
+    assert after.dtype == dtype
+    assert after[:3].tolist() == salt[0][:3].tolist()
+
+
+@pytest.mark.parametrize(("large", "told"), [(2**53, 0), (2**53 + 1, 1), (-(2**53) - 1, 1)])
+def test_an_average_of_numbers_too_large_for_it_is_told_once(
+    large: int, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    aggregator = LowerAggregator(make_aggregator("FedAvg"))
+    with caplog.at_level(logging.WARNING, "flwr.splitmix"):
+        for server_round in (1, 2):
+            sent = [np.array([large]), np.array([0])]
+            aggregate(aggregator, sent, np.zeros(1, int), server_round)
+    said = [r.getMessage() for r in caplog.records if "beyond 2^53" in r.getMessage()]
+    assert len(said) == told
+    assert all("'salt'" in words for words in said)
+
+
+@pytest.mark.parametrize(("began", "comes_back"), [(HUGE, True), (0, False)])
+def test_noise_stays_on_whole_numbers_that_clients_have_changed(
+    began: int, comes_back: bool
+) -> None:
+    """Those that a round began with tell nothing of the clients' data."""
+    aggregator = LowerAggregator(noisy(flower.FedAvg(**ANY_NODES)))
+    after = aggregate(aggregator, [np.array(HUGE)] * 2, np.array(began))
+    assert (int(after) == HUGE) == comes_back
 
 
 def test_a_lower_segment_without_weights_cannot_be_averaged() -> None:
