@@ -161,13 +161,14 @@ def _computed(loss: TargetLoss, logits: Tensor, targets: Tensor) -> Tensor:
         if "out of memory" in said:
             raise
         raise ValueError(
-            f"loss {_name_of(loss)} cannot be computed from logits {tuple(logits.shape)} and "
+            f"loss {name_of(loss)} cannot be computed from logits {tuple(logits.shape)} and "
             f"targets {tuple(targets.shape)}, both {str(logits.dtype).removeprefix('torch.')} "
             f"({said}); {_NEEDED_LOSS}"
         ) from error
 
 
-def _name_of(loss: object) -> str:
+def name_of(loss: object) -> str:
+    """Return the name of a function or a class, as messages have it."""
     return str(getattr(loss, "__name__", type(loss).__name__))
 
 

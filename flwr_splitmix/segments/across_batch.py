@@ -238,7 +238,7 @@ def _found(
         if not (before.isfinite().any() and after.isfinite().any()):
             raise _UntoldError("its outputs are NaN or infinite")
         if before.shape == after.shape and all(
-            _agree(_joined(before, after, half), run(_joined(inputs, replacements, half)))
+            agree(_joined(before, after, half), run(_joined(inputs, replacements, half)))
             for half in halves
         ):
             if not changed:
@@ -251,7 +251,7 @@ def _found(
             if names and not segment.state_dict().keys() & names:
                 names = set() if _same(call(one, inputs), call(other, inputs)) else names
             return f"the buffer {min(names)!r} that examples change" if names else ""
-        if not _agree(before, run(inputs)):
+        if not agree(before, run(inputs)):
             raise _UntoldError("its outputs differ from call to call")
         return _UNNAMED
 
@@ -304,12 +304,12 @@ def renew(segment: nn.Module, device: torch.device) -> None:
             value.copy_(drawn)
 
 
-def _agree(one: Tensor, other: Tensor) -> bool:
+def agree(one: Tensor, other: Tensor, *, ulps: int = 1) -> bool:
     """Return whether outputs (b, ...) are equal, but for rounding.
 
-    A number may be off by its own rounding error, and by a small part of how far examples are apart
-    there: experts that are run on other examples' tokens, too, round otherwise. A number that is
-    large in all examples does not hide differences elsewhere.
+    A number may be off by its own rounding error, or `ulps` times as much, and by a small part of
+    how far examples are apart there: experts that are run on other examples' tokens, too, round
+    otherwise. A number that is large in all examples does not hide differences elsewhere.
     """
     if torch.equal(one, other):
         return True
@@ -319,5 +319,5 @@ def _agree(one: Tensor, other: Tensor) -> bool:
     one, other = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (one, other))
     same = (one == other) | (one.isnan() & other.isnan())
     spread = (one.amax(0) - one.amin(0)).nan_to_num(0.0, 0.0, 0.0)
-    close = (one - other).abs() <= own * one.abs() + math.sqrt(max(own, exact)) * spread
+    close = (one - other).abs() <= ulps * own * one.abs() + math.sqrt(max(own, exact)) * spread
     return bool((same | close).all())

@@ -43,7 +43,7 @@ from flwr_splitmix.server.same_protection import PROTECTION, digest, facts_of_mi
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.steps.pace import Pace
-from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked
+from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked, check_loss
 from flwr_splitmix.server.steps.planning import Planner, RoundLength
 from flwr_splitmix.server.steps.split import Place, Steps, Training, WholeBatchSteps
 from flwr_splitmix.server.tally import RoundTally
@@ -70,8 +70,9 @@ class SplitStrategy(RoundLoop):
         Whether an example may have any number of the labels: they are int64 (b, L) of 0 and 1, the
         loss is the binary cross-entropy, without noise on labels; see `ServerSegment`.
     loss
-        Loss to train with, for example with class weights; None for the cross-entropy. See
-        `ServerSegment`.
+        Loss to train with, for example with class weights; None for the cross-entropy. It sees all
+        groups as one batch with `server_update` "sum" or "mean", one group at a time with
+        "sequential". See `ServerSegment`.
     optimizer, schedule
         For the upper segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule.
     server_update
@@ -116,7 +117,10 @@ class SplitStrategy(RoundLoop):
         How to treat clients of unequal speed; None waits for all.
     micro_batches
         Number of parts that each batch is cut into, so that one part is uploaded while another is
-        processed and returned; or "auto". For joint server updates; see `PartCount`.
+        processed and returned; or "auto". For joint server updates; see `PartCount`. If not 1, an
+        upper segment and a `loss` whose results for an example depend on others in its batch are
+        refused: by a true attribute `across_batch`, or by a trial before the first part, which a
+        false one prevents.
 
     Attributes
     ----------
@@ -200,6 +204,7 @@ class SplitStrategy(RoundLoop):
         if aggregator is None and self.averages:
             aggregator = fedavg()
         super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
+        check_loss(loss, micro_batches)
         self.upper = ServerSegment(
             upper,
             num_classes=num_classes,

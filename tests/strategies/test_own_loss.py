@@ -77,6 +77,29 @@ def test_gradients_are_the_loss_own_ones_whole_and_in_parts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "groups"),
+    [
+        ({}, 1),
+        ({"pace": Pace(group_order="arrival")}, 1),
+        ({"server_update": "sum"}, 2),
+        ({"server_update": "mean"}, 2),
+    ],
+    ids=str,
+)
+def test_a_loss_sees_all_groups_in_a_joint_update_and_one_in_a_sequential_one(
+    options: dict[str, Any], groups: int
+) -> None:
+    seen: set[int] = set()
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        seen.add(len(logits))
+        return by_hand(logits, targets)
+
+    losses_of(CutMixSL(TOY.upper(), k=2, loss=loss, device="cpu", **options))
+    assert seen == {groups * TOY.batch}
+
+
+@pytest.mark.parametrize(
     ("loss", "said"),
     [
         (nn.CrossEntropyLoss(), r"loss returns \(\); needed are losses \(\d+,\), .*'none'"),

@@ -22,6 +22,7 @@ from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
+from flwr_splitmix.server.segments.part_trial import check_in_parts
 from flwr_splitmix.values import check_choice, check_truth, whole_number
 from flwr_splitmix.words import counted, with_article
 
@@ -62,7 +63,9 @@ class ServerSegment(TrainedSegment):
         Loss to train with instead, such as `nn.CrossEntropyLoss(weight, reduction="none")`: logits
         (b, L) and targets (b, L), which add up to 1 unless they are multi-label, to losses (b,). A
         module is moved to the device; it is not trained, and a state of its own is not in
-        checkpoints. Scores are not affected.
+        checkpoints. Scores are not affected. What it computes may depend on the whole batch, if
+        that does not arrive in parts: of all groups with `server_update` "sum" or "mean", of one
+        with "sequential".
     server_update
         "sequential": one optimizer step per group, in random order. "sum" and "mean": one joint
         step on the sum or the mean of the groups' losses, all groups as one batch. In every mode
@@ -118,6 +121,7 @@ class ServerSegment(TrainedSegment):
         self.server_update = server_update
         self.waits = self.device.type == "cpu"
         self._huge = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._tried_in_parts = False
 
     def learn(
         self, mixed: Mixed, progress: float, num_rounds: int, seed: int, rng: np.random.Generator
@@ -162,7 +166,9 @@ class ServerSegment(TrainedSegment):
     def learn_part(self, mixed: Mixed, batch: int, seed: int, *, first: bool) -> Learned:
         """Accumulate the gradients of one part of the batch, for one joint step.
 
-        Gradients and losses summed over all parts equal those of `learn`.
+        Gradients and losses summed over all parts equal those of `learn` with a joint update, if
+        logits and losses of an example do not depend on the others in its batch. Before the first
+        part of all a trial looks whether they do: `check_in_parts`.
 
         Parameters
         ----------
@@ -174,9 +180,24 @@ class ServerSegment(TrainedSegment):
             For dropout and the like; each part has its own.
         first
             Whether to zero the gradients first.
+
+        Raises
+        ------
+        ValueError
+            If the upper segment or the loss needs a whole batch.
         """
         groups = len(mixed.sources)
         share = len(mixed.smashed) / groups / batch
+        if share < 1 and not self._tried_in_parts:
+            self._tried_in_parts = True
+            check_in_parts(
+                self.module,
+                self.loss,
+                mixed.smashed,
+                mixed.targets,
+                device=self.device,
+                dtype=self.dtype,
+            )
         self.module.train()
         if first:
             self.optimizer.zero_grad()

@@ -10,6 +10,7 @@ from typing import Literal
 from torch import nn
 
 from flwr_splitmix.clients.parts import MAX_PARTS
+from flwr_splitmix.labels import TargetLoss, name_of
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.server.steps.pace import Pace
@@ -199,6 +200,16 @@ class PartCount:
             counted(self._batch // self.parts, "sample"),
             *stages.values(),
             trip,
+        )
+
+
+def check_loss(loss: TargetLoss | None, asked: PartsAsked) -> None:
+    """Raise ValueError if a loss says, by `across_batch`, that it needs a batch as a whole."""
+    layer = needs_whole_batch(loss) if isinstance(loss, nn.Module) else ""
+    if asked != 1 and (layer or getattr(loss, "across_batch", False)):
+        raise ValueError(
+            f"micro_batches is {asked!r}, but loss {name_of(loss)} needs a whole batch; allowed "
+            "with it is micro_batches 1"
         )
 
 

@@ -1,0 +1,212 @@
+"""Whether examples get the same logits and losses in a part of a batch as in the whole of it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flwr_splitmix.device import autocast
+from flwr_splitmix.labels import TargetLoss, name_of
+from flwr_splitmix.seeding import seeded_draws, seeded_secrets
+from flwr_splitmix.segments.across_batch import (
+    FEW,
+    agree,
+    draw_like,
+    has_halves,
+    renew,
+)
+
+log = logging.getLogger("flwr.splitmix")
+
+Run = Callable[[Sequence[Tensor], int], Tensor]
+"""Tensors with a row for each example, and a seed, to outputs with a row for each of them."""
+
+_SHARE = 4
+"""One of so many examples of a part is tried, as several passes should not cost more than one."""
+
+_ULPS = 64
+"""What a sum may be off, in units of its last place, if batches of other sizes are computed."""
+
+
+def check_in_parts(
+    module: nn.Module,
+    loss: TargetLoss | None,
+    smashed: Tensor,
+    targets: Tensor,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """Refuse an upper segment or a loss by which a batch in parts is not what the whole one is.
+
+    A copy is run on a quarter of the examples, at least 4, and on every second one of these, whose
+    outputs must be the same. The upper segment is tried twice, as by `mixes_examples`: with its
+    weights, and with random weights on random inputs. Torch's dropout is off. What draws other
+    numbers in each call is run, with one seed, on two batches of one size that differ in every
+    second example; of it only an effect on the others is seen. What has a false attribute
+    `across_batch` is not tried. Random generators, buffers and gradients are left as they were, but
+    not what a loss that is a function keeps elsewhere: it cannot be copied.
+
+    Parameters
+    ----------
+    loss
+        None stands for a loss of the package, which has a term for each example.
+    smashed, targets
+        A part of a batch: (n, prefix + N, d) and (n, L), on the device.
+    device, dtype
+        Where, and in which precision, the segment is trained.
+
+    Raises
+    ------
+    ValueError
+        If outputs differ; the message has the remedy.
+    """
+    count = max(FEW, len(smashed) // _SHARE)
+    count += count % 2
+    places = torch.arange(count, device=smashed.device)
+    rows = places * len(smashed) // count if count < len(smashed) else places % len(smashed)
+    smashed, targets = smashed[rows], targets[rows]
+    devices = {t.device for t in module.state_dict().values() if isinstance(t, Tensor)}
+    used = [own for own in devices | {device} if own.type == "cuda"]
+    with torch.random.fork_rng(devices=used):
+        if getattr(module, "across_batch", None) is not False:
+            name = type(module).__name__
+            if not _alike(name, _trials_of_module(module, smashed, device, dtype)):
+                raise ValueError(_refusal(f"the upper segment ({name})", "logits"))
+        if loss is None or getattr(loss, "across_batch", None) is False:
+            return
+        if not _alike(name_of(loss), _trials_of_loss(loss, targets, device)):
+            raise ValueError(_refusal(f"loss {name_of(loss)}", "losses"))
+
+
+def _refusal(what: str, result: str) -> str:
+    return (
+        f"{what} computes {result} of an example that depend on the others in its batch, so that "
+        "parts of a batch would train something else than the whole: set micro_batches to 1 (in "
+        "an app the key micro-batches); if that is wrong, or meant so, set across_batch = False "
+        "on it"
+    )
+
+
+class _UntoldError(Exception):
+    """A trial that shows nothing."""
+
+
+def _alike(name: str, trials: Iterable[Callable[[], bool]]) -> bool:
+    """Return whether no trial shows a difference; warn if none of them can tell."""
+    told, why = False, ""
+    for trial in trials:
+        try:
+            if not trial():
+                return False
+            told = True
+        except Exception as error:  # what cannot be copied, or cannot take such inputs or weights
+            why = why or " ".join(str(error).split())
+    if not told:
+        log.warning(
+            "the trial of whether %s mixes the examples of a batch is incomplete, and may miss "
+            "that it does: %s",
+            name,
+            why,
+        )
+    return True
+
+
+def _trials_of_module(
+    module: nn.Module, smashed: Tensor, device: torch.device, dtype: torch.dtype
+) -> Iterator[Callable[[], bool]]:
+    """Yield trials with the module's own weights, and with random ones on random inputs."""
+    module = getattr(module, "_orig_mod", module)  # a compiled one would be compiled again
+
+    def tried(weights: nn.Module, inputs: Tensor) -> bool:
+        if has_halves(module):  # they hide small differences
+            try:
+                wide = copy.deepcopy(weights).float()
+                return alike_in_parts(_run_of(wide, device, torch.float32), [inputs.float()])
+            except Exception:
+                log.debug("the trial runs as in training", exc_info=True)
+        return alike_in_parts(_run_of(weights, device, dtype), [inputs])
+
+    def renewed() -> bool:
+        weights = copy.deepcopy(module)
+        renew(weights, device)
+        return tried(weights, draw_like(smashed)[0])
+
+    yield partial(tried, module, smashed)
+    yield renewed
+
+
+def _run_of(module: nn.Module, device: torch.device, dtype: torch.dtype) -> Run:
+    """Return a function that runs a new copy of a module in training mode, without dropout."""
+
+    @torch.no_grad()
+    def run(inputs: Sequence[Tensor], seed: int) -> Tensor:
+        copied = copy.deepcopy(module).train()
+        for part in copied.modules():
+            if isinstance(part, nn.modules.dropout._DropoutNd):
+                part.p = 0.0
+            elif isinstance(part, nn.MultiheadAttention):
+                part.dropout = 0.0
+        with seeded_draws(device, seed), seeded_secrets(), autocast(device, dtype):
+            outputs = copied(*(each.clone() for each in inputs))
+        return _checked(outputs, len(inputs[0]))
+
+    return run
+
+
+def _trials_of_loss(
+    loss: TargetLoss, targets: Tensor, device: torch.device
+) -> Iterator[Callable[[], bool]]:
+    """Yield trials with random logits: for the targets, and for classes that lie unevenly."""
+
+    def run(inputs: Sequence[Tensor], seed: int) -> Tensor:
+        logits, wanted = (each.clone() for each in inputs)
+        copied = copy.deepcopy(loss)
+        with seeded_draws(device, seed), seeded_secrets():
+            return _checked(copied(logits.requires_grad_(), wanted), len(logits)).detach()
+
+    count, classes = targets.shape
+    targets = targets.to(torch.promote_types(targets.dtype, torch.float32))
+    with seeded_draws(device, 1):
+        logits = torch.randn_like(targets)
+    places = torch.arange(count, device=targets.device)
+    uneven = torch.where(places % 2 == 0, places // 2 % classes, 0)
+    yield partial(alike_in_parts, run, [logits, targets])
+    yield partial(alike_in_parts, run, [logits, F.one_hot(uneven, classes).to(targets.dtype)])
+
+
+def _checked(outputs: object, count: int) -> Tensor:
+    if not isinstance(outputs, Tensor) or not outputs.dim() or len(outputs) != count:
+        raise _UntoldError("it does not return a tensor with a row for each example")
+    return outputs.clone()  # it may be a buffer
+
+
+def alike_in_parts(run: Run, rows: Sequence[Tensor]) -> bool:
+    """Return whether every second example has the outputs alone that it has among all.
+
+    Raises
+    ------
+    _UntoldError
+        If the outputs do not show it.
+    """
+    half = [each[::2] for each in rows]
+    whole = run(rows, 0)
+    if not whole.isfinite().any():
+        raise _UntoldError("its outputs are NaN or infinite")
+    if agree(whole[::2], run(half, 0), ulps=_ULPS):
+        return True
+    if agree(whole, run(rows, 1), ulps=_ULPS):
+        return False
+    # It draws numbers, and others for a batch of another size.
+    exchanged = [torch.stack([own, own.roll(1, 0)], 1).flatten(0, 1) for own in half]
+    if agree(whole[::2], run(exchanged, 0)[::2]):
+        return True
+    if not agree(whole, run(rows, 0)):
+        raise _UntoldError("its outputs differ from call to call")
+    return False
