@@ -117,6 +117,17 @@ def test_an_upper_segment_that_mixes_examples_is_refused(name: str) -> None:
         learn(MIXING[name](), mixed=mixed)
 
 
+def test_mixed_precision_does_not_hide_it() -> None:
+    """It is the default on a GPU; numbers of 16 bits differ by as little as parts do."""
+    segment = ServerSegment(
+        MIXING["deviation"](), num_classes=CLASSES, server_update="sum", device="cpu",
+        precision="bfloat16",
+    )  # fmt: skip
+    mixed = part(64)
+    with pytest.raises(ValueError, match="the upper segment"):
+        segment.learn_part(mixed, len(mixed.smashed), seed=0, first=True)
+
+
 @pytest.mark.parametrize("samples", [1, 3])
 def test_a_part_of_few_examples_shows_it_too(samples: int) -> None:
     with pytest.raises(ValueError, match="the upper segment"):
