@@ -136,10 +136,19 @@ class ScheduledOptimizer:
         self.schedule = schedule
         self._module = module
         self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
+        self._told_overridden = self.has_stepped = False
+        if self.optimizer is not None and _has_scheduler(self.optimizer):
+            self.base_lrs = [g["initial_lr"] for g in self.optimizer.param_groups]
+            self._told_overridden = True
+            log.warning(
+                "%s is made with a scheduler of torch, which has no effect: the learning rate "
+                "follows the schedule alone; give the scheduler's rule as schedule=..., a function "
+                "(progress in rounds, number of rounds) -> factor on the learning rate",
+                with_article(type(self.optimizer).__name__),
+            )
         self._own_entries = set(self.optimizer.state_dict() if self.optimizer else ())
         self._own_entries -= {"state", "param_groups"}
         self._set_lrs: list[float] = []
-        self._told_overridden = self.has_stepped = False
 
     def knows(self, module: nn.Module) -> bool:
         """Return whether all trainable parameters of a module are this optimizer's."""
@@ -226,7 +235,7 @@ def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.
             f"optimizer makes {with_article(type(made).__name__)}; needed is a "
             "torch.optim.Optimizer"
         )
-    if not takes(made.step):
+    if not _steps_alone(made):
         raise TypeError(
             f"optimizer makes {with_article(type(made).__name__)}, whose step() needs arguments, "
             "such as a function that runs the model again; split learning has one backward pass "
@@ -252,6 +261,18 @@ def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.
             "parameter group for each part: torch.optim.AdamW([{'params': [...], 'lr': ...}, ...])"
         )
     return made
+
+
+def _has_scheduler(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a scheduler of torch was made for an optimizer: it replaces its `step`."""
+    return hasattr(optimizer.step, "_wrapped_by_lr_sched")
+
+
+def _steps_alone(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer's `step` can be called without arguments."""
+    if _has_scheduler(optimizer):  # in its place is a function with the signature of the class's
+        return takes(type(optimizer).step, optimizer)
+    return takes(optimizer.step)
 
 
 def _apart(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:

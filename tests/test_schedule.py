@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +13,19 @@ import pytest
 import torch
 from timm.optim.lookahead import Lookahead
 from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, StepLR
+from torch.utils.data import TensorDataset
 
-from flwr_splitmix.schedule import ScheduledOptimizer, WarmupCosine, adamw, constant
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.schedule import (
+    OptimizerFactory,
+    ScheduledOptimizer,
+    WarmupCosine,
+    adamw,
+    constant,
+)
 from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
+from flwr_splitmix.strategies import PSL
 
 
 def test_the_papers_schedule() -> None:
@@ -247,6 +257,60 @@ def test_a_learning_rate_that_somebody_else_sets_is_told_once(
         scheduled.step(0.0, 1)
         other.step()
     assert caplog.text.count("the learning rate of SGD was changed from outside") == 1
+
+
+SCHEDULERS: list[Callable[[torch.optim.Optimizer], Any]] = [
+    lambda optimizer: StepLR(optimizer, 1),
+    lambda optimizer: CosineAnnealingLR(optimizer, 5),
+    lambda optimizer: LinearLR(optimizer),  # sets a third of the learning rate at once
+]
+
+
+def scheduled(
+    schedulers: Sequence[Callable[[torch.optim.Optimizer], Any]],
+    kind: type[torch.optim.Optimizer] = torch.optim.SGD,
+) -> OptimizerFactory:
+    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = kind(parameters, lr=0.5)  # type: ignore[call-arg]
+        for scheduler in schedulers:
+            scheduler(optimizer)
+        return optimizer
+
+    return make
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=["step", "cosine", "linear"])
+def test_an_optimizer_with_a_scheduler_of_torch_follows_the_schedule_and_says_so_once(
+    scheduler: Callable[[torch.optim.Optimizer], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was refused: the scheduler puts a function in place of `step` that seemed to need self."""
+    model = nn.Linear(2, 1)
+    optimizer = ScheduledOptimizer(model, scheduled([scheduler]), lambda progress, rounds: 0.5)
+    for step in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step(step, 3)
+        assert rate(optimizer) == 0.25
+    assert caplog.text.count("a SGD is made with a scheduler of torch, which has no effect") == 1
+    assert "schedule=" in caplog.text
+    assert "changed from outside" not in caplog.text
+
+
+def test_a_scheduler_hides_no_step_that_needs_arguments() -> None:
+    with pytest.raises(TypeError, match=r"Sharpness, whose step\(\) needs arguments"):
+        ScheduledOptimizer(nn.Linear(2, 1), scheduled([SCHEDULERS[0]], Sharpness), constant)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS[:2], ids=["step", "cosine"])
+def test_client_and_server_take_an_optimizer_with_a_scheduler_of_torch(
+    scheduler: Callable[[torch.optim.Optimizer], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    make = scheduled([scheduler])
+    data = TensorDataset(torch.zeros(2, 1, 3), torch.zeros(2, dtype=torch.int64))
+    client = SplitClient(nn.Linear(3, 2), data, optimizer=make)
+    strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(2, 4)), num_classes=4, optimizer=make)
+    for optimizer in (client.optimizer, strategy.upper.optimizer):
+        assert optimizer.base_lrs == [0.5]
+    assert caplog.text.count("is made with a scheduler of torch") == 2
 
 
 def test_what_checkpoints_do_not_keep_of_an_optimizer_is_told_once(
