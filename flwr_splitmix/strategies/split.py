@@ -251,6 +251,12 @@ class SplitStrategy(RoundLoop):
     def _check_positions(self, upper: nn.Module, mixer: Mixer) -> None:
         placed = getattr(getattr(upper, "geometry", None), "positions", None)
         if mixer.positions == "upper" and placed == "lower":
+            if stem := getattr(upper, "unmixed_at", ""):
+                raise ValueError(
+                    f"{type(self).__name__} moves patches, and layers before the cut have mixed "
+                    "them by their slots already: a model without position embeddings must be cut "
+                    f"before such layers, this one with cut_at={stem!r}"
+                )
             raise ValueError(
                 f"{type(self).__name__} moves patches, so their position embeddings must be added "
                 "in the upper segment: cut the model at its embedding with positions='upper'"

@@ -263,6 +263,14 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({**VIA, "strategy": "PatchShuffleSL"}, ["a mixer elsewhere cannot be FrozenEdge"]),
     # What the model and the data say.
     ({"patch_size": 7}, ["patch-size 7", "divide image-size 32"]),
+    (
+        {"model": "mixer_s32_224", "strategy": "ShuffledPSL"},
+        ["ShuffledPSL needs the cut at 'stem' (cut-at='stem')", "no position embeddings"],
+    ),
+    (
+        {"cut_at": "blocks.0", "strategy": "ShuffledPSL"},
+        ["ShuffledPSL needs the cut at 'embedding', not at 'blocks.0'"],
+    ),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),
     ({"model": "crossvit_tiny_240"}, ["CrossVit", "allowed are", "pit_ti_224"]),
     ({"model": "vgg16", "cell": 3}, ["cell 3", "16 x 16 map", "allowed are 1, 2, 4, 8, 16"]),

@@ -83,6 +83,17 @@ def test_a_shuffle_needs_positions_in_the_upper_segment(kind: Any) -> None:
     kind(nn.Linear(2, 2), num_classes=2)  # a segment that says nothing is taken at its word
 
 
+@pytest.mark.parametrize("kind", [ShuffledPSL, ShuffledCutMixSL])
+def test_a_shuffle_behind_layers_that_mix_by_slot_is_told_the_models_own_cut(kind: Any) -> None:
+    """It was told to cut at an embedding, which such a model does not have."""
+    with pytest.raises(
+        ValueError, match=f"{kind.__name__} moves patches.*cut_at='stem'"
+    ) as refused:
+        kind(split_vision_model("mixer_s16_224").upper)
+    assert "embedding with" not in str(refused.value)
+    kind(split_vision_model("mixer_s16_224", cut_at="stem").upper)
+
+
 def test_raw_inputs_do_not_cross_a_link() -> None:
     strategy = InputMixupSL(Toy().upper(), across="clients", device="cpu")
     grid: Any = None

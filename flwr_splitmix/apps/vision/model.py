@@ -34,7 +34,9 @@ def buildable(config: VisionConfig) -> Iterator[None]:
         raise
     except ValueError as error:
         cut = f", cut-at {config.cut_at!r}" if config.cut_at else ""
-        said = str(error).replace("patch_size", "patch-size").replace("image_size", "image-size")
+        said = str(error).replace("positions 'upper'", config.strategy)  # no key: it decides
+        for name in ("patch_size", "image_size", "cut_at"):
+            said = said.replace(name, name.replace("_", "-"))
         raise ConfigError(f"run-config: model is {config.model!r}{cut}: {said}") from None
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]

@@ -120,20 +120,32 @@ def split_at_map(
 def _split_at_tokens(
     request: Request, stages: Sequence[Stage], at: int, tokens: Tensor
 ) -> SplitModel:
-    """Cut a model without prefix tokens after `at` stages, where it returns `tokens` (1, N, d)."""
+    """Cut a model without prefix tokens after `at` stages, where it returns `tokens` (1, N, d).
+
+    Raises
+    ------
+    ValueError
+        If the upper segment would have to add positions that the stages below have used.
+    """
+    mixed = at > 1  # attention biases and mixing layers know the slots; a stem does not
+    stem = stages[0][0]
+    if mixed and request.positions == "upper":
+        raise ValueError(
+            f"positions 'upper' needs the cut at {stem!r} (cut_at={stem!r}): {request.name} has no "
+            "position embeddings to add in the upper segment, and the layers between its stem and "
+            "any other cut mix patches by their slots"
+        )
     _, patches, width = tokens.shape
     side = math.isqrt(patches)
     geometry = Geometry(
         patches,
         width,
         grid=(side, side) if side**2 == patches else None,
-        # Attention biases and mixing layers know the slots; a stem does not.
-        positions="none" if at == 1 else "lower",
+        positions="lower" if mixed else "none",
     )
-    return SplitModel(
-        LowerSegment(stages[:at], request.input_shape, geometry),
-        UpperSegment(_keeping(stages[at:]), geometry, request.num_classes),
-    )
+    upper = UpperSegment(_keeping(stages[at:]), geometry, request.num_classes)
+    upper.unmixed_at = stem if mixed else ""
+    return SplitModel(LowerSegment(stages[:at], request.input_shape, geometry), upper)
 
 
 @torch.no_grad()

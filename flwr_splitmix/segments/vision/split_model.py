@@ -40,7 +40,13 @@ class LowerSegment(nn.Sequential):
 
 
 class UpperSegment(nn.Sequential):
-    """The server's part: from smashed data (b, prefix + patches, width) to (b, num_classes)."""
+    """The server's part: from smashed data (b, prefix + patches, width) to (b, num_classes).
+
+    `unmixed_at` is the cut before the layers of the lower segment that mix patches by their slots,
+    if the model has such layers in place of position embeddings; else "".
+    """
+
+    unmixed_at = ""
 
     def __init__(self, stages: Sequence[Stage], geometry: Geometry, num_classes: int) -> None:
         super().__init__(OrderedDict(stages))

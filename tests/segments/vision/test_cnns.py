@@ -269,6 +269,16 @@ def test_the_positions_of_a_cnn_are_in_neither_segment() -> None:
     assert geometry.positions == "none"
 
 
+@pytest.mark.parametrize("name", ["mixer_s16_224", "resmlp_12_224", "levit_128s"])
+def test_layers_that_mix_by_slot_need_the_cut_at_the_stem_to_have_patches_moved(name: str) -> None:
+    """There are no position embeddings to add above: the request had no effect before."""
+    with pytest.raises(ValueError, match=r"cut at 'stem' .*no position embeddings .* by their slo"):
+        split_vision_model(name, positions="upper")
+    lower, upper = split_vision_model(name, positions="upper", cut_at="stem")
+    assert (lower.geometry.positions, upper.unmixed_at) == ("none", "")
+    assert split_vision_model(name).upper.unmixed_at == "stem"
+
+
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
