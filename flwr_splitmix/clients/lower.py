@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.clients.client import ClientError, WrappedError
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.segments.shape_errors import of_shapes, torchs_words
-from flwr_splitmix.words import with_article
+from flwr_splitmix.words import one_line, with_article
 
 _RESHAPED = {
     2: "; features (batch, width) become one patch by .unsqueeze(1), or several by "
@@ -87,7 +87,7 @@ def explained(
     ------
     ClientError
         If it fails and the dtypes differ (a segment may convert its inputs itself), or on the
-        inputs' shape.
+        inputs' shape. Where the text may hold data, it is a `WrappedError`.
     """
     _check_shape(segment, inputs, name)
     try:
@@ -101,11 +101,10 @@ def explained(
         if not differ:
             if not of_shapes(error):
                 raise
-            said = torchs_words(error)
-            raise ClientError(
-                f"{what} {tuple(inputs.shape[1:])} do not fit the {name}"
-                + (f": {said}" if said else "")
-            ) from error
+            refused = f"{what} {tuple(inputs.shape[1:])} do not fit the {name}"
+            if said := torchs_words(error):
+                raise ClientError(f"{refused}: {said}") from error
+            raise WrappedError(refused, f"{refused}: {one_line(str(error))}") from error
         short = str(weights).removeprefix("torch.")
         convert = ".float()" if weights == torch.float32 else f".to({weights})"
         raise ClientError(

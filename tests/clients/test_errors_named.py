@@ -15,6 +15,7 @@ from flwr_splitmix.clients import ClientError, SplitClient, UShapeClient
 from flwr_splitmix.clients.client import WrappedError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPForward, Sent
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.strategies import PSL
 from tests.clients.own_segments import DATA, INPUTS, LABELS, ORDER, Lower, Part, smashed_of
@@ -105,6 +106,20 @@ def test_inputs_of_another_shape_are_named(segment: type[Lower], more: str) -> N
     client.attach(ORDER, None)
     with pytest.raises(ClientError, match=rf"^test {said}{more}"):
         client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
+
+
+def test_of_shapes_in_others_code_this_sides_log_has_the_whole(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server is told no text that may hold data; the log had no more than the server."""
+    wide: Any = TensorDataset(torch.randn(8, 7), LABELS)
+    client = SplitClient(Sum(), wide, batch_size=4, device="cpu")
+    with pytest.raises(LinkError, match=r"inputs \(7,\) do not fit the lower segment$"):
+        PSL(Part(3, 6), num_classes=3, device="cpu").fit([client], num_rounds=1)
+    (failed,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "do not fit the lower segment: bad shape: tensor" in failed.getMessage()
+    assert failed.exc_info is not None
+    assert "in forward" in caplog.text
 
 
 def headed(inputs: Tensor, head: nn.Module | None = None, **tests: Any) -> UShapeClient:

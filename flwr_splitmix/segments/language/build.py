@@ -12,6 +12,7 @@ from transformers import initialization
 
 from flwr_splitmix.segments.language.cut import LanguageCut
 from flwr_splitmix.segments.language.cutting import PARTS, cut_sharing_tables, freeze_tables
+from flwr_splitmix.segments.language.heads import check_heads
 from flwr_splitmix.segments.language.layouts.families import cannot_make, model_class
 from flwr_splitmix.segments.language.layouts.layout import Layout, Task
 from flwr_splitmix.segments.language.parts import LanguageParts
@@ -76,8 +77,9 @@ def build_language_parts(
     Raises
     ------
     ValueError
-        If the model cannot be cut, or not with this `cut`, an argument is invalid, or the
-        checkpoint's weights do not fit the configuration; the message says which.
+        If the model cannot be cut, or not with this `cut`, its layers cannot be computed, an
+        argument is invalid, or the checkpoint's weights do not fit the configuration; the message
+        says which.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}")
@@ -95,6 +97,7 @@ def build_language_parts(
             f"dtype is {dtype!r}; transformers computes a model of type {config.model_type!r} in "
             "float32 and float64 only"
         )
+    check_heads(built)
     everywhere, trunk_devices = _devices(built, device_map)
     modules = list(_modules(model, built))
     if checkpoint is not None:
