@@ -51,6 +51,7 @@ def check_segment(segment: nn.Module) -> None:
         If some have no shape yet or are sparse, or if its state has entries that are no tensors.
     """
     check_module("segment", segment)
+    check_shaped("lower segment", segment)
     state = segment.state_dict(keep_vars=True)
     for name, value in state.items():
         if not isinstance(value, Tensor):
@@ -59,16 +60,21 @@ def check_segment(segment: nn.Module) -> None:
                 "only tensors can be sent and kept: let get_extra_state return a tensor, or "
                 "register a buffer"
             )
-        if is_lazy(value):
-            raise ClientError(
-                f"the lower segment's {name} has no shape yet (a lazy module): run one batch "
-                "through the lower segment first"
-            )
         if value.layout != torch.strided:
             raise ClientError(
                 f"the lower segment's {name} is a sparse tensor, which cannot be sent: register "
                 "its dense form (.to_dense()), or a buffer that need not be sent with "
                 "persistent=False"
+            )
+
+
+def check_shaped(name: str, segment: nn.Module) -> None:
+    """Raise ClientError if weights or buffers of a segment have no shape yet."""
+    for key, value in segment.state_dict(keep_vars=True).items():
+        if is_lazy(value):
+            raise ClientError(
+                f"the {name}'s {key} has no shape yet (a lazy module): run one batch through the "
+                f"{name} first"
             )
 
 

@@ -18,6 +18,7 @@ from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
 from flwr_splitmix.clients.first_weights import FirstWeights
+from flwr_splitmix.clients.lower import check_shaped
 from flwr_splitmix.clients.requests import check_numbers
 from flwr_splitmix.clients.step_exchanges import Learns, StepExchanges
 from flwr_splitmix.clients.text_labels import check_labelled
@@ -84,9 +85,9 @@ class UShapeClient(StepExchanges):
     Raises
     ------
     ClientError
-        If there is no training example, none with a label to predict, if `learns` is "tail" and the
-        tail has nothing to train, or if the hiding works by training the head, which does not
-        learn.
+        If there is no training example, none with a label to predict, if weights of head or tail
+        have no shape yet, if `learns` is "tail" and the tail has nothing to train, or if the hiding
+        works by training the head, which does not learn.
     TypeError
         If head or tail takes no mask, or `scores` makes no scores.
     ValueError
@@ -119,6 +120,8 @@ class UShapeClient(StepExchanges):
         check_kind("hiding", self.hiding, Hiding, "an object of a subclass of Hiding")
         check_takes_mask("head", head)
         check_takes_mask("tail", tail)
+        check_shaped("head", head)
+        check_shaped("tail", tail)
         check_vocabulary(
             head,
             data=data,

@@ -187,6 +187,26 @@ def test_weights_without_a_shape_are_refused_at_once() -> None:
     smashed_of(segment)
 
 
+class LazyPart(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.LazyLinear(width)
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        outputs: Tensor = self.linear(inputs)
+        return outputs[:, None] if outputs.dim() == 2 else outputs[:, 0]
+
+
+@pytest.mark.parametrize("name", ["head", "tail"])
+def test_a_head_or_tail_without_a_shape_is_refused_at_once(name: str) -> None:
+    """It was torch's error, of the first round."""
+    head, tail = (LazyPart(6), Part(3, 6)) if name == "head" else (Part(), LazyPart(3))
+    with pytest.raises(ClientError, match=rf"^the {name}'s linear\.weight has no shape yet"):
+        UShapeClient(head, tail, DATA)
+    tail(head(INPUTS, torch.ones(8, 1)), torch.ones(8, 1))
+    UShapeClient(head, tail, DATA).attach(ORDER, None)
+
+
 @pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, INPUTS[:2])])  # type: ignore[no-untyped-call]
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_a_scripted_segment_is_taken_and_its_copy_refused_with_the_remedy(make: Any) -> None:
