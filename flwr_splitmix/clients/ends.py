@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.finite import check_gradients
 from flwr_splitmix.clients.first_weights import digest_of
+from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.lower import check_fits, explained, without_bfloat16
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.schedule import (
@@ -142,6 +143,17 @@ class Ends:
         """Return what layers measure, such as running means, as far as it is to be kept."""
         kept = self.segments.state_dict().keys()
         return {name: buffer for name, buffer in self.segments.named_buffers() if name in kept}
+
+    def shapes(self) -> KeptShapes:
+        """Return the shapes of all parameters and of the kept buffers, as they are now."""
+        return KeptShapes("head and tail", self._all())
+
+    def check_shapes(self, began: KeptShapes) -> None:
+        """Raise ClientError if a shape is another than it was."""
+        began.check(self._all())
+
+    def _all(self) -> dict[str, Tensor]:
+        return {**dict(self.segments.named_parameters()), **self._buffers()}
 
     def fitted(self, arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
         """Return weights in the dtypes of the trainable parameters, as they will be loaded.

@@ -137,29 +137,33 @@ def check_described(smashed: Tensor, described: tuple[int, int]) -> None:
         )
 
 
-def load_segment(segment: nn.Module, arrays: Mapping[str, Tensor]) -> None:
+def load_segment(
+    segment: nn.Module, arrays: Mapping[str, Tensor], what: str = "the server's lower segment"
+) -> None:
     """Replace a lower segment's weights.
 
     Raises
     ------
     ClientError
-        If names or shapes differ.
+        If names or shapes differ; the message begins with `what`.
     """
-    segment.load_state_dict(fitted(segment, arrays))
+    segment.load_state_dict(fitted(segment, arrays, what))
 
 
-def fitted(segment: nn.Module, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a server's weights in the dtypes of this segment's, as they will be loaded.
+def fitted(
+    segment: nn.Module, arrays: Mapping[str, Tensor], what: str = "the server's lower segment"
+) -> dict[str, Tensor]:
+    """Return a server's, or kept, weights in the dtypes of this segment's, as they will be loaded.
 
     Checks must look at these: the same bytes are other numbers in another dtype.
 
     Raises
     ------
     ClientError
-        If names or shapes differ.
+        If names or shapes differ; the message begins with `what`.
     """
     own = segment.state_dict()
-    check_fits(own, arrays, "the server's lower segment does not fit this client's")
+    check_fits(own, arrays, f"{what} does not fit this client's")
     return {k: arrays[k].to(own[k].dtype) for k in own}
 
 

@@ -16,6 +16,7 @@ from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set
 from flwr_splitmix.clients.finite import check_finite, check_gradients
 from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.lower import (
     check_described,
     check_segment,
@@ -129,6 +130,7 @@ class SplitClient(PartedExchanges):
         self.steps = 0
         self._told_unknown = self._looked = False
         self._described = (0, 0)
+        self._shapes: KeptShapes | None = None
         self.peers: Sequence[SplitClient] | None = None
         self.sends_sums = True
         self._pending: Pending | None = None
@@ -163,6 +165,7 @@ class SplitClient(PartedExchanges):
             batch = self._first_inputs(self.batches.size).to(self.device)
             self._looked = self._find_mixing_layers(batch, again=self._looked)
         self._described = (smashed["prefix"] + smashed["patches"], smashed["width"])
+        self._shapes = KeptShapes("lower segment", self.segment.state_dict())
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
@@ -323,10 +326,18 @@ class SplitClient(PartedExchanges):
         return {"smashed": [smashed], "labels": labels}
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
-        """End the round: drop the graph and return the lower segment and the metrics."""
+        """End the round: drop the graph and return the lower segment and the metrics.
+
+        Raises
+        ------
+        ClientError
+            If a shape within the lower segment has changed in this round.
+        """
         self._pending = self._parted = self._drawn = None
         if self.guard is not None:
             self.guard.close_round(self.order)
+        if self._shapes is not None:
+            self._shapes.check(self.segment.state_dict())
         return self.weights(), {"num-examples": self.batches.examples, "num-steps": self.steps}
 
     def weights(self) -> dict[str, Tensor]:
@@ -355,6 +366,6 @@ class SplitClient(PartedExchanges):
 
     def restore_trained(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state` without the privacy ledger."""
-        load_segment(self.segment, under("segment", tensors))
+        load_segment(self.segment, under("segment", tensors), "this client's kept lower segment")
         self.batches.drawn = int(meta["drawn"])
         self.optimizer.restore(tensors, meta)

@@ -18,6 +18,7 @@ from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
 from flwr_splitmix.clients.first_weights import FirstWeights
+from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.lower import check_shaped
 from flwr_splitmix.clients.requests import check_numbers
 from flwr_splitmix.clients.step_exchanges import Learns, StepExchanges
@@ -156,6 +157,7 @@ class UShapeClient(StepExchanges):
         self.repeatable_secrets = repeatable_secrets
         self._sent_tests: SentTests | None = None
         self._first_weights: FirstWeights | None = None
+        self._shapes: KeptShapes | None = None
         self._looked = self._rehearsed = False
         self._due = self._calibrated = 0
         self._evaluation = self._new_evaluation((0, 0))
@@ -250,6 +252,7 @@ class UShapeClient(StepExchanges):
             rehearse(self.hiding, self.segments, few, single=self.batches.size == 1)
             self._rehearsed = True
         self._due, self._calibrated = self.hiding.calibration_steps, 0
+        self._shapes = self.ends.shapes()
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
@@ -291,7 +294,14 @@ class UShapeClient(StepExchanges):
         over all; without any there is none. Nor is there if an epsilon is kept and the tail alone
         learns: labels could be read from it, and nothing else that leaves in training tells of
         them.
+
+        Raises
+        ------
+        ClientError
+            If a shape within head or tail has changed in this round.
         """
+        if self._shapes is not None:
+            self.ends.check_shapes(self._shapes)
         metrics: dict[str, int | float] = {
             "num-examples": self.batches.examples,
             "num-steps": self.steps,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
+from flwr_splitmix.clients.lower import Shaped, differences
 from flwr_splitmix.clients.requests import is_variance, largest
 from flwr_splitmix.hiding.hiding import EPSILON
 from flwr_splitmix.links import Clients
@@ -136,8 +137,10 @@ class ReplyIntake:
 
     def _read_arrays(self, reply: Message, began: Arrays) -> Arrays:
         records = list(reply.content.array_records.values())
-        if len(records) != 1 or set(records[0]) != set(began):
+        if len(records) != 1:
             raise UploadError("returned other weights than it was given")
+        if set(records[0]) != set(began):
+            raise _others(began, records[0])
         try:
             arrays = to_numpy(records[0])
         except Exception as error:  # numpy has many for bytes that are no array
@@ -147,7 +150,7 @@ class ReplyIntake:
             if kind not in "biuf" or kind != self._dtypes[name].kind:
                 raise UploadError("returned weights with numbers of another kind")
             if array.shape != began[name].shape:
-                raise UploadError("returned other weights than it was given")
+                raise _others({name: began[name]}, {name: array})
             if not array.size or np.array_equal(array, began[name], equal_nan=kind == "f"):
                 continue  # a constant of -inf or NaN, which nobody changes, is no mistake
             if not np.isfinite(array).all():
@@ -183,6 +186,12 @@ class ReplyIntake:
                     said[client],
                     most,
                 )
+
+
+def _others(began: Arrays, arrays: Mapping[str, Shaped]) -> UploadError:
+    """Return the error of a client's weights with other names or shapes; names are its words."""
+    wrong = one_line(differences(began, arrays))
+    return UploadError(f"returned other weights than it was given: {wrong}")
 
 
 def client_means(replies: Sequence[Message]) -> dict[str, float]:

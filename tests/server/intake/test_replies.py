@@ -186,17 +186,24 @@ def test_arrays_that_are_none_cost_their_client_only(other: Array) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "said"),
     [
-        reply_of({name: LIKE[name] for name in ("a", "b")}, TEN),
-        reply_of({**LIKE, "more": np.zeros(2, np.float32)}, TEN),
-        reply_of({"a": LIKE["a"], "count": LIKE["count"], "c": LIKE["b"]}, TEN),
+        (reply_of({name: LIKE[name] for name in ("a", "b")}, TEN), "it lacks count ()"),
+        (reply_of({**LIKE, "\n": np.zeros(2, np.float32)}, TEN), r"it also has \n (2,)"),
+        (
+            reply_of({"a": LIKE["a"], "count": LIKE["count"], "c": LIKE["b"]}, TEN),
+            f"it lacks b {LIKE['b'].shape}; it also has c {LIKE['b'].shape}",
+        ),
+        (
+            reply_of({**LIKE, "a": np.zeros((3, 2), np.float32)}, TEN),
+            "it has a (3, 2) in place of (2, 3)",
+        ),
     ],
-    ids=["fewer", "more", "others"],
+    ids=["fewer", "more", "others", "another shape"],
 )
-def test_weights_of_other_names_cost_their_client_only(other: Message) -> None:
+def test_weights_of_other_names_or_shapes_cost_their_client_only(other: Message, said: str) -> None:
     clients = checked(reply_of(LIKE, TEN), other)
-    assert clients.failures == {1: "returned other weights than it was given"}
+    assert clients.failures == {1: f"returned other weights than it was given: {said}"}
 
 
 def test_counters_may_be_large_and_weights_may_not() -> None:
