@@ -36,6 +36,7 @@ def check(
 
     There is no table of cuts, as the server's part of such an app is unknown until it runs.
     """
+    _remark_types(project, values, report)
     with _on_path(project.folder):
         components, modules = {}, {}
         for kind, expected in KINDS.items():
@@ -63,6 +64,22 @@ def check(
             report.problems.append(f"client_fn's client cannot be checked: {cause(error, 300)}")
     if report.nodes_known and report.nodes == 1:
         _remark_one_client(modules["serverapp"], report)
+
+
+def _remark_types(project: Project, values: Mapping[str, Any], report: Report) -> None:
+    """Remark on values of another type than their default in pyproject.toml.
+
+    Flower itself only looks whether there is such a key. An integer may stand for a float.
+    """
+    for key, default in project.config.items():
+        value = values.get(key, default)
+        whole = isinstance(default, float) and type(value) is int
+        if type(value) is not type(default) and not whole:
+            report.remarks.append(
+                f"{key} is {value!r:.80}, of type {type(value).__name__}, and its default in "
+                f"pyproject.toml is {default!r:.80}, of type {type(default).__name__}; Flower does "
+                "not check types: give it one of the default's"
+            )
 
 
 def _remark_one_client(module: ModuleType, report: Report) -> None:

@@ -289,6 +289,33 @@ def test_a_component_needs_a_name_in_its_module(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("lr='x'", "lr is 'x', of type str, and its default in pyproject.toml is 0.1, of type flo"),
+        (
+            "lr=true",
+            "lr is True, of type bool, and its default in pyproject.toml is 0.1, of type f",
+        ),
+        ("num-server-rounds=2.0", "num-server-rounds is 2.0, of type float, and its default in"),
+        ("lr=1 num-server-rounds=2", ""),
+    ],
+)
+def test_an_own_apps_value_of_another_type_than_its_default_is_told(
+    keys: str, said: str, tmp_path: Path
+) -> None:
+    """Flower looks only whether there is such a key, so the run failed where the value was used."""
+    assert CliRunner().invoke(app, ["new", "own", str(tmp_path / "mine")]).exit_code == 0
+    file = tmp_path / "mine" / "pyproject.toml"
+    with file.open("a", encoding="utf-8") as described:
+        described.write("config = { lr = 0.1, num-server-rounds = 3 }\n")
+    done = check(tmp_path / "mine", "--run-config", keys)
+    shown = " ".join(done.output.split())
+    assert ("of type" in shown) == bool(said)
+    assert said in shown
+    assert done.exit_code == 0
+
+
 def test_flower_is_not_started_and_little_is_loaded() -> None:
     """Datasets, Ray, transformers and pandas take seconds each."""
     program = (
