@@ -179,9 +179,9 @@ def fetch(data: Dataset[Example], indices: np.ndarray, *, floats: bool = False) 
     Raises
     ------
     TypeError
-        If the data set does not return (input, label) pairs, or its `batch` takes no array of
-        indices; ExamplesError if inputs are no tensors, or labels are no integers (smaller integers
-        and bool are converted).
+        If the `batch` of a data set takes no array of indices; ExamplesError if it does not return
+        (input, label) pairs, inputs are no tensors, or labels are no integers (smaller integers and
+        bool are converted).
     """
     pair: Any
     if _is_batched(data):
@@ -302,12 +302,12 @@ def _pair(row: Any, of: str = "") -> Any:
         return row
     if isinstance(row, Mapping):
         keys = ", ".join(map(repr, row))
-        raise TypeError(
-            f"a data set must give {of}(input, label) pairs, this one gives dictionaries of {keys}"
-            "; wrap it in one whose __getitem__ returns the input and the label as a pair"
-        )
+        given = f"a data set must give {of}(input, label) pairs, this one gives dictionaries"
+        remedy = "; wrap it in one whose __getitem__ returns the input and the label as a pair"
+        # A server need not know what a client's records have.
+        raise ExamplesError(f"{given} of {keys}{remedy}", given + remedy)
     many = f" of {len(row)}" if isinstance(row, (tuple, list)) else ""
-    raise TypeError(
+    raise ExamplesError(
         f"a data set must give {of}(input, label) pairs, this one gives {type(row).__name__}{many}"
     )
 

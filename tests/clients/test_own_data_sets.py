@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from flwr_splitmix.clients import ClientError, SplitClient
 from flwr_splitmix.data.batches import Example
+from flwr_splitmix.links import LinkError
+from flwr_splitmix.strategies import PSL
 from tests.clients.own_segments import DATA, INPUTS, LABELS, Lower, smashed_of
 
 
@@ -73,3 +75,28 @@ def test_test_sets_are_checked_at_once_like_training_data(name: str, data: Any, 
         SplitClient(Lower(), DATA, **given)
     given = {name: list(zip(INPUTS, LABELS, strict=True))}
     assert SplitClient(Lower(), DATA, **given).tests  # a list of pairs is a data set
+
+
+@pytest.mark.parametrize(
+    ("rows", "here", "said"),
+    [
+        (
+            [{"pixels": INPUTS[0], "label": 1}] * 8,
+            "dictionaries of 'pixels', 'label'; wrap it",
+            "this one gives dictionaries; wrap it in one whose",
+        ),
+        ([(INPUTS[0], 1, 2)] * 8, "", "this one gives tuple of 3"),
+    ],
+    ids=["dictionaries", "triples"],
+)
+def test_rows_that_are_no_pairs_are_one_line_for_each_client(
+    rows: Any, here: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was "TypeError; the log says more", with a traceback for each client."""
+    client = SplitClient(Lower(), rows, batch_size=4, device="cpu")
+    strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), num_classes=3, device="cpu")
+    with pytest.raises(LinkError, match=said) as refused:
+        strategy.fit([client], num_rounds=1)
+    assert "pixels" not in str(refused.value)  # a server need not know what records have
+    assert here in caplog.text
+    assert "Traceback" not in caplog.text

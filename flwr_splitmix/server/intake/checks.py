@@ -66,6 +66,8 @@ def check_shape(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None
         remedy = ""
         if isinstance(tensor, Tensor) and tensor.dtype != dtype:
             convert = ".float()" if dtype == torch.float32 else f".to({dtype})"
+            if tensor.is_complex() and not dtype.is_complex:
+                convert = "torch.view_as_real(output).flatten(-2), which keeps the imaginary parts"
             remedy = (
                 "; both segments must compute in one dtype: convert the output of the client's "
                 f"with {convert}"

@@ -72,6 +72,10 @@ def read(reply: Mapping[str, Any], plan: Plan = PLAN, client: int = 0) -> Any:
         ({"smashed": [smashed(4, 18)]}, r"uploaded \(4, 18\)"),
         ({"smashed": [smashed().double()]}, "of torch.float64, expected"),
         ({"smashed": [smashed().bfloat16()]}, r"in one dtype: convert the output .* \.float\(\)$"),
+        (
+            {"smashed": [smashed().to(torch.complex64)]},
+            r"with torch\.view_as_real\(output\)\.flatten",
+        ),
         ({"smashed": [smashed().to(torch.complex64)]}, "of torch.complex64, expected"),
         ({"smashed": [poisoned(float("nan"))]}, "NaN or infinite"),
         ({"smashed": [poisoned(float("inf"))]}, "NaN or infinite"),
