@@ -7,7 +7,15 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from flwr_splitmix.links import Clients
-from flwr_splitmix.mixers import GroupMixer, Mixer, Plan, Share, SmashedShape, Upload
+from flwr_splitmix.mixers import (
+    GroupMixer,
+    Mixer,
+    Plan,
+    RandomCutout,
+    Share,
+    SmashedShape,
+    Upload,
+)
 from flwr_splitmix.mixers.wrapper import innermost
 from flwr_splitmix.server.intake.checks import plausible
 from flwr_splitmix.server.naming import name_clients
@@ -31,7 +39,7 @@ class Remarks:
 
     def __init__(self) -> None:
         self._said: set[tuple[str, int]] = set()
-        self._told_few = self._told_leftover = False
+        self._told_few = self._told_leftover = self._told_whole = False
 
     def on_clients(
         self,
@@ -84,6 +92,16 @@ class Remarks:
             "has lost its newest state and goes on from an older one: the newest is damaged, or "
             "was not written" + WHERE_STATES_ARE,
         )
+        inner = innermost(mixer)
+        drawn = isinstance(inner, RandomCutout) and inner.ratio is None
+        if drawn and shape.patches == 1 and not self._told_whole:
+            self._told_whole = True
+            log.warning(
+                "%s leaves out patches, and each sample has only one: at times nothing of a batch "
+                "is left but zeros, with its labels, from which nothing can be learned and the "
+                "loss may grow without bound; cut the model where there are several patches",
+                mixer,
+            )
         if shape.prefix and mixer.min_members > 1 and not mixer.raw_inputs_cross:
             self._say(
                 list(known),

@@ -47,6 +47,7 @@ from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked, check_l
 from flwr_splitmix.server.steps.planning import Planner, RoundLength
 from flwr_splitmix.server.steps.split import Place, Steps, Training, WholeBatchSteps
 from flwr_splitmix.server.tally import RoundTally
+from flwr_splitmix.server.untrained import warn_if_frozen
 from flwr_splitmix.values import check_kind
 
 log = logging.getLogger("flwr.splitmix")
@@ -276,6 +277,7 @@ class SplitStrategy(RoundLoop):
             raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
         self._remarks = Remarks()  # each run makes them anew
         self.upper.check_shares_no_weights(clients or ())
+        warn_if_frozen("upper segment", self.upper.module, clients or (), "lower segments")
         if not self.mixer.raw_inputs_cross:
             return
         if clients is None:

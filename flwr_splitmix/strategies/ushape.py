@@ -28,6 +28,7 @@ from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.planning import RoundLength
 from flwr_splitmix.server.steps.split import Place
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
+from flwr_splitmix.server.untrained import warn_if_frozen
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -160,6 +161,7 @@ class UShapeStrategy(RoundLoop):
         self._calibrations = Calibrations()
         self._told_scores = set()
         self.trunk.check_shares_no_weights(clients or ())
+        warn_if_frozen("trunk", self.trunk.module, clients or (), "heads and tails")
         _check_own_hidings(clients or ())
 
     def warn_if_trained(self) -> None:

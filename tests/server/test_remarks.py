@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import ArrayRecord
+from torch import nn
+from torch.utils.data import TensorDataset
 
-from flwr_splitmix.mixers import SmashedShape
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.mixers import Mixer, NoMixing, RandomCutout, Shuffled, SmashedShape
 from flwr_splitmix.server.remarks import Remarks
-from flwr_splitmix.strategies import PSL, STRATEGIES, CutMixSL, MixupSL
+from flwr_splitmix.strategies import PSL, STRATEGIES, CutMixSL, MixupSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
 
 
@@ -82,3 +85,28 @@ def test_small_mixing_ratios_are_no_small_inputs(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         server.fit(toy.clients_for(server), 8)
     assert "sends smashed data" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mixer", "patches", "told"),
+    [
+        (RandomCutout(), 1, 1),
+        (Shuffled(RandomCutout()), 1, 1),
+        (RandomCutout(), 2, 0),
+        (RandomCutout(1.0), 1, 0),
+        (NoMixing(), 1, 0),
+    ],
+    ids=str,
+)
+def test_cutout_of_the_only_patch_is_told_once(
+    mixer: Mixer, patches: int, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loss grew without bound, as a batch was zeros at times, and nothing said why."""
+    segments = [nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (1, 3))) for _ in range(2)]
+    if patches > 1:
+        segments = [nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))) for _ in range(2)]
+    data = TensorDataset(torch.randn(8, 4), torch.arange(8) % 3)
+    clients = [SplitClient(segment, data, batch_size=4, device="cpu") for segment in segments]
+    upper = nn.Sequential(nn.Flatten(), nn.Linear(3 * patches, 3))
+    SplitStrategy(upper, mixer=mixer, num_classes=3, device="cpu").fit(clients, 2)
+    assert caplog.text.count("leaves out patches, and each sample has only one") == told

@@ -1,4 +1,4 @@
-"""Frozen segments at the server: they do not change, and clients learn by them."""
+"""Frozen segments: they do not change, others learn by them, and if all are, the log says so."""
 
 from __future__ import annotations
 
@@ -48,3 +48,34 @@ def test_a_frozen_trunk_serves_two_clients() -> None:
     assert strategy.rows[-1]["clients_failed"] == 0
     assert same(trunk.state_dict(), trunk_before)
     assert not same(clients[1].weights(), before)
+
+
+@pytest.mark.parametrize("frozen", ["upper", "lower", "both"])
+def test_if_no_part_of_the_l_shape_learns_it_is_told_once(
+    frozen: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    toy = Toy(clients=2, batch_norm=False)
+    strategy = PSL(toy.upper().requires_grad_(frozen == "lower"), device="cpu")
+    clients = toy.make_clients()
+    for client in clients:
+        client.segment.requires_grad_(frozen == "upper")
+    strategy.fit(clients, 2)
+    said = "nothing is trained: all weights of the upper segment and of the clients' lower segments"
+    assert caplog.text.count(said) == (frozen == "both")
+
+
+@pytest.mark.parametrize("learns", ["head", "trunk", "tail", ""])
+def test_if_no_part_of_the_u_shape_learns_it_is_told_once(
+    learns: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    toy = TextToy(clients=2)
+    strategy = USplitSL(toy.server().requires_grad_(learns == "trunk"), device="cpu")
+    clients = toy.clients_for(strategy)
+    for client in clients:
+        client.head.requires_grad_(learns == "head")
+        client.tail.requires_grad_(learns == "tail")
+    strategy.fit(clients, 2)
+    said = (
+        "nothing is trained: all weights of the trunk and of the clients' heads and tails are fro"
+    )
+    assert caplog.text.count(said) == (not learns)

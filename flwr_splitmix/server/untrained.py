@@ -1,0 +1,34 @@
+"""A run in which nothing is trained, as all weights are frozen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from torch import nn
+
+from flwr_splitmix.clients import Client
+
+log = logging.getLogger("flwr.splitmix")
+
+
+def warn_if_frozen(name: str, module: nn.Module, clients: Sequence[Client], theirs: str) -> None:
+    """Log that nothing is trained, if neither the server's module nor a client has weights for it.
+
+    Parameters
+    ----------
+    name, theirs
+        What the server's module and the clients' are called.
+    clients
+        Those of this process; without any, nothing is known of theirs.
+    """
+    if not clients or any(weight.requires_grad for weight in module.parameters()):
+        return
+    if any(True for client in clients for _ in client.trained()):
+        return
+    log.warning(
+        "nothing is trained: all weights of the %s and of the clients' %s are frozen, if there are "
+        "any; .requires_grad_(True) on what is to learn, before clients and strategy are made",
+        name,
+        theirs,
+    )
