@@ -305,7 +305,7 @@ def test_client_and_server_take_an_optimizer_with_a_scheduler_of_torch(
     scheduler: Callable[[torch.optim.Optimizer], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     make = scheduled([scheduler])
-    data = TensorDataset(torch.zeros(2, 1, 3), torch.zeros(2, dtype=torch.int64))
+    data: Any = TensorDataset(torch.zeros(2, 1, 3), torch.zeros(2, dtype=torch.int64))
     client = SplitClient(nn.Linear(3, 2), data, optimizer=make)
     strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(2, 4)), num_classes=4, optimizer=make)
     for optimizer in (client.optimizer, strategy.upper.optimizer):

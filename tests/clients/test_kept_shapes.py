@@ -32,6 +32,8 @@ class Seen(nn.Module):
 class Counting(nn.Module):
     """Makes its buffer in the first forward pass, of one shape."""
 
+    count: Tensor | None
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("count", None)

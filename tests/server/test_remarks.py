@@ -105,7 +105,7 @@ def test_cutout_of_the_only_patch_is_told_once(
     segments = [nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (1, 3))) for _ in range(2)]
     if patches > 1:
         segments = [nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))) for _ in range(2)]
-    data = TensorDataset(torch.randn(8, 4), torch.arange(8) % 3)
+    data: Any = TensorDataset(torch.randn(8, 4), torch.arange(8) % 3)
     clients = [SplitClient(segment, data, batch_size=4, device="cpu") for segment in segments]
     upper = nn.Sequential(nn.Flatten(), nn.Linear(3 * patches, 3))
     SplitStrategy(upper, mixer=mixer, num_classes=3, device="cpu").fit(clients, 2)
