@@ -94,7 +94,8 @@ class DPForward(Hiding):
     ) -> None:
         check_choice("sensitivity", sensitivity, get_args(Sensitivity))
         epsilon, delta = real_number("epsilon", epsilon), real_number("delta", delta)
-        if not (math.isfinite(real_number("clip_norm", clip_norm)) and clip_norm > 0):
+        clip_norm = real_number("clip_norm", clip_norm)
+        if not (math.isfinite(clip_norm) and clip_norm > 0):
             raise ValueError(f"clip_norm is {clip_norm}; it must be a number above 0")
         releases = whole_number("releases", releases, least=1)
         super().__init__()
@@ -106,7 +107,18 @@ class DPForward(Hiding):
             sigma_s=self.sigma, sigma_y=0.0, clip="sample", clip_norm=clip_norm
         )
         self.ledger = RecordLedger()
+        self._options = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "clip_norm": clip_norm,
+            "sensitivity": sensitivity,
+            "releases": releases,
+        }
         self._paid = False
+
+    def made_with(self) -> dict[str, Any]:
+        """Return the options that it was made with; the attribute `epsilon` is what is spent."""
+        return {**super().made_with(), **self._options}
 
     @property
     def shift(self) -> float:

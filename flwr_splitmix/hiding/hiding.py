@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from flwr_splitmix.data.batches import Example, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.scoring.texts import text_loss
+from flwr_splitmix.values import options_of
 from flwr_splitmix.words import with_article
 
 EPSILON = "epsilon"
@@ -224,6 +225,14 @@ class Hiding:
         ValueError
             If the epsilon would not hold for such a head or tail.
         """
+
+    def made_with(self) -> dict[str, Any]:
+        """Return the options that it was made with, by name, as JSON values; data sets left out.
+
+        A run that goes on warns of those that are others. Here they are the attributes with the
+        names of the class's parameters; a subclass that does not keep its options so adds them.
+        """
+        return options_of(self)
 
     @property
     def longest(self) -> int | None:

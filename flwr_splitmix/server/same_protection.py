@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flwr_splitmix.clients import Client
+from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.mixers import Mixer, Noisy
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.runs import RunError
@@ -52,15 +53,34 @@ def digest(mixer: Mixer) -> str:
 def facts_of_hidings(clients: Sequence[Client]) -> dict[str, Any]:
     """Return what is known of the hidings of clients in this process, as `facts_of_mixer` does.
 
-    Where they have several kinds, all are named, and no options.
+    Returns
+    -------
+    "kind": the names of their classes, all that there are. "options": by name, those of the first
+    client, as far as all have them. "clients": for each client its values of the options that are
+    not the same for all; only if there are any.
     """
-    hidings = [hiding for client in clients if (hiding := getattr(client, "hiding", None))]
+    found = [getattr(client, "hiding", None) for client in clients]
+    hidings = [hiding for hiding in found if isinstance(hiding, Hiding)]
     kinds = sorted({type(hiding).__name__ for hiding in hidings})
-    options: dict[str, Any] = {}
-    if len(kinds) == 1:
-        for name, value in options_of(hidings[0]).items():
-            options |= value if isinstance(value, dict) else {name: value}
-    return {"what": "hiding", "kind": ", ".join(kinds), "options": options, "noise": None}
+    each = [_flat(hiding.made_with()) for hiding in hidings]
+    first, *others = each or [{}]
+    first = {n: value for n, value in first.items() if all(n in other for other in others)}
+    unlike = [n for n, value in first.items() if any(other[n] != value for other in others)]
+    return {
+        "what": "hiding",
+        "kind": ", ".join(kinds),
+        "options": first,
+        "clients": [{n: options[n] for n in unlike} for options in each],
+        "noise": None,
+    }
+
+
+def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with those that are within others beside them."""
+    flat: dict[str, Any] = {}
+    for name, value in options.items():
+        flat |= value if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def _nested(mixer: object) -> Iterator[Mixer]:
@@ -73,7 +93,7 @@ def _nested(mixer: object) -> Iterator[Mixer]:
 def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Refuse a mixer or a hiding of another kind; warn of other options, and of less noise.
 
-    Of noise that begins the ledger warns.
+    Of noise that begins the ledger warns, and of more or fewer clients the run.
 
     Parameters
     ----------
@@ -94,7 +114,7 @@ def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any
             f"{checkpoint} is of the {what} {began['kind']}, and {here['kind']} cannot go on from "
             f"it: resume with the {what} that the run began with, or start a new run"
         )
-    before, now = _differing(began["options"], here["options"])
+    before, now = _of_clients(began, here)
     if began["noise"] is not None and here["noise"] is None:
         before, now = [*before, "noise"], [*now, "no noise"]
     elif began["noise"] is not None:
@@ -109,6 +129,27 @@ def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any
             ", ".join(before),
             ", ".join(now),
         )
+
+
+def _of_clients(began: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return, as text, the options that differ, of which client if not for all alike."""
+    pairs = list(zip(began.get("clients", [{}]), here.get("clients", [{}]), strict=False))
+    changes: dict[tuple[str, str], list[int]] = {}
+    for client, (was, now) in enumerate(pairs):
+        differing = _differing({**began["options"], **was}, {**here["options"], **now})
+        for change in zip(*differing, strict=True):
+            changes.setdefault(change, []).append(client)
+    told = [
+        (change, "" if len(clients) == len(pairs) else f" of {_named(clients)}")
+        for change, clients in changes.items()
+    ]
+    return [was + whose for (was, _), whose in told], [now + whose for (_, now), whose in told]
+
+
+def _named(clients: Sequence[int]) -> str:
+    """Return the first of some clients, and how many more there are."""
+    more = f" and {len(clients) - 1} more" if len(clients) > 1 else ""
+    return f"client {clients[0]}{more}"
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[list[str], list[str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.mixers import (
     InputLevel,
     Mixer,
@@ -24,8 +27,13 @@ from flwr_splitmix.mixers import (
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.server.same_protection import PROTECTION, facts_of_mixer
-from flwr_splitmix.strategies import CutMixSL, SplitStrategy, UShapeStrategy
+from flwr_splitmix.server.same_protection import (
+    PROTECTION,
+    check_same,
+    facts_of_hidings,
+    facts_of_mixer,
+)
+from flwr_splitmix.strategies import CutMixSL, DPForwardSL, SplitStrategy, UShapeStrategy
 from flwr_splitmix.testing.toy import Toy
 from flwr_splitmix.testing.toy_texts import TextToy, text_toy
 
@@ -174,3 +182,76 @@ def test_a_hiding_is_treated_as_a_mixer_is(
     fit_texts(run, 3, fewer, UShapeStrategy)
     (said,) = warned(caplog)
     assert "of round 2 is of MixGuard with k = 3, and here it has k = 2" in said
+
+
+def private(*options: dict[str, Any]) -> TextToy:
+    """Return clients of DP-Forward with these options, one each."""
+    each = itertools.cycle(options)
+    return text_toy("DPForwardSL", clients=len(options), hiding=lambda: DPForward(**next(each)))
+
+
+def test_what_a_hiding_has_spent_is_no_option_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every resumption warned of it as a change, and none of a weaker guarantee."""
+    run = Run.create({}, name="x", home=tmp_path)
+    for rounds in (1, 2):
+        fit_texts(run, rounds, private({}, {}), DPForwardSL)
+    assert warned(caplog) == []
+    weak = {"epsilon": 8000.0, "clip_norm": 50.0}
+    fit_texts(run, 3, private(weak, weak), DPForwardSL)
+    (said,) = warned(caplog)
+    assert "is of DPForward with epsilon = 8.0, clip_norm = 1.0, and here it has " in said
+    assert "here it has epsilon = 8000.0, clip_norm = 50.0: the run" in said
+
+
+LOW, HIGH = {"epsilon": 8.0}, {"epsilon": 800.0}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        ([LOW, HIGH], [LOW, HIGH], None),
+        ([LOW, LOW], [LOW, HIGH], "epsilon = 8.0 of client 1, and here it has epsilon = 800.0 of"),
+        ([LOW, HIGH], [LOW, LOW], "epsilon = 800.0 of client 1, and here it has epsilon = 8.0 of"),
+        ([LOW] * 4, [LOW] + [HIGH] * 3, "= 8.0 of client 1 and 2 more, and here it has epsilon ="),
+        (
+            [LOW, HIGH],
+            [HIGH, HIGH],
+            "epsilon = 8.0 of client 0, and here it has epsilon = 800.0 of",
+        ),
+        ([LOW, HIGH], [HIGH, LOW], "epsilon = 8.0 of client 0, epsilon = 800.0 of client 1, and"),
+        ([LOW, LOW], [HIGH, HIGH], "with epsilon = 8.0, and here it has epsilon = 800.0: the run"),
+        ([LOW, LOW, HIGH], [LOW, LOW], None),  # of fewer clients the run warns
+    ],
+)
+def test_hidings_of_all_clients_are_compared(
+    first: list[dict[str, Any]],
+    then: list[dict[str, Any]],
+    said: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Only the first client's were."""
+    facts = [facts_of_hidings(private(*options).clients_for()) for options in (first, then)]
+    began = json.loads(json.dumps(facts[0]))  # as a checkpoint keeps it
+    check_same("the checkpoint", began, facts[1])
+    assert len(warned(caplog)) == (said is not None)
+    assert (said or "") in caplog.text
+
+
+class Own(DPForward):
+    """Has an option that others do not have."""
+
+    def __init__(self, strength: float = 2.0) -> None:
+        super().__init__(epsilon=4.0)
+        self.strength = strength
+
+
+def test_of_hidings_of_several_kinds_the_options_count_that_all_have() -> None:
+    kinds = itertools.cycle([Own, DPForward])
+    toy = text_toy("DPForwardSL", clients=2, hiding=lambda: next(kinds)())
+    facts = facts_of_hidings(toy.clients_for())
+    assert facts["kind"] == "DPForward, Own"
+    assert facts["options"] == {**DPForward().made_with(), "epsilon": 4.0}
+    assert facts["clients"] == [{"epsilon": 4.0}, {"epsilon": 8.0}]
+    assert Own().made_with()["strength"] == 2.0

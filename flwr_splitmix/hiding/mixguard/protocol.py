@@ -91,6 +91,8 @@ class MixGuard(Calibrating):
     ) -> None:
         check_map_style("public", public)
         self.options = options or MixGuardOptions()
+        self.vocab_size = vocab_size
+        self.special_ids = tuple(special_ids)
         super().__init__(
             public,
             calibration_epochs=self.options.calibration_epochs,
@@ -110,7 +112,7 @@ class MixGuard(Calibrating):
         self.tokens = SecretTokens(
             self.options.secret_tokens,
             vocab_size,
-            special_ids,
+            self.special_ids,
             max_length=self.options.pad_to or self.options.max_length,
         )
         self.calibration: Calibration | None = None
