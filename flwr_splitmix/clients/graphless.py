@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import Client, ClientError, WrappedError, exchange
+from flwr_splitmix.clients.client import Client, ClientError, exchange
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.finite import check_finite
 from flwr_splitmix.clients.hooks import checked_hidden, checked_logits, checked_sent, plain_scores
 from flwr_splitmix.clients.requests import check_received
+from flwr_splitmix.clients.restrained import restrained
 from flwr_splitmix.clients.ushape_evaluation import UShapeEvaluation
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
@@ -60,6 +61,11 @@ class GraphlessExchanges(Client):
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Turn the trunk's outputs into its hidden states of the batch."""
 
+    @property
+    def _names_data(self) -> bool:
+        """Whether an error may tell of the data: with an epsilon it would itself be a release."""
+        return not self.hiding.accounts
+
     def _obfuscated(self, batch: MaskedBatch, what: str = "inputs") -> Sent:
         """Return the checked messages of a batch.
 
@@ -71,9 +77,9 @@ class GraphlessExchanges(Client):
         Raises
         ------
         ClientError
-            If the inputs do not fit the head, or if the messages have NaN or infinite numbers. With
-            an epsilon nobody looks for these: an error that depends on the data would itself be a
-            release; nor on an accelerator, which would have to be waited for.
+            If the inputs do not fit the head, or if the messages have NaN or infinite numbers.
+            Nobody looks for these where errors may not tell of the data; nor on an accelerator,
+            which would have to be waited for.
         """
         try:
             with enough_values("head"):
@@ -82,22 +88,13 @@ class GraphlessExchanges(Client):
             raise
         except (RuntimeError, TypeError, AssertionError) as error:
             if not out_of_memory(error):
-                self._explain(batch, what)
+                with restrained(f"{what} do not fit the head", hides=not self._names_data):
+                    self.ends.explain(batch, what)
             raise
-        if self.device.type == "cpu" and not self.hiding.accounts:
+        if self.device.type == "cpu" and self._names_data:
             messages = [message.detach() for message in sent.messages]
             check_finite("head", self.segments["head"], batch.inputs, *messages)
         return sent
-
-    def _explain(self, batch: MaskedBatch, what: str) -> None:
-        """Raise an error if inputs do not fit the head; with an epsilon the log alone says why."""
-        try:
-            self.ends.explain(batch, what)
-        except ClientError as error:
-            if not self.hiding.accounts:
-                raise
-            public = f"{what} do not fit the head; the log of its node says more"
-            raise WrappedError(public, str(error)) from error
 
     @exchange
     def encode_public(self, *, number: int) -> dict[str, Any]:

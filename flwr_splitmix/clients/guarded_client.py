@@ -179,6 +179,14 @@ class GuardedClient(Client):
     def _limited(self) -> bool:
         return self.privacy is not None and self.privacy.max_epsilon is not None
 
+    def _names_data(self, shares: Sequence[Share | None] = ()) -> bool:
+        """Return whether an error may tell of the data, of a step with these shares.
+
+        It would itself be a release where noise covers them, or nothing leaves without an epsilon.
+        """
+        required = self.privacy is not None and self.privacy.requires_epsilon
+        return not (required or any(isinstance(share, NoisyShare) for share in shares))
+
     def _admits(self, shares: Sequence[Share | None], smashed: Tensor) -> bool:
         """Return whether an upload may leave; charge it if so."""
         if self.guard is None and not any(isinstance(share, NoisyShare) for share in shares):

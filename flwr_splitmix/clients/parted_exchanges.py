@@ -77,7 +77,9 @@ class PartedExchanges(GuardedClient):
                     f"micro-batches to 1, or take a model without {layer} before the cut"
                 )
             self._parted = None
-            batch = PartedBatch(number, progress, plan, *self._asked(number, plan), parts)
+            asked, whole = self._asked(number, plan)
+            tells = self._names_data(asked)
+            batch = PartedBatch(number, progress, plan, asked, whole, parts, tells=tells)
         if batch is None:
             raise ClientError("the server asks for a part of a batch that has not begun")
         shares, (inputs, labels, ids) = batch.next_part(number, part, parts, plan)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.mixers import NoisyShare, Share
+from flwr_splitmix.mixers import Share
 
 MAX_PARTS = 64
 """Maximum number of parts of a batch."""
@@ -18,17 +18,9 @@ WireShares = Sequence[Mapping[str, Any] | None]
 """A share of each pass, as plain values."""
 
 
-def told(inputs: Tensor, shares: Sequence[Share | None]) -> Tensor | None:
-    """Return the inputs in which the reason of an error may be looked for.
-
-    With noise there are none: an error that depends on the data would itself be a release.
-    """
-    return None if any(isinstance(share, NoisyShare) for share in shares) else inputs
-
-
 @dataclass
 class Pending:
-    """The graph of a whole batch in flight, and what `told` returned for it."""
+    """The graph of a whole batch in flight, and its inputs if an error may tell of them."""
 
     anchors: list[Tensor | None]
     progress: float
@@ -48,6 +40,8 @@ class PartedBatch:
         The whole batch: (b, ...), labels (b, ...), and the examples' ids, int64 (b,).
     parts
         The number M of parts.
+    tells
+        Whether an error may tell of the data.
 
     Attributes
     ----------
@@ -56,7 +50,7 @@ class PartedBatch:
     learned
         Whether a gradient of any part has been accumulated.
     inputs
-        What `told` returned for the whole batch.
+        Those of the whole batch, if an error may tell of them; else None.
 
     Raises
     ------
@@ -72,6 +66,8 @@ class PartedBatch:
         shares: Sequence[Share | None],
         batch: tuple[Tensor, Tensor, Tensor],
         parts: int,
+        *,
+        tells: bool,
     ) -> None:
         samples = len(batch[1])
         if type(parts) is not int or not 1 <= parts <= MAX_PARTS or samples % parts:
@@ -84,7 +80,7 @@ class PartedBatch:
         self.parts = parts
         self.admitted: bool | None = None
         self.learned = False
-        self.inputs = told(batch[0], shares)
+        self.inputs = batch[0] if tells else None
         self._plan = plan
         self._shares = shares
         self._batch = batch

@@ -27,7 +27,7 @@ from flwr_splitmix.clients.lower import (
     without_bfloat16,
 )
 from flwr_splitmix.clients.parted_exchanges import PartedExchanges
-from flwr_splitmix.clients.parts import Pending, WireShares, told
+from flwr_splitmix.clients.parts import Pending, WireShares
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.requests import (
     check_numbers,
@@ -35,6 +35,7 @@ from flwr_splitmix.clients.requests import (
     check_range,
     check_sizes,
 )
+from flwr_splitmix.clients.restrained import restrained
 from flwr_splitmix.data.batches import Batches, Example
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import InputShare, Share, known_shares, share_from_wire
@@ -49,6 +50,11 @@ from flwr_splitmix.storage import under
 from flwr_splitmix.values import check_truth
 
 log = logging.getLogger("flwr.splitmix")
+
+_DOES_NOT_DESCRIBE = (
+    "its first examples do not fit the lower segment, or it makes of them no smashed data (batch, "
+    "patches, width)"
+)
 
 
 class SplitClient(PartedExchanges):
@@ -159,7 +165,9 @@ class SplitClient(PartedExchanges):
             )
             load_segment(self.segment, arrays)
         # BatchNorm without running statistics needs two.
-        smashed = describe_segment(self.segment, self._first_inputs(2 if self._whole_batch else 1))
+        first = self._first_inputs(2 if self._whole_batch else 1)
+        with restrained(_DOES_NOT_DESCRIBE, hides=not self._names_data()):
+            smashed = describe_segment(self.segment, first)
         # A budget must hold for any weights that a server sends later.
         if not self._looked or self.guard is not None:
             batch = self._first_inputs(self.batches.size).to(self.device)
@@ -216,7 +224,7 @@ class SplitClient(PartedExchanges):
         if not self._admits(shares, smashed):
             return {"budget-spent": True}
         reply, anchors = upload(shares, smashed, labels, ids)
-        self._pending = Pending(anchors, progress, told(inputs, shares))
+        self._pending = Pending(anchors, progress, inputs if self._names_data(shares) else None)
         return reply
 
     def _asked(
@@ -241,17 +249,19 @@ class SplitClient(PartedExchanges):
     def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:
         """Run the lower segment in training mode and keep its graph."""
         self.segment.train()
-        with explained(self.segment, inputs), enough_values("lower segment"):
-            smashed: Tensor = self.segment(inputs.to(self.device))
+        tells = self._names_data(shares)
+        with restrained("inputs do not fit the lower segment", hides=not tells):
+            with explained(self.segment, inputs), enough_values("lower segment"):
+                smashed: Tensor = self.segment(inputs.to(self.device))
+            check_described(smashed, self._described)
         if not smashed.requires_grad and any(p.requires_grad for p in self.segment.parameters()):
             raise ClientError(
                 "the lower segment has weights to train, but its output has no gradient: its "
                 "forward pass detaches it, or runs without gradients; if nothing is to be trained, "
                 "freeze the weights (requires_grad_(False))"
             )
-        check_described(smashed, self._described)
         # On an accelerator the look would wait for it.
-        if told(inputs, shares) is not None and self.device.type == "cpu":
+        if tells and self.device.type == "cpu":
             check_finite("lower segment", self.segment, inputs, smashed.detach())
         return smashed
 

@@ -158,8 +158,7 @@ class StepExchanges(GraphlessExchanges):
                 [*gradient, *(each for _, each in local)],
             )
         self.hiding.before_update()
-        # With noise, an error that depends on the data would itself be a release.
-        inputs = None if self.hiding.accounts else sent.batch.inputs
+        inputs = sent.batch.inputs if self._names_data else None
         self.ends.step(self._progress, self.order.num_rounds, inputs)
         self.steps += 1
 
@@ -232,7 +231,7 @@ class StepExchanges(GraphlessExchanges):
             loss = checked_loss(self.loss(hidden.clone(), sent))
         loss.backward()  # type: ignore[no-untyped-call]
         gradient = checked_gradient(hidden.grad)
-        if not self.hiding.accounts:  # else an error that depends on the data would be a release
+        if self._names_data:
             returned = gradient if self.learns == "all" else None
             check_loss(loss, returned, self.ends.segments["tail"], sent.batch.labels)
         if self.learns != "all":

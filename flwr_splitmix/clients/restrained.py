@@ -1,0 +1,33 @@
+"""Errors of which a server is told nothing that they say of a client's data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flwr_splitmix.clients.client import ClientError, WrappedError
+
+
+@contextmanager
+def restrained(said: str, *, hides: bool) -> Iterator[None]:
+    """Keep what a ClientError says within this client's log, if need be.
+
+    Parameters
+    ----------
+    said
+        What a server is told in its place, whatever the data are.
+    hides
+        Whether noise covers the data, or nothing may leave without an epsilon: a record's shape,
+        type or values in an error would themselves be a release.
+
+    Raises
+    ------
+    ClientError
+        As within the block; `WrappedError` if it hides them.
+    """
+    try:
+        yield
+    except ClientError as error:
+        if not hides:
+            raise
+        raise WrappedError(f"{said}; the log of its node says more", str(error)) from error
