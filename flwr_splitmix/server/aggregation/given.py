@@ -18,16 +18,16 @@ from flwr_splitmix.server.aggregation.state import FLOAT
 log = logging.getLogger("flwr.splitmix")
 
 _BEGAN = ".float.began"
-"""End of a tensor's name: the number at the beginning of the run; empty if there was none."""
+"""End of a tensor's name: the number given when the run last began or went on; empty if none."""
 
 
 class GivenNumbers:
     """Knows what an aggregator was given, so that a resumed run is not reverted to other options.
 
     A float of a Flower strategy may be an option, such as FedAdam's `eta`, or change from round to
-    round, such as an adaptive clipping norm. Checkpoints have each as it is, and as it was when the
-    run began. A resumed run that gives the aggregator the same goes on with what was kept; of what
-    was changed, with what is given now.
+    round, such as an adaptive clipping norm. Checkpoints have each as it is, and as it was given
+    when the run last began or went on. A resumed run that gives the aggregator the same goes on
+    with what was kept; of what was changed, with what is given now.
 
     Parameters
     ----------
@@ -38,7 +38,6 @@ class GivenNumbers:
     def __init__(self, strategy: flower.Strategy | None) -> None:
         self._strategy = strategy
         self._given = self._seen = self._numbers
-        self._began: dict[str, float | None] = {}
         self._unknown: set[str] = set()
 
     @property
@@ -53,7 +52,7 @@ class GivenNumbers:
                 given.pop(path, None)
                 given |= {path: now[path]} if path in now else {}
         self._given, self._seen = given, now
-        self._began, self._unknown = {}, set()
+        self._unknown = set()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -64,11 +63,11 @@ class GivenNumbers:
             self._seen = self._numbers
 
     def with_beginnings(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what `state_of` returned, and of each float in it what it was at the beginning."""
+        """Return what `state_of` returned, and of each float in it what it was given as."""
         began = {}
         for path in _floats_in(tensors):
             if path not in self._unknown:
-                number = self._began.get(path, self._given.get(path))
+                number = self._given.get(path)
                 values = [] if number is None else [number]
                 began[path + _BEGAN] = torch.tensor(values, dtype=torch.float64)
         return {**tensors, **began}
@@ -76,9 +75,10 @@ class GivenNumbers:
     def to_restore(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what `restore_state` should restore of what `with_beginnings` returned.
 
-        An argument, or an attribute of the class, that was given another value than at the
-        beginning of the run is not among it; or with the given value, if the aggregator has changed
-        that since. Other floats, which may be drawn or read from a clock, are. A warning names it.
+        An argument, or an attribute of the class, that was given another value than the last time,
+        and than it has come to, is not among it; or with the given value, if the aggregator has
+        changed that since. Other floats, which may be drawn or read from a clock, are. A warning
+        names it.
 
         Checkpoints of earlier versions have no beginnings. Of these all is restored, and a warning
         names what differs from an argument that was given now.
@@ -91,15 +91,12 @@ class GivenNumbers:
                 continue
             began = next(iter(tensors[path + _BEGAN].tolist()), None)
             if _same(given, began) or _same(given, kept):
-                self._began[path] = began
                 continue
             if not _is_option(self._strategy, path):
-                self._began[path] = began
                 self._warn_kept(
                     path, kept, given, "it is no argument and no attribute of the class"
                 )
                 continue
-            self._began[path] = given
             del chosen[path + FLOAT]
             if given is not None and not _same(given, self._seen.get(path)):
                 chosen[path + FLOAT] = torch.tensor(given, dtype=torch.float64)
@@ -115,7 +112,6 @@ class GivenNumbers:
     def _compare(self, path: str, kept: float, given: float | None) -> None:
         """Warn if a checkpoint without beginnings reverts an option."""
         if _same(given, kept):
-            self._began[path] = given
             return
         self._unknown.add(path)  # whether the aggregator has changed it, nobody knows
         if given is not None and _is_option(self._strategy, path):

@@ -193,6 +193,47 @@ def test_a_value_given_anew_changes_on_from_there(
     assert "as given now" not in caplog.text
 
 
+def test_a_value_given_anew_is_put_back_before_its_first_round_is_repeated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint does not have it yet, and the aggregator has changed it."""
+    run = new_run(tmp_path)
+    sfl(run, Decaying()).fit(TOY.make_clients(), 2)
+    strategy = sfl(run, decaying := Decaying(0.5), Stops(3))
+    with pytest.raises(KeyboardInterrupt):
+        strategy.fit(TOY.make_clients(), 4)
+    assert decaying.lr == pytest.approx(0.5 * 0.9)
+    strategy.fit(TOY.make_clients(), 4)
+    assert decaying.lr == pytest.approx(0.5 * 0.9**2)
+    assert caplog.text.count("= 0.5, as given now; the run began with 1.0") == 2
+
+
+def test_a_value_given_as_it_has_become_goes_on_however_often_it_is_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second command that gave it was taken for a change, and took back what came since."""
+    run = new_run(tmp_path)
+    sfl(run, first := Decaying()).fit(TOY.make_clients(), 2)
+    given = first.lr
+    for rounds in (3, 4, 5):
+        sfl(run, last := Decaying(given)).fit(TOY.make_clients(), rounds)
+        assert last.lr == pytest.approx(0.9**rounds)
+    assert "as given now" not in caplog.text
+    sfl(run, last := Decaying(1.0)).fit(TOY.make_clients(), 6)  # which is now another one
+    assert last.lr == pytest.approx(0.9)
+    assert f"= 1.0, as given now; the run began with {given}" in caplog.text
+
+
+def test_another_run_of_the_same_object_knows_how_it_began() -> None:
+    """Only that of a checkpoint without beginnings does not."""
+    aggregator = LowerAggregator(private(4.0))
+    aggregator.restore(of_earlier_version(LowerAggregator(private(0.5)).state()))
+    name = "aggregator.noise_multiplier.float.began"
+    assert name not in aggregator.state()
+    aggregator.forget()
+    assert aggregator.state()[name].tolist() == [4.0]
+
+
 def test_a_first_round_that_is_repeated_begins_with_what_was_given(tmp_path: Path) -> None:
     decaying = Decaying(0.5)
     strategy = sfl(new_run(tmp_path), decaying, Stops(2))
