@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import DPSGD
+from flwr_splitmix.hiding import DPSGD, ClientSide
 from flwr_splitmix.hiding.record_ledger import RecordLedger
 from tests.hiding.dp_sgd import ORDER, TOY, step
 
@@ -96,6 +98,25 @@ def test_the_square_of_its_copies_costs_as_much_as_that_many(shift: float) -> No
         assert (state["releases"], state["notes"]) == (expected["releases"], expected["notes"])
         if shift == 2.0 or len(set(batch)) == len(batch):
             assert state["book"] == expected["book"]
+
+
+@pytest.mark.fresh_secrets
+@pytest.mark.parametrize("power", [1, 2])
+def test_batches_of_earlier_attempts_cost_as_much_as_batches_that_are_sent(power: int) -> None:
+    """Of copies within one, too: their sum moves by as many times an example's share."""
+    batches = [np.array(batch) for batch in BATCHES]
+    nothing = nn.Identity()
+    side = ClientSide(nothing, nothing, torch.device("cpu"), 3, 4, 0, 0, earlier=batches)
+    earlier, sent = RecordLedger(), RecordLedger()
+    for one in (earlier, sent):
+        one.open(BOTH)
+    earlier.charge_earlier(side, 2.0, power=power)
+    for batch in batches:
+        sent.charge("train", batch, 2.0, power=power)
+    books = [one.state()["train"]["book"]["smashed"] for one in (earlier, sent)]
+    assert books[0] == pytest.approx(books[1], rel=1e-14)
+    copies = [np.bincount(batch, minlength=4) ** power for batch in batches]
+    assert books[0] == pytest.approx((2.0 * sum(copies)).tolist(), rel=1e-14)
 
 
 def test_copies_of_one_text_in_a_batch_take_no_memory_of_their_own() -> None:
