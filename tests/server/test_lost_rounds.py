@@ -16,6 +16,7 @@ from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.checkpoints import CheckpointStore
 from flwr_splitmix.strategies import PSL, SFL
 from flwr_splitmix.testing.toy import Toy
 
@@ -86,6 +87,16 @@ def test_its_clients_evaluate_it_too() -> None:
     result = strategy.fit(TOY.make_clients(), 2)
     assert 2 in result.evaluate_metrics_clientapp
     assert [row["accuracy"] for row in strategy.rows] == [None]
+
+
+def test_its_checkpoint_outlasts_a_power_loss_before_the_end_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckpointStore, "keep_between", lambda self: None)  # not reached then
+    run = new_run(tmp_path)
+    losing([3], run, checkpoint_every=5).fit(TOY.make_clients(), 3)
+    kept = [file.name for file in (run.path / "checkpoints").iterdir()]
+    assert kept == ["round-000003.safetensors"]
 
 
 def test_its_state_is_the_newest_checkpoint(tmp_path: Path) -> None:

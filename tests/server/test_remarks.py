@@ -13,8 +13,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.mixers import Mixer, NoMixing, RandomCutout, Shuffled, SmashedShape
+from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, RandomCutout, Shuffled, SmashedShape
 from flwr_splitmix.server.remarks import Remarks
+from flwr_splitmix.server.tally import RoundTally
 from flwr_splitmix.strategies import PSL, STRATEGIES, CutMixSL, MixupSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
 
@@ -77,6 +78,24 @@ def test_a_client_whose_inputs_are_scaled_otherwise_is_named(
     remarks = [message for message in caplog.messages if "sends smashed data" in message]
     told = f"client 2 sends smashed data more than 10 times {said} than the median client's: are"
     assert [message.startswith(told) for message in remarks] == [True] * bool(said)
+
+
+@pytest.mark.parametrize(
+    ("unmixed", "told"), [({0: 1, 2: 1}, False), ({0: 2}, False), ({0: 1, 2: 2}, True)]
+)
+def test_more_clients_left_over_than_one_a_step_are_named_though_one_was_told(
+    unmixed: dict[int, int], told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One in each step is what was said before the first; more are so because clients left."""
+    remarks, mixer = Remarks(), Mixup(k=2)
+    remarks.on_leftover(mixer, 3, noisy=False)
+    assert "in each step one is left over" in caplog.text
+    tally = RoundTally(mixes=True)
+    tally.steps = 2
+    tally.unmixed.update(unmixed)
+    remarks.on_plans(1, tally, [0, 1, 2], mixer, noisy=False)
+    assert ("left over when groups were formed, in 3 uploads in all" in caplog.text) == told
+    assert ("left over when groups were formed" in caplog.text) == told
 
 
 def test_small_mixing_ratios_are_no_small_inputs(caplog: pytest.LogCaptureFixture) -> None:

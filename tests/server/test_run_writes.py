@@ -1,0 +1,30 @@
+"""A checkpoint that the disk refuses is kept as it was when it was to be saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from flwr_splitmix.runs import Run
+from flwr_splitmix.server.run_writes import CheckpointWrites, RunWrites
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_training_that_goes_on_does_not_change_an_unsaved_checkpoint(
+    durable: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run.create({}, name="x", home=tmp_path)
+    folder = run.path / "checkpoints"
+    folder.write_text("no folder")  # nothing can be written into it
+    writes = CheckpointWrites(RunWrites(run))
+    weight = torch.zeros(3)
+    writes.save(2, {"weight": weight}, {"mark": 1}, durable=durable)
+    assert "the checkpoint could not be written" in caplog.text
+    weight += 1  # as an optimizer does
+    folder.unlink()
+    writes.save_unsaved()
+    kept = run.checkpoints.load()
+    assert (kept.round, kept.meta["mark"]) == (2, 1)
+    assert kept.tensors["weight"].tolist() == [0.0, 0.0, 0.0]
