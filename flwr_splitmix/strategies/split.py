@@ -343,8 +343,7 @@ class SplitStrategy(RoundLoop):
         shape, batches, length = self._agreed
         length.check_still(batches, self.steps_per_round, self.epochs_per_round)
         self._remarks.on_few(server_round, self.mixer, len(clients.nodes), self.min_nodes)
-        if not isinstance(self.mixer, MixedElsewhere):
-            self._remarks.on_leftover(self.mixer, len(clients.nodes), noisy=self.keeps_ledger)
+        self._remarks.on_leftover(self.mixer, len(clients.nodes), noisy=self.keeps_ledger)
         self._remarks.on_clients(
             clients, self.mixer, shape, batches, self.trained, averages=self.aggregator.averages
         )
