@@ -116,7 +116,7 @@ def test_batches_of_earlier_attempts_cost_as_much_as_batches_that_are_sent(power
     books = [one.state()["train"]["book"]["smashed"] for one in (earlier, sent)]
     assert books[0] == pytest.approx(books[1], rel=1e-14)
     copies = [np.bincount(batch, minlength=4) ** power for batch in batches]
-    assert books[0] == pytest.approx((2.0 * sum(copies)).tolist(), rel=1e-14)
+    assert books[0] == pytest.approx((2.0 * np.sum(copies, axis=0)).tolist(), rel=1e-14)
 
 
 def test_copies_of_one_text_in_a_batch_take_no_memory_of_their_own() -> None:
