@@ -21,6 +21,7 @@ from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.lower import check_shaped
 from flwr_splitmix.clients.requests import check_numbers
+from flwr_splitmix.clients.restrained import restrained
 from flwr_splitmix.clients.step_exchanges import Learns, StepExchanges
 from flwr_splitmix.clients.text_labels import check_labelled
 from flwr_splitmix.clients.text_lengths import check_lengths
@@ -38,6 +39,11 @@ from flwr_splitmix.segments.modules import check_takes_mask, with_statistics
 from flwr_splitmix.values import check_choice, check_kind, check_truth
 
 log = logging.getLogger("flwr.splitmix")
+
+_NO_STATES = (
+    "its first examples do not fit the head, or it makes of them no hidden states (batch, tokens, "
+    "width)"
+)
 
 
 class UShapeClient(StepExchanges):
@@ -225,7 +231,8 @@ class UShapeClient(StepExchanges):
                 "inputs are no token ids: for images and the like take NaiveMix, NoPeek, DPForward "
                 "or DPSGD"
             )
-        width = self.ends.width(first)
+        with restrained(_NO_STATES, hides=not self._names_data):
+            width = self.ends.width(first)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
             batch = self._first_batch(self.batches.size)
             self._looked = check_apart(self.hiding, self.head, self.tail, batch, again=self._looked)

@@ -197,6 +197,7 @@ class InputLevel(Mixer):
         rows, columns = grid = self._grid_for(shape)
         cells = SmashedShape(shape.batch, rows * columns, 1, grid=grid, classes=shape.classes)
         parts = self._parts(members, cells, rng, order_rng)
+        mixed = [client for client in members if client in parts]  # one that is left over is not
         shares = (
             InputShare(
                 rows=rows,
@@ -205,9 +206,9 @@ class InputLevel(Mixer):
                 parts=parts[client],
                 seed=int(rng.integers(2**32)),
             )
-            for client in members
+            for client in mixed
         )
-        return each_alone(shape, zip(members, shares, strict=True))
+        return each_alone(shape, zip(mixed, shares, strict=True))
 
     def _grid_for(self, shape: SmashedShape) -> tuple[int, int]:
         if self.grid is not None:

@@ -141,6 +141,19 @@ def test_a_description_says_nothing_of_the_first_examples(inputs: Tensor, whole:
     assert re.search(whole, own_sentence(raised.value))
 
 
+@pytest.mark.parametrize("turn", [wide, double])
+def test_nor_does_the_description_of_a_head(turn: Any) -> None:
+    data: Any = TensorDataset(turn(INPUTS), LABELS)
+    for hiding in (None, DPForward()):
+        client = UShapeClient(Part(), Part(3, 6), data, batch_size=4, hiding=hiding, device="cpu")
+        with pytest.raises(ClientError) as raised:
+            client.attach(ORDER, None)
+        assert re.search(ODD[turn], own_sentence(raised.value))
+        public = public_sentence(raised.value)
+        assert (public == own_sentence(raised.value)) == (hiding is None)
+    assert public.startswith("its first examples do not fit the head, or it makes of them no")
+
+
 @pytest.mark.parametrize(("turn", "whole"), ODD.items())
 def test_a_heads_error_says_nothing_of_a_batch(turn: Any, whole: str) -> None:
     for hiding, said in ((None, None), (DPForward(), "inputs do not fit the head; the log of")):

@@ -235,6 +235,18 @@ def test_clients_know_the_shares_of_an_own_mixer_of_inputs(across: Any) -> None:
     assert [row["clients_failed"] for row in strategy.rows] == [0]
 
 
+def test_who_is_left_over_sends_nothing_where_the_groups_leave_it_out() -> None:
+    mixer = InputLevel(Mixup(leftover="skip"), across="clients")
+    left_out = set()
+    for seed in range(9):
+        plan = mixer.plan(range(3), SHAPE, np.random.default_rng(seed))
+        (out,) = {0, 1, 2} - plan.clients
+        left_out.add(out)
+        mixed = {c for client in plan.clients for c, _ in share_of(plan, client).parts}
+        assert mixed == plan.clients
+    assert left_out == {0, 1, 2}
+
+
 def test_groups_of_an_epoch_stay() -> None:
     mixer = InputLevel(Mixup(regroup="epoch"), across="clients")
     partners = set()

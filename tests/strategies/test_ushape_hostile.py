@@ -241,6 +241,7 @@ def scored_examples(toy: TextToy) -> int:
     scored = seen.rounds[0].evaluation
     assert scored is not None
     assert 0 <= scored.accuracy <= 1
+    assert scored.loss is not None
     assert math.isfinite(scored.loss)
     return scored.examples
 

@@ -49,7 +49,7 @@ def test_who_was_lost_before_the_checkpoint_has_no_epsilon_with_another_noise(
     tmp_path: Path,
 ) -> None:
     home, sent = new_run(tmp_path), Sent()
-    options = {"min_nodes": 2, "run": home, "sent": sent}
+    options: dict[str, Any] = {"min_nodes": 2, "run": home, "sent": sent}
     run(noised(DPSL), rounds=2, prepare=lose_one, **options)
     options["run"] = Run.open(home.id, home=tmp_path)
     outcome = run(partial(DPSL, noise=MORE), rounds=3, **options)
