@@ -265,7 +265,7 @@ def _optimizer(made: object, parameters: Sequence[nn.Parameter]) -> torch.optim.
 
 def _has_scheduler(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether a scheduler of torch was made for an optimizer: it replaces its `step`."""
-    return hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    return "step" in vars(optimizer) and all("initial_lr" in g for g in optimizer.param_groups)
 
 
 def _steps_alone(optimizer: torch.optim.Optimizer) -> bool:

@@ -59,8 +59,8 @@ def facts_of_hidings(clients: Sequence[Client]) -> dict[str, Any]:
     client, as far as all have them. "clients": for each client its values of the options that are
     not the same for all; only if there are any.
     """
-    found = [getattr(client, "hiding", None) for client in clients]
-    hidings = [hiding for hiding in found if isinstance(hiding, Hiding)]
+    of_clients = (getattr(client, "hiding", None) for client in clients)
+    hidings = [hiding for hiding in of_clients if isinstance(hiding, Hiding)]
     kinds = sorted({type(hiding).__name__ for hiding in hidings})
     each = [_flat(hiding.made_with()) for hiding in hidings]
     first, *others = each or [{}]

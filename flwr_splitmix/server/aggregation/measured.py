@@ -70,7 +70,7 @@ def whole_numbers(
         What the round began with, if only such values are kept as equal those; None keeps all.
     """
     sent = [_arrays(reply) for reply in replies]
-    found = {}
+    whole = {}
     for name, array in sent[0].items():
         if np.dtype(array.dtype).kind in "biu":
             arrays = [own[name].numpy() for own in sent]
@@ -78,8 +78,8 @@ def whole_numbers(
             if known is not None:
                 kept &= name in known and known[name].numpy() == arrays[0]
             inexact = any(_inexact(own[~kept]) for own in arrays)
-            found[name] = WholeNumbers(arrays[0], kept, inexact)
-    return found
+            whole[name] = WholeNumbers(arrays[0], kept, inexact)
+    return whole
 
 
 def _inexact(values: NDArray[Any]) -> bool:
