@@ -80,7 +80,7 @@ class EarlierAttempts:
         times = self._times
         owed: list[Owed] = []
         if any(last is None for _, last in self._spans):
-            owed.append(([Exposure("uncounted")], np.empty(0, dtype=np.int64)))
+            owed.append(([Exposure("attempts")], np.empty(0, dtype=np.int64)))
         for number in np.unique(times[times > 0]).tolist():
             releases = earlier_releases(shares, shape[1], shape[2], number)
             owed.append((releases, np.flatnonzero(times == number)))

@@ -124,7 +124,7 @@ class RecordLedger:
         for each in np.unique(times[times > 0]).tolist():
             self.charge("train", np.flatnonzero(times == each), shift, attempt=each - 1)
         if side.uncounted:
-            ledger.charge(Exposure("uncounted"))
+            ledger.charge(Exposure("attempts"))
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon of the example that spent most."""

@@ -231,7 +231,7 @@ class PrivacyLedger(Observer):
         place.draw()
         shares = [None if one is None else share_from_wire(one, self._shares) for one in plan]
         if None in place.earlier:
-            self._ledger_of(client).charge(Exposure("uncounted"))
+            self._ledger_of(client).charge(Exposure("attempts"))
             place.earlier = [length for length in place.earlier if length is not None]
         times = sum(place.most(length) for length in place.earlier if length is not None)
         if before := earlier_releases(shares, place.tokens, place.width, times):

@@ -72,7 +72,7 @@ def test_attempts_of_unknown_length_have_no_epsilon() -> None:
     ask(client, 0, mask(2))
     assert client.epsilon == math.inf
     limited = client_of(order, privacy=PrivacyBudget(delta=DELTA, max_epsilon=9.0))
-    with pytest.raises(ClientError, match="no ledger can count"):
+    with pytest.raises(ClientError, match="length, mixer or noise is not known"):
         ask(limited, 0, mask(2))
 
 

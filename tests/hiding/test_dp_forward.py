@@ -250,7 +250,7 @@ def test_an_attempt_of_unknown_length_has_no_epsilon(hiding: Any) -> None:
     client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
     kept: Any = client.hiding
     assert kept.ledger.epsilon(1e-5) == math.inf
-    assert "no ledger can count" in str(kept.statement())
+    assert "length, mixer or noise is not known" in str(kept.statement())
 
 
 def test_a_state_with_a_note_of_another_version_has_no_epsilon() -> None:

@@ -24,8 +24,9 @@ from flwr_splitmix.segments.across_batch import (
 
 log = logging.getLogger("flwr.splitmix")
 
-Run = Callable[[Sequence[Tensor], int], Tensor]
-"""Tensors with a row for each example, and a seed, to outputs with a row for each of them."""
+Run = Callable[[Sequence[Tensor], int], tuple[Tensor, Tensor]]
+"""Tensors with a row for each example, and a seed, to outputs with a row for each of them, and to
+the state of torch's generator afterwards."""
 
 _SHARE = 4
 """One of so many examples of a part is tried, as several passes should not cost more than one."""
@@ -148,7 +149,7 @@ def _run_of(module: nn.Module, device: torch.device, dtype: torch.dtype) -> Run:
     """Return a function that runs a new copy of a module in training mode, without dropout."""
 
     @torch.no_grad()
-    def run(inputs: Sequence[Tensor], seed: int) -> Tensor:
+    def run(inputs: Sequence[Tensor], seed: int) -> tuple[Tensor, Tensor]:
         copied = copy.deepcopy(module).train()
         for part in copied.modules():
             if isinstance(part, nn.modules.dropout._DropoutNd):
@@ -157,7 +158,7 @@ def _run_of(module: nn.Module, device: torch.device, dtype: torch.dtype) -> Run:
                 part.dropout = 0.0
         with seeded_draws(device, seed), seeded_secrets(), autocast(device, dtype):
             outputs = copied(*(each.clone() for each in inputs))
-        return _checked(outputs, len(inputs[0]))
+            return _checked(outputs, len(inputs[0])), torch.get_rng_state()
 
     return run
 
@@ -167,11 +168,12 @@ def _trials_of_loss(
 ) -> Iterator[Callable[[], bool]]:
     """Yield trials with random logits: for the targets, and for classes that lie unevenly."""
 
-    def run(inputs: Sequence[Tensor], seed: int) -> Tensor:
+    def run(inputs: Sequence[Tensor], seed: int) -> tuple[Tensor, Tensor]:
         logits, wanted = (each.clone() for each in inputs)
         copied = copy.deepcopy(loss)
         with seeded_draws(device, seed), seeded_secrets():
-            return _checked(copied(logits.requires_grad_(), wanted), len(logits)).detach()
+            losses = _checked(copied(logits.requires_grad_(), wanted), len(logits))
+            return losses.detach(), torch.get_rng_state()
 
     count, classes = targets.shape
     targets = targets.to(torch.promote_types(targets.dtype, torch.float32))
@@ -198,17 +200,20 @@ def alike_in_parts(run: Run, rows: Sequence[Tensor]) -> bool:
         If the outputs do not show it.
     """
     half = [each[::2] for each in rows]
-    whole = run(rows, 0)
+    whole, drawn = run(rows, 0)
     if not whole.isfinite().any():
         raise _UntoldError("its outputs are NaN or infinite")
-    if agree(whole[::2], run(half, 0), ulps=_ULPS):
+    if agree(whole[::2], run(half, 0)[0], ulps=_ULPS):
         return True
-    if agree(whole, run(rows, 1), ulps=_ULPS):
+    if agree(whole, run(rows, 1)[0], ulps=_ULPS):
         return False
     # It draws numbers, and others for a batch of another size.
     exchanged = [torch.stack([own, own.roll(1, 0)], 1).flatten(0, 1) for own in half]
-    if agree(whole[::2], run(exchanged, 0)[::2]):
+    others, drawn_for_others = run(exchanged, 0)
+    if agree(whole[::2], others[::2]):
         return True
-    if not agree(whole, run(rows, 0)):
+    if not agree(whole, run(rows, 0)[0]):
         raise _UntoldError("its outputs differ from call to call")
+    if not torch.equal(drawn, drawn_for_others):
+        raise _UntoldError("how many random numbers it draws depends on the examples")
     return False

@@ -174,6 +174,15 @@ def test_an_upper_segment_with_examples_apart_learns(
     assert caplog.records == []
 
 
+def test_one_that_draws_as_many_numbers_as_examples_make_it_cannot_be_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was refused: others' draws are other ones after those of another example."""
+    learn(nn.Sequential(nn.RReLU(), head()), mixed=part(40))
+    (warned,) = caplog.messages
+    assert warned.endswith("how many random numbers it draws depends on the examples")
+
+
 @pytest.mark.parametrize("model", ["vit_tiny_patch16_224", "lenet5", "mixer_s32_224"])
 def test_the_packages_models_learn(model: str, caplog: pytest.LogCaptureFixture) -> None:
     _, upper = split_vision_model(model, num_classes=CLASSES, seed=0)

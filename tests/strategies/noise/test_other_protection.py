@@ -38,7 +38,7 @@ def test_a_round_that_is_repeated_otherwise_has_no_epsilon(
     for client in range(4):
         assert truth(sent, client) <= outcome.by_client(client)
         assert outcome.by_client(client) == outcome.by_server(client) == math.inf
-        assert "no ledger can count" in outcome.said(client)
+        assert "length, mixer or noise is not known" in outcome.said(client)
 
 
 def lose_one(clients: Any) -> None:
