@@ -144,7 +144,7 @@ def test_an_error_without_words_is_named() -> None:
 
 
 def test_what_a_server_reads_of_an_error() -> None:
-    """The types of a node's data, if these are what is wrong, but no text of anybody else's."""
+    """The types of a node's data, if these are what is wrong, but no name or text in them."""
     floats: Any = TensorDataset(torch.ones(2, 3), torch.ones(2))
     with pytest.raises(TypeError) as wrong:
         fetch(floats, np.arange(2))
@@ -155,7 +155,11 @@ def test_what_a_server_reads_of_an_error() -> None:
     columns: Any = [{"patient": torch.ones(3), "diagnosis": 1}]
     with pytest.raises(TypeError) as named:
         fetch(columns, np.arange(1))
-    assert public_sentence(named.value) == hidden
+    assert "'patient', 'diagnosis'" in str(named.value)
+    assert public_sentence(named.value) == (
+        "a data set must give (input, label) pairs, this one gives dictionaries; wrap it in one "
+        "whose __getitem__ returns the input and the label as a pair"
+    )
 
 
 def test_the_server_reads_no_label_that_stays_with_a_client(
