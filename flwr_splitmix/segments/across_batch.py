@@ -121,13 +121,18 @@ def mixes_examples(
         if answer is not None:
             return answer
     if warns:
-        log.warning(
-            "the trial of whether %s mixes the examples of a batch is incomplete, and may miss "
-            "that it does: %s",
-            type(segment).__name__,
-            why,
-        )
+        warn_of_untold(type(segment).__name__, why)
     return None
+
+
+def warn_of_untold(name: str, why: str) -> None:
+    """Log that no trial could tell whether something mixes the examples of a batch."""
+    log.warning(
+        "the trial of whether %s mixes the examples of a batch is incomplete, and may miss that it "
+        "does: %s",
+        name,
+        why,
+    )
 
 
 def mixing_layers(
@@ -172,8 +177,15 @@ def _tried(
     return answer, f"with random weights, {why}"
 
 
-class _UntoldError(Exception):
+class UntoldError(Exception):
     """A trial that shows nothing."""
+
+
+def with_rows(outputs: object, count: int) -> Tensor:
+    """Return a copy of outputs; raise `UntoldError` if they have no row for each example."""
+    if not isinstance(outputs, Tensor) or not outputs.dim() or len(outputs) != count:
+        raise UntoldError("it does not return a tensor with a row for each example")
+    return outputs.clone()  # it may be a buffer
 
 
 def _first_answer(
@@ -199,7 +211,7 @@ def _found(
 
     Raises
     ------
-    _UntoldError
+    UntoldError
         If the outputs do not show it.
     """
     kept = {name: buffer.clone() for name, buffer in segment.named_buffers()}
@@ -207,10 +219,7 @@ def _found(
 
     def call(part: nn.Module, batch: Tensor) -> Tensor:
         with seeded_draws(batch.device, 0), seeded_secrets():
-            outputs = part(batch.clone(), *others)
-        if not isinstance(outputs, Tensor) or not outputs.dim() or len(outputs) != len(batch):
-            raise _UntoldError("it does not return a tensor with a row for each example")
-        return outputs.clone()  # it may be a buffer
+            return with_rows(part(batch.clone(), *others), len(batch))
 
     def run(batch: Tensor) -> Tensor:
         for name, buffer in segment.named_buffers():  # a call may change them for the next
@@ -228,7 +237,7 @@ def _found(
         return copied
 
     if torch.equal(inputs, replacements):
-        raise _UntoldError("it fails on other inputs than these, which are all alike")
+        raise UntoldError("it fails on other inputs than these, which are all alike")
     places = torch.arange(len(inputs), device=inputs.device)
     halves = [places >> bit & 1 == 1 for bit in range((len(inputs) - 1).bit_length())]
     # Without these, the first example would be in every mixture, and hide a largest number of its.
@@ -236,7 +245,7 @@ def _found(
     with torch.no_grad():
         before, after = run(inputs), run(replacements)
         if not (before.isfinite().any() and after.isfinite().any()):
-            raise _UntoldError("its outputs are NaN or infinite")
+            raise UntoldError("its outputs are NaN or infinite")
         if before.shape == after.shape and all(
             agree(_joined(before, after, half), run(_joined(inputs, replacements, half)))
             for half in halves
@@ -245,14 +254,14 @@ def _found(
                 return ""
             one, other, again = called(inputs), called(replacements), called(inputs)
             if _differing(one, again, changed):
-                raise _UntoldError("its buffers differ from call to call")
+                raise UntoldError("its buffers differ from call to call")
             names = _differing(one, other, changed)
             # One that is not persistent leaves with no weights: it matters if it changes outputs.
             if names and not segment.state_dict().keys() & names:
                 names = set() if _same(call(one, inputs), call(other, inputs)) else names
             return f"the buffer {min(names)!r} that examples change" if names else ""
         if not agree(before, run(inputs)):
-            raise _UntoldError("its outputs differ from call to call")
+            raise UntoldError("its outputs differ from call to call")
         return _UNNAMED
 
 

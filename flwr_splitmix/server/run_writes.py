@@ -109,10 +109,11 @@ class CheckpointWrites:
             return
         if self._unsaved is None:
             self._writes.attempt("checkpoint", lambda run: run.checkpoints.keep_between())
-        elif self._writes.attempt("checkpoint", self.save_kept):
-            self._unsaved = None
+        else:
+            self._writes.attempt("checkpoint", self.save_kept)
 
     def save_kept(self, run: Run) -> None:
         """Save the checkpoint that could not be saved before, if any; raises OSError."""
         if (kept := self._unsaved) is not None:
             run.checkpoints.save(kept.round, kept.tensors, kept.meta)
+            self._unsaved = None

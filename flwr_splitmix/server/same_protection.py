@@ -57,7 +57,7 @@ def facts_of_hidings(clients: Sequence[Client]) -> dict[str, Any]:
     -------
     "kind": the names of their classes, all that there are. "options": by name, those of the first
     client, as far as all have them. "clients": for each client its values of the options that are
-    not the same for all; only if there are any.
+    not the same for all.
     """
     of_clients = (getattr(client, "hiding", None) for client in clients)
     hidings = [hiding for hiding in of_clients if isinstance(hiding, Hiding)]

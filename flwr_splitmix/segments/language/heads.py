@@ -44,11 +44,10 @@ def check_heads(built: LanguageParts) -> None:
     try:
         with torch.no_grad():
             tried(torch.empty(1, TOKENS, built.width, dtype=dtype, device="meta"))
-    except RuntimeError as error:
-        if of_shapes(error) or "reduction dim" in str(error):  # of a product without memory
+    except Exception as error:
+        shapes = of_shapes(error) or "reduction dim" in str(error)  # of a product without memory
+        if shapes and isinstance(error, RuntimeError):
             raise ValueError(_cannot_compute(built.config, error)) from error
-        log.debug("layers were not tried without memory", exc_info=True)
-    except Exception:
         log.debug("layers were not tried without memory", exc_info=True)
 
 

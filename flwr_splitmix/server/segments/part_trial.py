@@ -16,10 +16,13 @@ from flwr_splitmix.labels import TargetLoss, name_of
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 from flwr_splitmix.segments.across_batch import (
     FEW,
+    UntoldError,
     agree,
     draw_like,
     has_halves,
     renew,
+    warn_of_untold,
+    with_rows,
 )
 
 log = logging.getLogger("flwr.splitmix")
@@ -95,10 +98,6 @@ def _refusal(what: str, result: str) -> str:
     )
 
 
-class _UntoldError(Exception):
-    """A trial that shows nothing."""
-
-
 def _alike(name: str, trials: Iterable[Callable[[], bool]]) -> bool:
     """Return whether no trial shows a difference; warn if none of them can tell."""
     told, why = False, ""
@@ -110,12 +109,7 @@ def _alike(name: str, trials: Iterable[Callable[[], bool]]) -> bool:
         except Exception as error:  # what cannot be copied, or cannot take such inputs or weights
             why = why or " ".join(str(error).split())
     if not told:
-        log.warning(
-            "the trial of whether %s mixes the examples of a batch is incomplete, and may miss "
-            "that it does: %s",
-            name,
-            why,
-        )
+        warn_of_untold(name, why)
     return True
 
 
@@ -158,7 +152,7 @@ def _run_of(module: nn.Module, device: torch.device, dtype: torch.dtype) -> Run:
                 part.dropout = 0.0
         with seeded_draws(device, seed), seeded_secrets(), autocast(device, dtype):
             outputs = copied(*(each.clone() for each in inputs))
-            return _checked(outputs, len(inputs[0])), torch.get_rng_state()
+            return with_rows(outputs, len(inputs[0])), torch.get_rng_state()
 
     return run
 
@@ -172,7 +166,7 @@ def _trials_of_loss(
         logits, wanted = (each.clone() for each in inputs)
         copied = copy.deepcopy(loss)
         with seeded_draws(device, seed), seeded_secrets():
-            losses = _checked(copied(logits.requires_grad_(), wanted), len(logits))
+            losses = with_rows(copied(logits.requires_grad_(), wanted), len(logits))
             return losses.detach(), torch.get_rng_state()
 
     count, classes = targets.shape
@@ -185,24 +179,18 @@ def _trials_of_loss(
     yield partial(alike_in_parts, run, [logits, F.one_hot(uneven, classes).to(targets.dtype)])
 
 
-def _checked(outputs: object, count: int) -> Tensor:
-    if not isinstance(outputs, Tensor) or not outputs.dim() or len(outputs) != count:
-        raise _UntoldError("it does not return a tensor with a row for each example")
-    return outputs.clone()  # it may be a buffer
-
-
 def alike_in_parts(run: Run, rows: Sequence[Tensor]) -> bool:
     """Return whether every second example has the outputs alone that it has among all.
 
     Raises
     ------
-    _UntoldError
+    UntoldError
         If the outputs do not show it.
     """
     half = [each[::2] for each in rows]
     whole, drawn = run(rows, 0)
     if not whole.isfinite().any():
-        raise _UntoldError("its outputs are NaN or infinite")
+        raise UntoldError("its outputs are NaN or infinite")
     if agree(whole[::2], run(half, 0)[0], ulps=_ULPS):
         return True
     if agree(whole, run(rows, 1)[0], ulps=_ULPS):
@@ -213,7 +201,7 @@ def alike_in_parts(run: Run, rows: Sequence[Tensor]) -> bool:
     if agree(whole[::2], others[::2]):
         return True
     if not agree(whole, run(rows, 0)[0]):
-        raise _UntoldError("its outputs differ from call to call")
+        raise UntoldError("its outputs differ from call to call")
     if not torch.equal(drawn, drawn_for_others):
-        raise _UntoldError("how many random numbers it draws depends on the examples")
+        raise UntoldError("how many random numbers it draws depends on the examples")
     return False
