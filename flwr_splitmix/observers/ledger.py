@@ -237,7 +237,7 @@ class PrivacyLedger(Observer):
         if before := earlier_releases(shares, place.tokens, place.width, times):
             self._ledger_of(client).charge_each(*before)
             place.earlier = []
-        if not place.earlier or not times:
+        if not place.earlier:
             self._owing.discard(client)
         return shares
 

@@ -109,6 +109,26 @@ def test_a_checkpoint_that_a_full_disk_refused_is_not_that_of_a_later_attempt(
     assert [row["round"] for row in Run(run.path).rows] == [1, 2, 3, 4]
 
 
+def test_a_checkpoint_that_is_saved_at_the_end_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy, run = Toy(tests=0), Run.create({}, name="full", home=tmp_path)
+    really = CheckpointStore.save
+    refused: list[int] = []
+
+    def save(store: CheckpointStore, number: int, *arguments: Any) -> Any:
+        if number == 2 and not refused:
+            refused.append(number)
+            _full()
+        return really(store, number, *arguments)
+
+    monkeypatch.setattr(CheckpointStore, "save", save)
+    strategy = PSL(toy.upper(), device="cpu", run=run, steps_per_round=1)
+    strategy.fit(toy.make_clients(), 2)
+    assert refused == [2]
+    assert strategy.recorder.kept_rounds == run.checkpoints.rounds() == [1, 2]
+
+
 class Removes(Observer):
     """Removes a run's folder in the middle of a round, as a user may."""
 
