@@ -142,7 +142,7 @@ def test_options_of_dp_sgd_are_read_without_opacus(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", IMAGE_USHAPE)
 def test_every_strategy_trains(name: str, tmp_path: Path) -> None:
-    done = fit(tmp_path, strategy=name, evaluation="none")
+    done = fit(tmp_path, strategy=name)
     kind = IMAGE_USHAPE[name]
     assert type(done.strategy) is kind
     assert {type(client.hiding) for client in done.clients} == {kind.hiding}
@@ -161,7 +161,7 @@ def test_a_warning_about_images_does_not_speak_of_texts(name: str) -> None:
 def test_tails_alone_are_trained(name: str, tmp_path: Path) -> None:
     values: dict[str, Any] = {"strategy": name, "learns": "tail", "num_server_rounds": 2}
     everything(**values)
-    done = fit(tmp_path, **values, evaluation="none")
+    done = fit(tmp_path, **values)
     assert [row["clients_alive"] for row in done.rows] == [2, 2]
     row = done.rows[-1]
     assert (row["loss"] is None) == IMAGE_USHAPE[name].hiding.accounts
@@ -180,7 +180,7 @@ def same(part: nn.Module, other: nn.Module) -> bool:
 
 
 def test_averaged_tails_are_evaluated_with_the_head_that_all_have(tmp_path: Path) -> None:
-    done = fit(tmp_path, learns="tail")
+    done = fit(tmp_path, learns="tail", evaluation="auto")
     client = done.clients[0]
     client.ends.load(to_tensors(done.result.arrays))
     tests = images_of(done.config).test
@@ -227,7 +227,7 @@ def test_a_head_may_have_no_layer_where_the_class_token_comes_later() -> None:
 
 
 def test_central_evaluation_is_of_averaged_ends_and_the_trunk(tmp_path: Path) -> None:
-    done = fit(tmp_path, num_server_rounds=2)
+    done = fit(tmp_path, num_server_rounds=2, evaluation="auto")
     parts = ushape.parts_of(done.config)
     ends = nn.ModuleDict({"head": parts.head, "tail": parts.tail})
     before = {name: weight.clone() for name, weight in ends.state_dict().items()}
@@ -248,7 +248,7 @@ def test_central_evaluation_is_of_averaged_ends_and_the_trunk(tmp_path: Path) ->
 
 
 def test_a_resumed_run_goes_on_with_its_ledgers(tmp_path: Path) -> None:
-    values: dict[str, Any] = {"strategy": "DPForwardSL", "steps_per_round": 2, "evaluation": "none"}
+    values: dict[str, Any] = {"strategy": "DPForwardSL", "steps_per_round": 2}
     begun = fit(tmp_path, **values)
     again = continued(Run.open(begun.run.id, home=tmp_path), **values, num_server_rounds=2)
     assert [row["round"] for row in again.rows] == [1, 2]
@@ -257,7 +257,7 @@ def test_a_resumed_run_goes_on_with_its_ledgers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["USplitSL", "USplitFL"])
 def test_a_resumed_run_of_tails_equals_one_in_one_piece(name: str, tmp_path: Path) -> None:
-    values: dict[str, Any] = {"strategy": name, "learns": "tail", "evaluation": "none"}
+    values: dict[str, Any] = {"strategy": name, "learns": "tail"}
     begun = fit(tmp_path / "two", **values, num_server_rounds=2)
     halted = fit(tmp_path / "one", **values, num_server_rounds=1)
     home = tmp_path / "one"
@@ -307,10 +307,10 @@ def test_a_check_tells_of_the_parts_and_advises_on_the_cuts() -> None:
 
 @pytest.mark.parametrize("learns", ["all", "tail"])
 def test_a_checks_bytes_are_a_runs(learns: str, tmp_path: Path) -> None:
-    report = checked({}, strategy="USplitSL", learns=learns, evaluation="none")
+    report = checked({}, strategy="USplitSL", learns=learns)
     assert report.advice is not None
     (default,) = (cut for cut in report.advice.cuts if cut.default)
-    (row,) = fit(tmp_path, strategy="USplitSL", learns=learns, evaluation="none").rows
+    (row,) = fit(tmp_path, strategy="USplitSL", learns=learns).rows
     assert row["uplink_bytes"] == 2 * default.uplink_bytes
     assert row["downlink_bytes"] == 2 * default.downlink_bytes
 
@@ -340,7 +340,7 @@ def test_a_check_plans_the_epsilon_that_a_run_spends(
     values["learns"] = learns
     report = checked(**values)
     (planned,) = (remark for remark in report.remarks if remark.startswith("planned privacy"))
-    done = fit(tmp_path, **values, evaluation="none")
+    done = fit(tmp_path, **values)
     assert f"epsilon {done.rows[-1]['train_epsilon']:.4g} at delta 1e-05" in planned
     assert "4 releases of a training image" in planned
     hiding: Any = done.clients[0].hiding

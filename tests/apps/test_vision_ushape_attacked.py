@@ -29,7 +29,6 @@ TRAINED: dict[str, Any] = {
     "steps_per_round": 10,
     "batch_size": 25,
     "samples_per_client": 200,
-    "evaluation": "none",
 }
 
 

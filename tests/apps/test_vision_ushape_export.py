@@ -21,7 +21,7 @@ from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.runs.export.predict import load_segments
 from tests.apps.ushape_fit import Fitted, fit
 
-TRAINED: dict[str, Any] = {"steps_per_round": 3, "evaluation": "none"}
+TRAINED: dict[str, Any] = {"steps_per_round": 3}
 
 
 def splitmix(*arguments: str | Path) -> Result:

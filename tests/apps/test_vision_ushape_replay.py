@@ -25,7 +25,6 @@ RECORDED: dict[str, Any] = {
     "steps_per_round": 2,
     "batch_size": 6,
     "samples_per_client": 18,
-    "evaluation": "none",
     "record_attacks": True,
     "dataset": "fashion-mnist-small",
 }

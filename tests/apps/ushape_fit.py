@@ -28,8 +28,9 @@ ONE_STEP: dict[str, Any] = {
     "depth": 3,
     "device": "cpu",
     "client_device": "cpu",
+    "evaluation": "none",
 }
-"""One step of a ViT-Tiny with a block in each part."""
+"""One step of a ViT-Tiny with a block in each part, and no test images."""
 
 
 @dataclass(frozen=True)
