@@ -96,6 +96,14 @@ def _sum(
     return a, b, c, d
 
 
+def loss_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of targets and losses of data of `dtype`: float32, or float64 as it is.
+
+    Rows of targets of 16 bits miss their sum, and sums of many losses stop growing.
+    """
+    return torch.promote_types(dtype, torch.float32)
+
+
 def target_rows(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
     """Return labels as targets (b, L): classes as one-hot rows, multi-label ones as they are."""
     rows = labels if labels.dim() == 2 else F.one_hot(labels, num_classes)

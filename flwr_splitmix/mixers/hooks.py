@@ -118,7 +118,8 @@ def merged(
     TypeError
         If what it returns is no `Mixed` of tensors and sources.
     ValueError
-        If its tensors have other rows than the plan's groups of which something arrived.
+        If its tensors have other rows than the plan's groups of which something arrived, other
+        columns than the classes, or another dtype than the uploads.
     """
     mixed: object = mixer.merge(uploads, plan, num_classes=num_classes, device=device)
     if not isinstance(mixed, Mixed):
@@ -133,16 +134,27 @@ def merged(
     rows = len(sources) * batch
     for name, tensor, shape in (
         ("smashed", mixed.smashed, (rows, tokens, width)),
-        ("targets", mixed.targets, (rows, None)),
+        ("targets", mixed.targets, (rows, num_classes)),
     ):
         said: object = tensor
-        if not isinstance(said, Tensor) or said.dim() != len(shape) or not _fits(said, shape):
-            wanted = ", ".join("classes" if n is None else str(n) for n in shape)
+        if not isinstance(said, Tensor) or said.shape != shape:
+            wanted = ", ".join(map(str, shape))
             raise ValueError(
                 f"{mixer}: the {name} that `merge` returns are {described(said)}; needed is a "
                 f"tensor ({wanted}), {counted(batch, 'row')} for each of "
                 f"{counted(len(sources), 'source')}"
             )
+    sent = next((s.dtype for up in uploads.values() for s in up.smashed if s is not None), None)
+    if sent is not None and mixed.smashed.dtype != sent:
+        raise ValueError(
+            f"{mixer}: the smashed data that `merge` returns are {mixed.smashed.dtype}; needed is "
+            f"{sent}, as of the uploads"
+        )
+    if not mixed.targets.is_floating_point():
+        raise ValueError(
+            f"{mixer}: the targets that `merge` returns are {mixed.targets.dtype}; needed are "
+            "floats, as `torch.float32`"
+        )
     return mixed
 
 
@@ -162,6 +174,9 @@ def gradients_of(
     TypeError
         If what it returns is no dictionary, by client index, of a list with a tensor or None for
         each pass.
+    ValueError
+        If a client in it has no share in the plan, or if there is no gradient for anybody
+        though shares learn.
     """
     gradients: object = mixer.split(gradient, mixed, plan)
     passes = len(plan.passes)
@@ -177,6 +192,7 @@ def gradients_of(
             raise TypeError(
                 f"{mixer}: `split` returns {described(own)} for client {client}; {needed}"
             )
+    _check_receivers(mixer, gradients, mixed, plan)
     result = {client: list(own) for client, own in gradients.items()}
     for source in (mixed.sources[group] for group in lost):
         for client in result.keys() & {member.client for member in source.members}:
@@ -186,6 +202,20 @@ def gradients_of(
     return result
 
 
-def _fits(tensor: Tensor, shape: Sequence[int | None]) -> bool:
-    lengths = zip(tensor.shape, shape, strict=True)
-    return all(wanted is None or length == wanted for length, wanted in lengths)
+def _check_receivers(
+    mixer: Mixer, gradients: Mapping[object, Sequence[Tensor | None]], mixed: Mixed, plan: Plan
+) -> None:
+    for client in gradients:
+        if client not in plan.clients:
+            raise ValueError(
+                f"{mixer}: `split` returns a gradient for client {client!r:.40}, who has no share "
+                "in the plan; its members have the numbers that `plan` was given"
+            )
+    members = [member for source in mixed.sources for member in source.members]
+    if any(member.share.learns for member in members) and not any(
+        part is not None for own in gradients.values() for part in own
+    ):
+        raise ValueError(
+            f"{mixer}: `split` returns no gradient for any client, so no lower segment learns; "
+            "needed is one for each share with a true `learns`"
+        )

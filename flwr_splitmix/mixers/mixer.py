@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flwr_splitmix.labels import loss_dtype
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
 from flwr_splitmix.mixers.share import Share
@@ -146,7 +147,9 @@ class Mixer(ABC):
         mixed = torch.zeros(
             (len(sources) * batch, tokens, width), dtype=first.dtype, device=device or first.device
         )
-        targets = torch.zeros((len(mixed), num_classes), dtype=first.dtype, device=mixed.device)
+        targets = torch.zeros(
+            (len(mixed), num_classes), dtype=loss_dtype(first.dtype), device=mixed.device
+        )
         for row, source in enumerate(sources):
             here = slice(row * batch, (row + 1) * batch)
             for member in source.members:

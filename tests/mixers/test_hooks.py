@@ -17,6 +17,7 @@ from flwr_splitmix.mixers import (
     FullShare,
     Group,
     Member,
+    Mixed,
     Mixer,
     NoMixing,
     PatchCutMix,
@@ -97,6 +98,11 @@ def test_lists_and_numbers_of_numpy_are_parts_of_a_plan() -> None:
 SPLIT = "Own: `split` returns "
 
 
+def changed(change: Callable[[Mixed], Mixed]) -> Callable[..., Mixed]:
+    """Return a `merge` that changes the mixture that it returns."""
+    return lambda mixer, *given, **more: change(NoMixing.merge(mixer, *given, **more))
+
+
 @pytest.mark.parametrize(
     ("method", "wrong", "error", "said"),
     [
@@ -126,6 +132,24 @@ SPLIT = "Own: `split` returns "
             ValueError,
             "Own: the targets that `merge` returns are a tensor (3,); needed is a tensor (",
         ),
+        (
+            "merge",
+            changed(lambda mixed: replace(mixed, targets=mixed.targets[:, :1])),
+            ValueError,
+            ", 1); needed is a tensor (",
+        ),
+        (
+            "merge",
+            changed(lambda mixed: replace(mixed, targets=mixed.targets.long())),
+            ValueError,
+            "Own: the targets that `merge` returns are torch.int64; needed are floats",
+        ),
+        (
+            "merge",
+            changed(lambda mixed: replace(mixed, smashed=mixed.smashed.float())),
+            ValueError,
+            "Own: the smashed data that `merge` returns are torch.float32; needed is torch.float64",
+        ),
         ("split", lambda *_: None, TypeError, SPLIT + "None; needed is a dictionary by client"),
         ("split", lambda *_: [None, None], TypeError, SPLIT + "a list of None, None; needed"),
         (
@@ -135,6 +159,10 @@ SPLIT = "Own: `split` returns "
             SPLIT + "a tensor (",
         ),
         ("split", lambda *_: {0: []}, TypeError, SPLIT + "a list of nothing for client 0; needed"),
+        ("split", lambda *_: {7: [None]}, ValueError, SPLIT + "a gradient for client 7, who has"),
+        ("split", lambda *_: {"0": [None]}, ValueError, SPLIT + "a gradient for client '0', who"),
+        ("split", lambda *_: {}, ValueError, SPLIT + "no gradient for any client, so no lower seg"),
+        ("split", lambda *_: {0: [None]}, ValueError, SPLIT + "no gradient for any client, so no"),
     ],
 )
 @pytest.mark.parametrize("parts", [1, 2])

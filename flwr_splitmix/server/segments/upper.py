@@ -14,7 +14,7 @@ from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import StepResult
 from flwr_splitmix.finite import all_finite
-from flwr_splitmix.labels import Tally, TargetLoss, loss_on, tally, target_loss
+from flwr_splitmix.labels import Tally, TargetLoss, loss_dtype, loss_on, tally, target_loss
 from flwr_splitmix.mixers import Mixed
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import seeded_draws
@@ -153,7 +153,7 @@ class ServerSegment(TrainedSegment):
                 self._take_joint_step(groups, progress, num_rounds)
                 return self._result(loss, gradient, groups)
             gradient = torch.empty_like(mixed.smashed)
-            total = torch.zeros((), dtype=_exact(gradient.dtype), device=self.device)
+            total = torch.zeros((), dtype=loss_dtype(gradient.dtype), device=self.device)
             for group in rng.permutation(groups):
                 rows = slice(group * batch, (group + 1) * batch)
                 self.optimizer.zero_grad()
@@ -230,7 +230,7 @@ class ServerSegment(TrainedSegment):
             # A copy, because the module may overwrite its input, as an activation in place does.
             logits = self._logits(inputs.clone())
         # CutMixSL eq. 3, summed over groups of equal size.
-        logits, targets = (tensor.to(_exact(targets.dtype)) for tensor in (logits, targets))
+        logits, targets = (tensor.to(loss_dtype(targets.dtype)) for tensor in (logits, targets))
         loss = target_loss(logits, targets, multi_label=self.multi_label, loss=self.loss) * groups
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
@@ -339,11 +339,6 @@ def _tensors_of(loss: nn.Module) -> dict[str, Tensor]:
     """Return copies of the tensors in a loss's state."""
     state = loss.state_dict()
     return {name: t.clone() for name, t in state.items() if isinstance(t, Tensor)}
-
-
-def _exact(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of a loss: sums of many stop growing in one of 16 bits."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def _beyond(gradient: Tensor) -> Tensor:
