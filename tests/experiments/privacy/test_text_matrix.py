@@ -120,9 +120,9 @@ def of(made: list[Result], method: str, attack: str, metric: str = "token accura
 def test_cells_run_through_and_only_once(place: Place) -> None:
     """All parts run at scale smoke: victims, attacks, scores; a second run does nothing."""
     cells = choose(
-        "USplitSL:vocabulary, USplitSL:tag, USplitSL:key-search, MixGuard-k3-secret20:key-search, "
-        "MixGuard-k3:gradient-ratio, MixGuard-k3:adaptive, NaiveMixSL:vocabulary, "
-        "DPForwardSL:adaptive, SnDSL:sip, NoPeekSL:vocabulary",
+        "USplitSL:vocabulary, USplitSL:tag, USplitSL:key-search, MixGuard-k3-secret20:sip, "
+        "MixGuard-k3:key-search, MixGuard-k3:gradient-ratio, MixGuard-k3:adaptive, "
+        "NaiveMixSL:vocabulary, DPForwardSL:adaptive, SnDSL:sip, NoPeekSL:vocabulary",
         [0],
         TEXTS,
     )
@@ -170,7 +170,7 @@ def test_extensions_send_what_they_say_and_their_attacks_know_it(place: Place) -
     cells = choose(
         "USplitSL+tail:vocabulary, USplitSL+tail:tag, MixGuard-k3+tail:gradient-ratio, "
         "MixGuard-k3:gradient-ratio, MixGuard-k3+one-message:gradient-ratio, "
-        "MixGuard-k3+deep:vocabulary, DPForwardSL+tail:vocabulary",
+        "MixGuard-k3+deep:sip, DPForwardSL+tail:vocabulary",
         [0],
         TEXTS,
     )
