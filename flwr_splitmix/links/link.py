@@ -83,8 +83,6 @@ class Clients(ABC):
     spent
         How many nodes behind mixing groups reported that their privacy budget is spent; only the
         mixer knows which.
-    replies
-        After the round, the clients' reply messages, sorted by client index.
     """
 
     overlaps: ClassVar[bool] = False
@@ -102,9 +100,18 @@ class Clients(ABC):
         self.seconds = dict.fromkeys(self.descriptions, 0.0)
         self.late: Counter[int] = Counter()
         self.spent = 0
-        self.replies: list[Message] = []
+        self.replies = {}
         self._observe = observe
         self._waiting: deque[tuple[str, Mapping[int, Mapping[str, Any]]]] = deque()
+
+    @property
+    def replies(self) -> Mapping[int, Message]:
+        """After the round, the clients' reply messages by client index, sorted."""
+        return self._replies
+
+    @replies.setter
+    def replies(self, replies: Mapping[int, Message]) -> None:
+        self._replies = dict(sorted(replies.items()))
 
     @property
     def alive(self) -> tuple[int, ...]:

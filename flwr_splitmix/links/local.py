@@ -104,6 +104,7 @@ class LocalLink(Link):
         server_round = tickets[0].server_round if tickets else 0
         clients = LocalClients(server_round, descriptions, failures, observe, host=self.host)
         yield clients
+        replies: dict[int, Message] = {}
         for ticket, message in zip(tickets, messages, strict=True):
             if message.metadata.message_type != "train":
                 if warning := self.host.keep_if_changed(ticket):
@@ -119,7 +120,8 @@ class LocalLink(Link):
                     continue
                 if warning:
                     log.warning("%s", warning)
-                clients.replies.append(Message(content, reply_to=message))
+                replies[ticket.client] = Message(content, reply_to=message)
+        clients.replies = replies
 
     def restore_unasked(self, finished: int) -> None:
         """Restore the clients that no round of this link has asked, as after round `finished`.

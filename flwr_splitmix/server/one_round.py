@@ -156,7 +156,7 @@ class OneRound(RoundMessages):
         else:
             norms, means = {}, self._intake.check_sizes(clients)
         self.require(clients)
-        made = self.aggregate_train(clients.server_round, clients.replies)
+        made = self.aggregate_train(clients.server_round, list(clients.replies.values()))
         arrays, metrics = aggregated(made, self, result.arrays)
         if self.aggregator.averages and not arrays:
             raise AggregatorError(

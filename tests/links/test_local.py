@@ -76,8 +76,8 @@ def test_replies_carry_arrays_and_metrics_sorted_by_client() -> None:
         assert clients.alive == (0, 1, 2)
         replies = clients.call("step", {2: STEP, 0: STEP, 1: STEP})
         assert list(replies) == [0, 1, 2]
-    assert len(clients.replies) == 3
-    for reply in clients.replies:
+    assert list(clients.replies) == [0, 1, 2]
+    for reply in clients.replies.values():
         assert reply.has_content()
         (record,) = reply.content.array_records.values()
         assert to_tensors(record).keys() == TOY.lower().state_dict().keys()
@@ -88,13 +88,13 @@ def test_replies_carry_arrays_and_metrics_sorted_by_client() -> None:
 def test_arrays_stay_with_clients_that_keep_them() -> None:
     with LocalLink(clients_of()).round(None, messages(returns_arrays=False)) as clients:
         pass
-    assert [dict(r.content.array_records) for r in clients.replies] == [{}, {}, {}]
+    assert [dict(r.content.array_records) for r in clients.replies.values()] == [{}, {}, {}]
 
 
 def test_an_evaluation_has_no_replies() -> None:
     with LocalLink(clients_of()).round(None, messages("evaluate")) as clients:
         pass
-    assert clients.replies == []
+    assert clients.replies == {}
 
 
 @pytest.mark.parametrize("where", ["attach", "run"])

@@ -210,16 +210,18 @@ class RayLink(RunLink):
             )
             for node, ticket in ending.items()
         ]
-        replies = send_and_wait(grid, messages, self.attach_timeout)
+        answers = send_and_wait(grid, messages, self.attach_timeout)
+        replies: dict[int, Message] = {}
         for node, ticket in sorted(ending.items(), key=lambda item: item[1].client):
-            reply = replies.get(node)
+            reply = answers.get(node)
             if reply is None:
                 clients.fail(ticket.client, "did not finish its round in time")
             elif (reason := refusal(reply)) is not None:
                 clients.fail(ticket.client, reason)
             else:
                 release_record(reply)
-                clients.replies.append(reply)
+                replies[ticket.client] = reply
+        clients.replies = replies
 
 
 def _read_descriptions(

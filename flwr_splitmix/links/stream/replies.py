@@ -38,7 +38,7 @@ def collect(
     nodes: Mapping[int, int],
     fail: Callable[[int, str], None],
     timeout: float,
-) -> list[Message]:
+) -> dict[int, Message]:
     """Wait for the replies of nodes that have finished a round.
 
     Parameters
@@ -50,7 +50,7 @@ def collect(
 
     Returns
     -------
-    The replies, sorted by client index.
+    The replies by client index.
     """
     replies: dict[int, Message] = {}
     waiting = dict(nodes)
@@ -74,4 +74,4 @@ def collect(
             del waiting[client]
         if waiting:
             time.sleep(POLL_SECONDS)
-    return [replies[client] for client in sorted(replies)]
+    return replies

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.clients.lower import Shaped, differences
+from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.server.aggregation.nodes import AggregatorError
 from flwr_splitmix.words import described
 
@@ -19,14 +20,34 @@ def messages_of(made: object, strategy: flower.Strategy, method: str) -> list[Me
     Raises
     ------
     AggregatorError
-        If it returned something else.
+        If it returned something else, or two messages for one client: a client takes part in a
+        round once.
     """
     messages: list[Any] = list(made) if isinstance(made, Iterable) else [None]
     if not all(isinstance(message, Message) for message in messages):
         raise AggregatorError(
             f"{method} of {type(strategy).__name__} returns {described(made)}; needed are messages"
         )
+    asked: set[int | str] = set()
+    for message in messages:
+        client, node = _addressee(message), message.metadata.dst_node_id
+        if {client, node} & asked:
+            raise AggregatorError(
+                f"{method} of {type(strategy).__name__} gives {client} two messages; a round takes "
+                "one for each client"
+            )
+        asked |= {client, node}
     return messages
+
+
+def _addressee(message: Message) -> str:
+    """Return the client that a message is for; without a ticket, which says it, its node."""
+    ticket = message.content.config_records.get(RECORD, {})
+    return (
+        f"client {ticket['client']}"
+        if "client" in ticket
+        else f"node {message.metadata.dst_node_id}"
+    )
 
 
 def training_messages_of(
@@ -37,7 +58,7 @@ def training_messages_of(
     Raises
     ------
     AggregatorError
-        If it returned something else, or none.
+        As `messages_of`, or if it returned none.
     """
     messages = messages_of(made, strategy, "configure_train")
     if not messages:

@@ -62,12 +62,12 @@ class ReportedEpsilons(Observer):
             Those that most clients of the round report; what most reported once is asked of all.
         """
         self._names |= set(names)
-        self._replied = ()
-        if len(clients.alive) == len(clients.replies):
-            self._replied = clients.alive
-            said = [self._known(epsilons_of(reply)) for reply in clients.replies]
-            self._spent |= dict(zip(self._replied, said, strict=True))
-            self._unsaid.difference_update(self._replied)
+        said = {
+            client: clients.replies[client] for client in clients.alive if client in clients.replies
+        }
+        self._replied = said.keys()
+        self._spent |= {client: self._known(epsilons_of(reply)) for client, reply in said.items()}
+        self._unsaid.difference_update(said)
 
     def _known(self, epsilons: Mapping[str, float]) -> dict[str, float]:
         """Return those that most clients report: one client must not fill the checkpoints."""

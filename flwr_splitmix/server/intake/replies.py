@@ -73,7 +73,7 @@ class ReplyIntake:
         all that stay report, of which the rebuilt replies have what each of them reports.
         """
         began = to_numpy(like)
-        replies = dict(zip(clients.alive, clients.replies, strict=True))
+        replies = clients.replies
         common = _common_metrics(list(replies.values()))
         norms: dict[int, float] = {}
         metrics: dict[int, dict[str, Any]] = {}
@@ -92,7 +92,7 @@ class ReplyIntake:
         self._cap_examples(metrics)
         for client, own in metrics.items():
             _rebuild(replies[client], {name: checked[client][name] for name in began}, own)
-        clients.replies = [replies[client] for client in metrics]
+        clients.replies = {client: replies[client] for client in metrics}
         _name_outliers(clients.server_round, norms)
         return norms, means
 
@@ -106,17 +106,17 @@ class ReplyIntake:
         -------
         The means of what the others report.
         """
-        kept: list[Message] = []
-        for client, reply in zip(clients.nodes, clients.replies, strict=True):
+        kept: dict[int, Message] = {}
+        for client, reply in clients.replies.items():
             described = clients.descriptions.get(client, {}).get("num-examples")
             try:
                 _check_examples(_metrics(reply).get("num-examples"), described)
             except UploadError as error:
                 clients.fail(client, str(error))
             else:
-                kept.append(reply)
+                kept[client] = reply
         clients.replies = kept
-        return self.means(kept)
+        return self.means(list(kept.values()))
 
     def means(self, replies: Sequence[Message]) -> dict[str, float]:
         """Return `client_means`; log, once per run, which metrics their names exclude."""

@@ -64,6 +64,6 @@ def test_errors_leave_their_clients_out_and_warnings_are_logged(
         6: "answered its message without attaching",
     }
     assert "full" in caplog.text
-    assert [dict(reply.content) for reply in clients.replies] == [
-        {"metrics": MetricRecord({"num-steps": index})} for index in (0, 5)
-    ]
+    assert {client: dict(reply.content) for client, reply in clients.replies.items()} == {
+        index: {"metrics": MetricRecord({"num-steps": index})} for index in (0, 5)
+    }

@@ -63,7 +63,7 @@ def spent(one: UShapeClient) -> float:
 def answered(nodes: list[int], epsilons: list[float]) -> Any:
     """Return a round's clients with their replies."""
     replies = [reply_of({}, {"num-examples": 1, "epsilon": epsilon}) for epsilon in epsilons]
-    return SimpleNamespace(alive=nodes, replies=replies)
+    return SimpleNamespace(alive=nodes, replies=dict(zip(nodes, replies, strict=True)))
 
 
 def test_a_client_that_fails_has_no_bound_until_it_reports_again() -> None:

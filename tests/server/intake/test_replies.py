@@ -65,7 +65,8 @@ def sized(described: dict[int, Any], said: list[Any], kind: type[Clients]) -> tu
     """Take in replies that are not averaged, with these numbers of examples and a loss each."""
     clients = kind(1, {c: {"num-examples": n} for c, n in described.items()}, {}, None)
     metrics = [{} if n is None else {"num-examples": n} for n in said]
-    clients.replies = [reply_of({}, {**own, "train-loss": 1.0}) for own in metrics]
+    replies = [reply_of({}, {**own, "train-loss": 1.0}) for own in metrics]
+    clients.replies = dict(zip(clients.nodes, replies, strict=True))
     return clients, ReplyIntake(ArrayRecord()).check_sizes(clients)
 
 
@@ -117,7 +118,7 @@ LIKE = {"a": np.zeros((2, 3), np.float32), "count": np.array(5), "b": np.ones(4,
 def checked(*replies: Message) -> Alone:
     """Check the replies of clients that began with `LIKE` and have 10 examples each."""
     clients = Alone(1, {c: {"num-examples": 10} for c in range(len(replies))}, {}, None)
-    clients.replies = list(replies)
+    clients.replies = dict(enumerate(replies))
     record = ArrayRecord({name: Array(array) for name, array in LIKE.items()})
     ReplyIntake(record).check(clients, record)
     return clients
@@ -134,11 +135,11 @@ def test_names_and_order_are_the_servers() -> None:
         reply_of(LIKE, {"x": 1, **TEN}),
     )
     assert clients.failures == {}
-    for reply in clients.replies:
+    for reply in clients.replies.values():
         assert list(reply.content.array_records) == ["arrays"]
         assert list(reply.content.array_records["arrays"]) == list(LIKE)
         assert list(reply.content.metric_records) == ["metrics"]
-    arrays, _ = fedavg().aggregate_train(1, clients.replies)
+    arrays, _ = fedavg().aggregate_train(1, list(clients.replies.values()))
     assert arrays is not None
 
 
@@ -149,7 +150,7 @@ def test_a_record_that_a_mod_adds_costs_nobody() -> None:
         reply.content["extra"] = MetricRecord({"seconds": 2.0, "num-examples": 5})
     clients = checked(*replies)
     assert clients.failures == {}
-    for reply in clients.replies:
+    for reply in clients.replies.values():
         (metrics,) = reply.content.metric_records.values()
         assert dict(metrics) == {**TEN, "x": 1, "seconds": 2.0}
 
@@ -219,7 +220,7 @@ def test_one_clients_width_of_numbers_is_not_everybodys(dtype: Any) -> None:
     odd = {name: value.astype(dtype) for name, value in LIKE.items() if value.dtype.kind == "f"}
     clients = checked(reply_of({**LIKE, **odd}, TEN), reply_of(LIKE, TEN))
     assert clients.failures == {}
-    for reply in clients.replies:
+    for reply in clients.replies.values():
         arrays = next(iter(reply.content.array_records.values()))
         assert {name: array.numpy().dtype for name, array in arrays.items()} == {
             name: value.dtype for name, value in LIKE.items()
