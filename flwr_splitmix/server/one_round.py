@@ -156,8 +156,12 @@ class OneRound(RoundMessages):
         else:
             norms, means = {}, self._intake.check_sizes(clients)
         self.require(clients)
-        made = self.aggregate_train(clients.server_round, list(clients.replies.values()))
-        arrays, metrics = aggregated(made, self, result.arrays)
+        replies = list(clients.replies.values())
+        # Before a strategy sees them: some of Flower's take the arrays out of the replies.
+        averaged = replies[:1] if self.aggregator.averages else ()
+        sent = next((dict(own.content.array_records["arrays"]) for own in averaged), result.arrays)
+        made = self.aggregate_train(clients.server_round, replies)
+        arrays, metrics = aggregated(made, self, sent, self.aggregator.narrowed)
         if self.aggregator.averages and not arrays:
             raise AggregatorError(
                 f"aggregate_train of {type(self).__name__} returns no arrays, so that no client's "

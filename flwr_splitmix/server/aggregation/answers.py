@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, MetricRecord
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp import strategy as flower
 
-from flwr_splitmix.clients.lower import Shaped, differences
+from flwr_splitmix.clients.lower import differences
 from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.server.aggregation.measured import to_whole
 from flwr_splitmix.server.aggregation.nodes import AggregatorError
 from flwr_splitmix.words import described
+
+log = logging.getLogger("flwr.splitmix")
 
 
 def messages_of(made: object, strategy: flower.Strategy, method: str) -> list[Message]:
@@ -74,14 +79,17 @@ def asked_no_node(strategy: flower.Strategy, server_round: int) -> AggregatorErr
 
 
 def aggregated(
-    made: object, strategy: flower.Strategy, like: Mapping[str, Shaped]
+    made: object, strategy: flower.Strategy, like: Mapping[str, Array], narrowed: set[str]
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Return what `aggregate_train` made: arrays and metrics, or None where it made none.
 
     Parameters
     ----------
     like
-        A lower segment, whose names and shapes the arrays must have.
+        A lower segment as clients sent it. The arrays must have its names, shapes and kinds of
+        numbers, but that averages of whole numbers may have fractions; they get its dtypes.
+    narrowed
+        Classes of which the log has said that they return narrower numbers; a new one is added.
 
     Raises
     ------
@@ -107,4 +115,54 @@ def aggregated(
             f"aggregate_train of {type(strategy).__name__} returns other arrays than the clients' "
             f"lower segments have: {wrong}"
         )
-    return arrays, metrics
+    if not arrays:
+        return arrays, metrics
+    for name, sent in like.items():
+        _check_kind(strategy, name, arrays[name], np.dtype(sent.dtype))
+    kind = type(strategy).__name__
+    narrow = [name for name in like if _is_narrower(arrays[name], like[name])]
+    if narrow and kind not in narrowed:
+        narrowed.add(kind)
+        name = narrow[0]
+        log.warning(
+            "aggregate_train of %s returns %r as %s, narrower than the clients' %s: what it "
+            "rounds in every round is lost; return the clients' dtypes",
+            kind,
+            name,
+            arrays[name].dtype,
+            like[name].dtype,
+        )
+    return in_dtypes_of(like, arrays), metrics
+
+
+def _check_kind(strategy: flower.Strategy, name: str, array: Array, sent: np.dtype[Any]) -> None:
+    """Raise AggregatorError unless an array has numbers that could be of the dtype sent."""
+    try:
+        kind = np.dtype(array.dtype).kind
+    except TypeError:  # such as bfloat16, which numpy does not know
+        kind = ""
+    # An average of whole numbers has fractions, and is rounded.
+    if kind not in ({"f"} if sent.kind == "f" else set("biuf")):
+        raise AggregatorError(
+            f"aggregate_train of {type(strategy).__name__} returns {name!r} as {array.dtype}; the "
+            f"clients sent {sent}, and go on with nothing else"
+        )
+
+
+def _is_narrower(array: Array, sent: Array) -> bool:
+    own, like = np.dtype(array.dtype), np.dtype(sent.dtype)
+    return own.kind == like.kind == "f" and own.itemsize < like.itemsize
+
+
+def in_dtypes_of(like: Mapping[str, Array], arrays: Mapping[str, Array]) -> ArrayRecord:
+    """Return arrays in the dtypes of others, by name; whole numbers are rounded."""
+    cast = {}
+    for name, array in arrays.items():
+        dtype = np.dtype(like[name].dtype)
+        if np.dtype(array.dtype) == dtype:
+            cast[name] = array
+        elif dtype.kind == "f":
+            cast[name] = Array(array.numpy().astype(dtype))
+        else:
+            cast[name] = Array(to_whole(array.numpy(), dtype))
+    return ArrayRecord(cast)

@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 from flwr.app import (
+    Array,
     ArrayRecord,
     ConfigRecord,
     Message,
@@ -22,6 +23,7 @@ from torch import Tensor
 from flwr_splitmix.server.aggregation.answers import (
     aggregated,
     asked_no_node,
+    in_dtypes_of,
     training_messages_of,
 )
 from flwr_splitmix.server.aggregation.choice import (
@@ -68,6 +70,12 @@ class LowerAggregator:
         Any Flower strategy whose clients send one ArrayRecord and "num-examples"; None leaves
         lower segments with their clients.
 
+    Attributes
+    ----------
+    narrowed
+        Classes of strategies of which the log has said that they return narrower numbers than the
+        clients sent.
+
     Raises
     ------
     AggregatorError
@@ -79,6 +87,7 @@ class LowerAggregator:
         self.strategy = strategy
         self._numbers = GivenNumbers(strategy)
         self._told_lost: set[str] = set()
+        self.narrowed: set[str] = set()
         self._told_statistics = self._told_shared = self._told_inexact = False
         self._use = object()
         self._asked, self._current = 0, ArrayRecord()
@@ -195,9 +204,10 @@ class LowerAggregator:
         this round, or an earlier round of the run had enough, the round's first arrays are kept.
 
         A server optimizer takes its step on the weights; what BatchNorm has measured and whole
-        numbers are averaged. A step on a running variance can make it negative, and then every
-        output is NaN. Whole numbers stay whole, and those that all clients sent alike stay as they
-        are; of a strategy that wraps another, if the round began with them, too.
+        numbers are averaged, weighted as it weights clients. A step on a running variance can make
+        it negative, and then every output is NaN. Whole numbers stay whole, and those that all
+        clients sent alike stay as they are; of a strategy that wraps another, if the round began
+        with them, too. Other numbers come back in the dtypes that the clients sent.
 
         Raises
         ------
@@ -213,13 +223,14 @@ class LowerAggregator:
         wraps = len(list(with_wrapped(self.strategy))) > 1
         whole = whole_numbers(replies, self._current if wraps else None)
         like = dict(next(iter(replies[0].content.array_records.values())))
-        optimizes = isinstance(self.strategy, _SERVER_OPTIMIZERS)
-        means = means_of_measured(replies, whole) if optimizes else {}
+        means: dict[str, Array] = {}
+        if isinstance(self.strategy, _SERVER_OPTIMIZERS):
+            means = means_of_measured(replies, whole, self.strategy.weighted_by_key)
         self._warn_of_wrapped_optimizer(replies[0])
         note_use(self.strategy, self._use)
         with self._numbers.changing():
             made = self.strategy.aggregate_train(server_round, replies)
-        arrays, metrics = aggregated(made, self.strategy, like)
+        arrays, metrics = aggregated(made, self.strategy, like, self.narrowed)
         if not arrays:
             return self._kept(server_round, len(replies)), metrics
         self._has_aggregated = True
@@ -228,7 +239,7 @@ class LowerAggregator:
             name: without_negative_variances(name, means.get(name, array))
             for name, array in arrays.items()
         }
-        return with_whole_numbers(tensors, whole), metrics
+        return with_whole_numbers(in_dtypes_of(like, tensors), whole), metrics
 
     def _kept(self, server_round: int, replies: int) -> ArrayRecord:
         """Return the arrays that a round began with, of whose replies the strategy made nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message
@@ -47,14 +47,19 @@ class WholeNumbers:
 
         An average of equal indices can lie just below them.
         """
-        dtype = self.values.dtype
-        numbers = np.asarray(np.rint(aggregated.numpy().astype(np.float64)))
-        if dtype.kind != "b":
-            limits = np.iinfo(dtype)
-            most = float(limits.max)
-            most = most if most <= limits.max else np.nextafter(most, 0)
-            numbers = np.clip(numbers, limits.min, most)
-        return Array(np.asarray(np.where(self.kept, self.values, numbers.astype(dtype))))
+        numbers = to_whole(aggregated.numpy(), self.values.dtype)
+        return Array(np.asarray(np.where(self.kept, self.values, numbers)))
+
+
+def to_whole(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Round numbers to whole ones of a dtype of integers or truth values, within its limits."""
+    rounded = np.asarray(np.rint(numbers.astype(np.float64)))
+    if dtype.kind != "b":
+        limits = np.iinfo(dtype)
+        most = float(limits.max)
+        most = most if most <= limits.max else np.nextafter(most, 0)
+        rounded = np.clip(rounded, limits.min, most)
+    return np.asarray(rounded.astype(dtype))  # clip makes a number of a 0-d array
 
 
 def whole_numbers(
@@ -99,13 +104,24 @@ def warn_of_inexact(whole: Mapping[str, WholeNumbers]) -> bool:
     return bool(names)
 
 
-def means_of_measured(replies: Sequence[Message], whole: Collection[str]) -> dict[str, Array]:
-    """Return the means, weighted by examples, of what is no weight; `whole` names integers."""
+def means_of_measured(
+    replies: Sequence[Message], whole: Collection[str], weighted_by: str
+) -> dict[str, Array]:
+    """Return the weighted means of what is no weight; `whole` names integers.
+
+    There are none if clients do not report weights of which a mean can be: an aggregator that
+    weights by them refuses them, too.
+
+    Parameters
+    ----------
+    weighted_by
+        Name of the metric that is a client's weight.
+    """
     sent = [_arrays(reply) for reply in replies]
-    weights = [
-        cast(int, next(iter(reply.content.metric_records.values()))["num-examples"])
-        for reply in replies
-    ]
+    metrics = [next(iter(reply.content.metric_records.values())) for reply in replies]
+    weights = [n for own in metrics if isinstance(n := own.get(weighted_by), (int, float))]
+    if len(weights) < len(sent) or not sum(weights):
+        return {}
     return {
         name: Array(
             np.asarray(np.average([own[name].numpy() for own in sent], axis=0, weights=weights))

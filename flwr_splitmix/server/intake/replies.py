@@ -40,7 +40,8 @@ class ReplyIntake:
     """Checks what clients return at the end of a round, so that no single one spoils the average.
 
     A reply that passes is rebuilt for the aggregator: names in the server's order, the dtypes that
-    the run started with, the metrics that most clients have, and a capped weight.
+    the run started with (wider ones if most clients send such), the metrics that most clients have,
+    and a capped weight.
 
     Parameters
     ----------
@@ -75,12 +76,13 @@ class ReplyIntake:
         began = to_numpy(like)
         replies = clients.replies
         common = _common_metrics(list(replies.values()))
+        dtypes = self._widened(list(replies.values()))
         norms: dict[int, float] = {}
         metrics: dict[int, dict[str, Any]] = {}
         checked: dict[int, Arrays] = {}
         for client, reply in replies.items():
             try:
-                arrays = self._read_arrays(reply, began)
+                arrays = self._read_arrays(reply, began, dtypes)
                 examples = clients.descriptions[client]["num-examples"]
                 metrics[client] = _read_metrics(reply, common, examples)
             except UploadError as error:
@@ -135,7 +137,23 @@ class ReplyIntake:
             )
         return means
 
-    def _read_arrays(self, reply: Message, began: Arrays) -> Arrays:
+    def _widened(self, replies: Sequence[Message]) -> dict[str, np.dtype[Any]]:
+        """Return the run's first dtypes; of weights that most clients send wider, theirs.
+
+        Otherwise an average would be rounded in every round to what a run's first arrays, of
+        float16 perhaps, had.
+        """
+        dtypes = dict(self._dtypes)
+        for name, own in self._dtypes.items():
+            if own.kind == "f":
+                count = Counter(_float_width(reply, name) for reply in replies)
+                wide = [n for n in count if n > own.itemsize and 2 * count[n] > len(replies)]
+                dtypes[name] = np.dtype(f"f{wide[0]}") if wide else own
+        return dtypes
+
+    def _read_arrays(
+        self, reply: Message, began: Arrays, dtypes: Mapping[str, np.dtype[Any]]
+    ) -> Arrays:
         records = list(reply.content.array_records.values())
         if len(records) != 1:
             raise UploadError("returned other weights than it was given")
@@ -164,9 +182,7 @@ class ReplyIntake:
             if is_variance(name) and array.min() < 0:
                 raise UploadError(f"returned a negative variance in {name!r}")
         # One client's longdouble made an average that no node could read.
-        return {
-            name: array.astype(self._dtypes[name], copy=False) for name, array in arrays.items()
-        }
+        return {name: array.astype(dtypes[name], copy=False) for name, array in arrays.items()}
 
     def _norm(self, arrays: Arrays, began: Arrays) -> float:
         names = [name for name in began if name not in self._counters]
@@ -186,6 +202,12 @@ class ReplyIntake:
                     said[client],
                     most,
                 )
+
+
+def _float_width(reply: Message, name: str) -> int:
+    """Return how many bytes a number of a reply's array says to have; 0 unless float32 or 64."""
+    arrays = next(iter(reply.content.array_records.values()), ArrayRecord())
+    return {"float32": 4, "float64": 8}.get(arrays[name].dtype, 0) if name in arrays else 0
 
 
 def _others(began: Arrays, arrays: Mapping[str, Shaped]) -> UploadError:

@@ -24,6 +24,7 @@ from flwr_splitmix.server.aggregation import (
 )
 from flwr_splitmix.server.aggregation.measured import without_negative_variances
 from flwr_splitmix.strategies import PSL, SFL
+from flwr_splitmix.testing.toy import Toy, sgd
 from tests.server.aggregation.aggregators import ANY_NODES, noisy
 
 
@@ -149,3 +150,55 @@ def test_noise_makes_no_variance_negative() -> None:
         for name in names
     }
     assert made == dict(zip(names, [[0.0, 2.0], [-0.5, 2.0], [-0.5, 2.0]], strict=True))
+
+
+class OfChosenWeight(SplitClient):
+    """Reports, as "q", with what weight it is averaged."""
+
+    q = 1
+
+    def release(self) -> Any:
+        weights, metrics = super().release()
+        return weights, {**metrics, "q": self.q}
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedAdam"])
+def test_statistics_are_weighted_as_the_aggregator_is_told(name: str) -> None:
+    """A server optimizer's were weighted by examples, whatever its weighted_by_key."""
+    toy = Toy(clients=2)
+    clients = toy.make_clients(sgd(0.1), OfChosenWeight)
+    own = getattr(flower, name)(weighted_by_key="q", **ANY_NODES)
+    clients[1].q = 0  # type: ignore[attr-defined]
+    sent: list[Any] = []
+
+    class Watching(SFL):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            replies = list(replies)
+            sent.extend(to_tensors(dict(r.content.array_records)["arrays"]) for r in replies)
+            return super().aggregate_train(server_round, replies)
+
+    strategy = Watching(toy.upper(), device="cpu", optimizer=sgd(0.1), aggregator=own)
+    after = to_tensors(strategy.fit(clients, 1).arrays)
+    for part in ("norm.running_mean", "norm.running_var"):
+        assert torch.equal(after[part], sent[0][part])
+        assert not torch.equal(after[part], sent[1][part])
+
+
+@pytest.mark.parametrize("q", [None, 0, [1.0]], ids=str)
+def test_weights_that_are_none_are_the_aggregators_to_refuse(q: Any) -> None:
+    """Such as flwr's exceptions for them, which name the key."""
+    toy = Toy(clients=2)
+    messages = []
+    for optimizer in (False, True):
+        clients = toy.make_clients(sgd(0.1), OfChosenWeight)
+        for client in clients:
+            client.q = q  # type: ignore[attr-defined]
+        kind = flower.FedAdam if optimizer else flower.FedAvg
+        own = kind(weighted_by_key="p" if q is None else "q", **ANY_NODES)
+        strategy = SFL(toy.upper(), device="cpu", optimizer=sgd(0.1), aggregator=own)
+        for client in clients if q is None else ():
+            client.q = 1  # type: ignore[attr-defined]
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever flwr raises
+            strategy.fit(clients, 1)
+        messages.append((type(caught.value), str(caught.value)))
+    assert messages[0] == messages[1]
