@@ -55,6 +55,7 @@ from flwr_splitmix.server.options import (
     check_options,
     check_parts,
 )
+from flwr_splitmix.server.own_state import state_of
 from flwr_splitmix.server.participants import DrawAgainError, Participants
 from flwr_splitmix.server.recording import RunRecorder
 from flwr_splitmix.values import real_number, whole_number
@@ -393,7 +394,7 @@ class RoundLoop(OneRound):
         }
 
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors, meta = self.server_state()
+        tensors, meta = state_of(self)
         server = tensors, {**meta, **self._participants.state()}
         return pack(
             server, arrays, self.aggregator, self.audience, self._method, self._facts_to_keep

@@ -53,7 +53,10 @@ class Shape(flower.Strategy):
 
     @abstractmethod
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the server's state: tensors and plain values."""
+        """Return the server's state: tensors by name, and JSON values by name.
+
+        An override adds to what `super().server_state()` returns.
+        """
 
     @abstractmethod
     def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

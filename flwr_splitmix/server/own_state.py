@@ -1,0 +1,59 @@
+"""What a strategy's `server_state`, perhaps a user's own, returns for a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.server.shape import Shape
+from flwr_splitmix.storage import json_values
+from flwr_splitmix.words import described
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def state_of(strategy: Shape) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and JSON values of a strategy's `server_state`, once checked.
+
+    Raises
+    ------
+    TypeError
+        With the strategy's name, for anything else; or if it lacks some that the class of this
+        package from which the strategy descends returns. Without them a resumed run would go on
+        with an untrained segment.
+    """
+    whose = f"{type(strategy).__name__}.server_state()"
+    made: object = strategy.server_state()
+    parts = made if isinstance(made, (tuple, list)) else ()
+    if len(parts) != 2 or not all(isinstance(part, Mapping) for part in parts):
+        raise TypeError(
+            f"{whose} is {described(made)}; needed is a pair of tensors by name and JSON values by "
+            "name"
+        )
+    tensors, values = parts
+    for name, tensor in tensors.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{whose} has a tensor named {name!r}; needed is text as names")
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{whose} has {described(tensor)} as {name!r}; needed are tensors")
+    values = json_values(values, whose)
+    for own, kept in zip(_of_package(strategy), (tensors, values), strict=True):
+        if missing := sorted(own.keys() - kept.keys()):
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise TypeError(
+                f"{whose} lacks {missing[0]!r}{more}; add to what super().server_state() returns, "
+                "and call super().restore_server(tensors, values)"
+            )
+    return dict(tensors), dict(values)
+
+
+def _of_package(strategy: Shape) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+    """Return the state of the package's own class, if that of a user's overrides it."""
+    owners = [kind for kind in type(strategy).__mro__ if "server_state" in vars(kind)]
+    own = next(kind for kind in owners if kind.__module__.partition(".")[0] == _PACKAGE)
+    if own is owners[0] or own is Shape:
+        return {}, {}
+    state: tuple[Mapping[str, Tensor], Mapping[str, Any]] = vars(own)["server_state"](strategy)
+    return state
