@@ -47,6 +47,7 @@ class Remarks:
         mixer: Mixer,
         shape: SmashedShape,
         batches: int,
+        epoch: int,
         trained: Mapping[int, int],
         *,
         averages: bool,
@@ -57,6 +58,8 @@ class Remarks:
         ----------
         batches
             Mean number of full batches of the round's clients.
+        epoch
+            Steps of an epoch, which `steps_per_round` sets.
         trained
             By client index, the last round that the client finished.
         averages
@@ -72,6 +75,11 @@ class Remarks:
             [c for c, n in full.items() if 0 < n < batches],
             "has fewer batches than the mean and starts over within an epoch",
         )
+        if max(full.values(), default=0) >= epoch:  # if all start over, it is what was asked for
+            self._say(
+                [c for c, n in full.items() if batches <= n < epoch],
+                f"has fewer batches than the {epoch} steps of an epoch and starts over within it",
+            )
         sizes = {client: int(d["num-examples"]) for client, d in known.items()}
         capped = dict(zip(sizes, plausible(list(sizes.values())), strict=True))
         self._say(

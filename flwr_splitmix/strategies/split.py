@@ -345,7 +345,13 @@ class SplitStrategy(RoundLoop):
         self._remarks.on_few(server_round, self.mixer, len(clients.nodes), self.min_nodes)
         self._remarks.on_leftover(self.mixer, len(clients.nodes), noisy=self.keeps_ledger)
         self._remarks.on_clients(
-            clients, self.mixer, shape, batches, self.trained, averages=self.aggregator.averages
+            clients,
+            self.mixer,
+            shape,
+            batches,
+            length.epoch,
+            self.trained,
+            averages=self.aggregator.averages,
         )
         planner = Planner(self.mixer, shape, length, self.draws, server_round)
         steps = length.steps

@@ -34,7 +34,7 @@ def test_a_lost_state_and_an_older_one_are_told_apart(
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         for _ in range(2):
             trained = {0: 4, 1: 4, 2: 4}
-            remarks.on_clients(clients, strategy.mixer, shape, 2, trained, averages=averages)
+            remarks.on_clients(clients, strategy.mixer, shape, 2, 2, trained, averages=averages)
     lost, older = (record.getMessage() for record in caplog.records)
     anew = "its optimizer" if averages else "its lower segment and its optimizer"
     assert lost.startswith(f"client 0 has lost the state that it had and begins anew {anew} (")
@@ -51,7 +51,7 @@ def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
     mixer = CutMixSL(Toy().upper(), device="cpu").mixer
     shape = SmashedShape(batch=4, patches=4, width=8, prefix=1)
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
-        Remarks().on_clients(clients, mixer, shape, 2, {}, averages=True)
+        Remarks().on_clients(clients, mixer, shape, 2, 2, {}, averages=True)
     assert caplog.messages == [
         "each of clients 0, 1 sends 1 prefix token of every image, which have attended to all "
         "of it if the model is cut at a block: they are summed with the others', not masked"
@@ -129,3 +129,35 @@ def test_cutout_of_the_only_patch_is_told_once(
     upper = nn.Sequential(nn.Flatten(), nn.Linear(3 * patches, 3))
     SplitStrategy(upper, mixer=mixer, num_classes=3, device="cpu").fit(clients, 2)
     assert caplog.text.count("leaves out patches, and each sample has only one") == told
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({}, ["client 0 has fewer batches than the mean and starts over within an epoch"]),
+        ({"steps_per_round": 2}, ["client 0 has fewer batches than the mean and starts over with"]),
+        (
+            {"steps_per_round": 8},
+            [
+                "client 0 has fewer batches than the mean and starts over within an epoch",
+                "client 1 has fewer batches than the 8 steps of an epoch and starts over within it",
+            ],
+        ),
+        (
+            {"steps_per_round": 8, "epochs_per_round": 2},
+            ["client 0 has fewer batches than the mean and starts over within an epoch"],
+        ),
+        # All start over, as is asked for.
+        ({"steps_per_round": 9}, ["client 0 has fewer batches than the mean and starts over with"]),
+    ],
+    ids=str,
+)
+def test_who_starts_over_within_an_epoch_is_named(
+    options: dict[str, Any], named: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client of 6 batches was not, with 8 steps in a round and a mean of 6 batches."""
+    toy = Toy(clients=3, examples=(16, 24, 32))
+    PSL(toy.upper(), device="cpu", **options).fit(toy.make_clients(), 1)
+    said = [message for message in caplog.messages if "starts over" in message]
+    assert len(said) == len(named)
+    assert all(one.startswith(told) for one, told in zip(said, named, strict=True))
