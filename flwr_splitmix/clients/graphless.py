@@ -18,7 +18,7 @@ from flwr_splitmix.clients.restrained import restrained
 from flwr_splitmix.clients.ushape_evaluation import UShapeEvaluation
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
-from flwr_splitmix.hiding.hiding import EPSILON
+from flwr_splitmix.hiding.hiding import is_epsilon
 from flwr_splitmix.scoring.texts import TextScores
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
@@ -217,6 +217,6 @@ class GraphlessExchanges(Client):
         write the labels as its digits.
         """
         scores = self._evaluation.finish(kind)
-        epsilons = {n: own for n, own in self.hiding.metrics().items() if n.startswith(EPSILON)}
+        epsilons = {n: own for n, own in self.hiding.metrics().items() if is_epsilon(n)}
         told = {"epsilons": epsilons} if epsilons else {}
         return {"examples": scores.examples, "scores": plain_scores(scores.result()), **told}

@@ -18,7 +18,12 @@ from flwr_splitmix.values import options_of
 from flwr_splitmix.words import with_article
 
 EPSILON = "epsilon"
-"""How the names of epsilons among a client's metrics begin."""
+"""Name of the epsilon among a client's metrics; further ones begin with it and "-"."""
+
+
+def is_epsilon(metric: str) -> bool:
+    """Return whether a client's metric is an epsilon, by its name."""
+    return metric == EPSILON or metric.startswith(f"{EPSILON}-")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +15,8 @@ from flwr_splitmix.files import strict_json
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.words import counted, data_size
+
+log = logging.getLogger("flwr.splitmix")
 
 LABEL_BYTES = 8
 """Bytes of a label: an int64. An image with several labels has one for each class."""
@@ -39,6 +42,7 @@ class Metrics(Observer):
 
     def __init__(self) -> None:
         self.labels = 1
+        self._told_loss = False
         self.rows: list[dict[str, Any]] = []
         self._clear()
 
@@ -71,8 +75,18 @@ class Metrics(Observer):
         """Return the event with the round's loss, bytes and row."""
         losses = [float(loss) for loss in self._losses]
         loss = sum(losses) / len(losses) if losses else event.client_means.get(LOSS)
+        self._tell_of_loss(event, at_server=bool(losses))
         event = replace(event, loss=loss, uplink_bytes=self._up, downlink_bytes=self._down)
         return replace(event, row=row_of(event, self._psl))
+
+    def _tell_of_loss(self, event: RoundDone, *, at_server: bool) -> None:
+        if at_server and LOSS in event.client_means and not self._told_loss:
+            self._told_loss = True
+            log.warning(
+                "the clients' metric %r has no column: the loss of this run is computed at the "
+                "server; give it another name",
+                LOSS,
+            )
 
     def on_round(self, event: RoundDone) -> None:
         """Store the round's row: the event's, or if it has none, the one counted here."""
@@ -111,17 +125,22 @@ def evaluation_columns(shown: EvaluationResult | None) -> dict[str, Any]:
         "accuracy_kind": shown.kind if shown else None,
         "accuracy_spread": shown.spread if shown else None,
         "eval_loss": shown.loss if shown else None,
-        **{f"eval_{_column(name)}": value for name, value in scores.items()},
+        **{f"eval_{_plain(name)}": value for name, value in scores.items()},
     }
 
 
 def _means(event: RoundDone) -> dict[str, float]:
     """Return the means of clients' metrics as "train_..."."""
     means = {name: mean for name, mean in event.client_means.items() if name != LOSS}
-    return {f"train_{_column(name)}": mean for name, mean in means.items()}
+    return {column_of(name): mean for name, mean in means.items()}
 
 
-def _column(metric: str) -> str:
+def column_of(metric: str) -> str:
+    """Return the column that has the mean of a client's metric."""
+    return f"train_{_plain(metric)}"
+
+
+def _plain(metric: str) -> str:
     return metric.replace("-", "_")
 
 

@@ -13,7 +13,7 @@ from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone
-from flwr_splitmix.hiding.hiding import EPSILON
+from flwr_splitmix.hiding.hiding import is_epsilon
 from flwr_splitmix.links import Clients, LinkError, LocalLink
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Audience
@@ -168,7 +168,7 @@ class OneRound(RoundMessages):
                 "lower segment would learn; return those of super().aggregate_train"
             )
         result.arrays = arrays or result.arrays
-        names = [name for name in means if name.startswith(EPSILON)]
+        names = [name for name in means if is_epsilon(name)]
         self._epsilons.take(clients, names)
         reported = metrics or MetricRecord(dict(means))
         if LOSS in means:  # the aggregator has none if one client had nothing to predict

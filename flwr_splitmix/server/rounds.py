@@ -127,7 +127,7 @@ class RoundLoop(OneRound):
         self.evaluate_every = evaluate_every
         self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
         self.draws = self.seed
-        self.link = link
+        self.link = self._given_link = link
         self._last_fit: LastFit | None = None
         self._epsilons = ReportedEpsilons(self.recorder.unfinished)
         self.observers = [*observers, *self.recorder.observers, self._epsilons]
@@ -253,6 +253,7 @@ class RoundLoop(OneRound):
         self.prepare(clients)
         if initial_arrays is not None:
             check_initial_arrays(initial_arrays, averages=self.aggregator.averages)
+        self._warn_of_link()
         last, self._last_fit = self._last_fit, None
         if last is None or not last.has(clients):
             self.forget_clients()
@@ -273,6 +274,17 @@ class RoundLoop(OneRound):
                 self._last_fit = LastFit(link, job.result.arrays or arrays, self.draws)
         link.restore_unasked(self._finished)
         return result
+
+    def _warn_of_link(self) -> None:
+        """Log, once, if `fit` takes the place of a link that was given."""
+        if self._given_link is not None:
+            log.warning(
+                "%s was given a %s as its link, which fit does not use: clients of this process "
+                "are called directly, and nothing is rounded on the way",
+                type(self).__name__,
+                type(self._given_link).__name__,
+            )
+        self._given_link = None
 
     def forget_clients(self) -> None:
         """Forget the rounds that clients began and did not finish: others get their indices."""

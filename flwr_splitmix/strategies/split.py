@@ -100,7 +100,7 @@ class SplitStrategy(RoundLoop):
         count.
     link
         None joins a simulation's Ray session or, with SuperNodes on this machine, opens a stream.
-        A `MixerLink` leaves plan, merge and split to a third party.
+        A `MixerLink` leaves plan, merge and split to a third party. `fit` uses none.
     observers
         Notified of exchanges, steps and rounds.
     run

@@ -73,6 +73,7 @@ class UShapeStrategy(RoundLoop):
         For every public draw, by default 0.
     link
         None joins a simulation's Ray session or, with SuperNodes on this machine, opens a stream.
+        `fit` uses none.
     observers
         Notified of exchanges, steps and rounds.
     run

@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import FedAvg, Krum
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.links import StreamLink
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import PSL, SFL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
@@ -130,3 +131,47 @@ class OneReports(SplitClient):
 
 def test_a_single_client_floods_no_log(caplog: pytest.LogCaptureFixture) -> None:
     assert said(caplog, "gradNorm", PSL, OneReports) == []
+
+
+def reports(**metrics: float) -> type[SplitClient]:
+    """Return a client with these metrics, too."""
+
+    class Own(SplitClient):
+        def release(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+            arrays, others = super().release()
+            return arrays, {**others, **{n.replace("__", "-"): m for n, m in metrics.items()}}
+
+    return Own
+
+
+@pytest.mark.parametrize("strategy", [PSL, SFL])
+def test_metrics_that_share_a_column(strategy: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """One of the two was in no row."""
+    assert said(caplog, "column", strategy, reports(own__norm=1.0, own_norm=2.0)) == [
+        "the clients' metrics 'own-norm' and 'own_norm' share the column train_own_norm, which has "
+        "the latter; give one another name"
+    ]
+    assert said(caplog, "column", strategy, reports(own__norm=1.0, norm=2.0)) == []
+
+
+@pytest.mark.parametrize("strategy", [PSL, SFL])
+def test_a_loss_of_clients_beside_the_servers(
+    strategy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert said(caplog, "column", strategy, reports(train__loss=1.0, loss=2.0)) == [
+        "the clients' metric 'train-loss' has no column: the loss of this run is computed at the "
+        "server; give it another name"
+    ]
+
+
+def test_a_link_that_fit_does_not_use(caplog: pytest.LogCaptureFixture) -> None:
+    """Its wire_dtype seemed to round what fit passed on as it was."""
+    strategy = PSL(TOY.upper(), device="cpu", steps_per_round=1, link=StreamLink(wire_dtype="int8"))
+    clients = TOY.make_clients(sgd(0.1))
+    for _ in range(2):
+        strategy.fit(clients, 1)
+    assert [message for message in caplog.messages if "link" in message] == [
+        "PSL was given a StreamLink as its link, which fit does not use: clients of this process "
+        "are called directly, and nothing is rounded on the way"
+    ]
+    assert said(caplog, "link") == []

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from flwr_splitmix.events import Exchange
+from flwr_splitmix.hiding.hiding import is_epsilon
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.unfinished import UnfinishedRounds
@@ -92,6 +93,7 @@ class ReportedEpsilons(Observer):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        self._names = set(state["names"])
+        # Earlier checkouts took whatever began with "epsilon" for one.
+        self._names = set(filter(is_epsilon, state["names"]))
         self._spent = {int(client): dict(own) for client, own in state["spent"].items()}
         self._unsaid = set(state.get("unsaid", ()))  # those of earlier checkouts have none

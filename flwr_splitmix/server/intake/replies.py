@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from flwr_splitmix.clients.lower import Shaped, differences
 from flwr_splitmix.clients.requests import is_variance, largest
-from flwr_splitmix.hiding.hiding import EPSILON
+from flwr_splitmix.hiding.hiding import is_epsilon
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
-from flwr_splitmix.observers.metrics import LOSS, median_norm
+from flwr_splitmix.observers.metrics import LOSS, column_of, median_norm
 from flwr_splitmix.server.intake.checks import NAME, NAME_RULE, UploadError, plausible
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.values import MAX_COUNT
@@ -53,7 +53,7 @@ class ReplyIntake:
         self._dtypes = {name: array.dtype for name, array in to_numpy(initial).items()}
         self._counters = {name for name, dtype in self._dtypes.items() if dtype.kind in "biu"}
         self._exaggerates: set[int] = set()
-        self._told_names = False
+        self._told_names = self._told_shared = False
 
     def check(
         self, clients: Clients, like: ArrayRecord
@@ -121,7 +121,7 @@ class ReplyIntake:
         return self.means(list(kept.values()))
 
     def means(self, replies: Sequence[Message]) -> dict[str, float]:
-        """Return `client_means`; log, once per run, which metrics their names exclude."""
+        """Return `client_means`; log, once per run, which metrics have no column of their own."""
         means = client_means(replies)
         count = Counter(n for own in map(_metrics, replies) for n in own if not NAME.fullmatch(n))
         excluded = sorted(name for name, n in count.items() if 2 * n > len(replies))
@@ -135,7 +135,22 @@ class ReplyIntake:
                 more,
                 NAME_RULE,
             )
+        self._tell_shared(means)
         return means
+
+    def _tell_shared(self, names: Iterable[str]) -> None:
+        columns: dict[str, str] = {}
+        for name in sorted(names):
+            first = columns.setdefault(column_of(name), name)
+            if first != name and not self._told_shared:
+                self._told_shared = True
+                log.warning(
+                    "the clients' metrics %r and %r share the column %s, which has the latter; "
+                    "give one another name",
+                    first,
+                    name,
+                    column_of(name),
+                )
 
     def _widened(self, replies: Sequence[Message]) -> dict[str, np.dtype[Any]]:
         """Return the run's first dtypes; of weights that most clients send wider, theirs.
@@ -230,7 +245,7 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
     for name in sorted(set(count) - {"num-examples", "num-steps"}):
         if name == LOSS or 2 * count[name] > len(said):
             own = [(m[name], n) for m, n in zip(said, weights, strict=True) if name in m]
-            if name.startswith(EPSILON):
+            if is_epsilon(name):
                 means[name] = max(value for value, _ in own)
                 continue
             mean = sum(value * n for value, n in own) / sum(n for _, n in own)
@@ -275,7 +290,7 @@ def epsilons_in(said: Mapping[Any, Any]) -> dict[str, float]:
     return {
         name: _finite_or_infinite(value)
         for name, value in said.items()
-        if isinstance(name, str) and name.startswith(EPSILON) and NAME.fullmatch(name)
+        if isinstance(name, str) and is_epsilon(name) and NAME.fullmatch(name)
     }
 
 
@@ -322,7 +337,7 @@ def _read_metrics(reply: Message, common: set[_Kind], examples: int) -> dict[str
         raise UploadError("returned not all of the metrics that most clients did")
     kept = {name: own[name] for name, _ in sorted(common, key=lambda kind: kind[0])}
     if not all(
-        np.isfinite(value).all() or (name.startswith(EPSILON) and value == math.inf)
+        np.isfinite(value).all() or (is_epsilon(name) and value == math.inf)
         for name, value in kept.items()
     ):
         raise UploadError("returned metrics that are NaN or infinite")

@@ -49,6 +49,13 @@ def test_an_epsilon_without_a_bound_is_the_largest(said: list[float], largest: f
     assert client_means(replies) == {"epsilon": largest}
 
 
+@pytest.mark.parametrize("name", ["epsilon_greedy", "epsilons"])
+def test_only_epsilons_are_taken_for_epsilons(name: str) -> None:
+    """The rate of exploration that most clients had was the largest of any."""
+    replies = [reply_of({}, {"num-examples": 1, name: own}) for own in (0.1, 0.3, math.inf)]
+    assert client_means(replies) == {name: pytest.approx(0.2)}
+
+
 def test_a_number_that_is_none_does_not_take_the_mean_from_all() -> None:
     losses = (1.0, 3.0, math.nan, math.inf)
     replies = [reply_of({}, {"num-examples": 1, "train-loss": loss}) for loss in losses]
