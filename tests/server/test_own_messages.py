@@ -57,7 +57,7 @@ def test_an_epsilon_is_of_who_reported_it() -> None:
     strategy = asking(DPForwardSL, orders)(toy.server(), device="cpu", steps_per_round=2)
     clients = toy.clients_for(strategy)
     strategy.fit(clients, len(orders))
-    spent = [client.epsilon for client in clients]
+    spent = [client.epsilon or 0.0 for client in clients]
     assert spent[0] < spent[1] == strategy.rows[-1]["train_epsilon"]
 
 

@@ -47,12 +47,9 @@ def messages_of(made: object, strategy: flower.Strategy, method: str) -> list[Me
 
 def _addressee(message: Message) -> str:
     """Return the client that a message is for; without a ticket, which says it, its node."""
-    ticket = message.content.config_records.get(RECORD, {})
-    return (
-        f"client {ticket['client']}"
-        if "client" in ticket
-        else f"node {message.metadata.dst_node_id}"
-    )
+    ticket = message.content.config_records.get(RECORD)
+    node, client = message.metadata.dst_node_id, None if ticket is None else ticket.get("client")
+    return f"client {client}" if isinstance(client, int) else f"node {node}"
 
 
 def training_messages_of(
@@ -119,15 +116,15 @@ def aggregated(
         return arrays, metrics
     for name, sent in like.items():
         _check_kind(strategy, name, arrays[name], np.dtype(sent.dtype))
-    kind = type(strategy).__name__
+    own = type(strategy).__name__
     narrow = [name for name in like if _is_narrower(arrays[name], like[name])]
-    if narrow and kind not in narrowed:
-        narrowed.add(kind)
+    if narrow and own not in narrowed:
+        narrowed.add(own)
         name = narrow[0]
         log.warning(
             "aggregate_train of %s returns %r as %s, narrower than the clients' %s: what it "
             "rounds in every round is lost; return the clients' dtypes",
-            kind,
+            own,
             name,
             arrays[name].dtype,
             like[name].dtype,
@@ -138,7 +135,7 @@ def aggregated(
 def _check_kind(strategy: flower.Strategy, name: str, array: Array, sent: np.dtype[Any]) -> None:
     """Raise AggregatorError unless an array has numbers that could be of the dtype sent."""
     try:
-        kind = np.dtype(array.dtype).kind
+        kind: str = np.dtype(array.dtype).kind
     except TypeError:  # such as bfloat16, which numpy does not know
         kind = ""
     # An average of whole numbers has fractions, and is rounded.

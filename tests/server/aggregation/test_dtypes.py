@@ -39,7 +39,7 @@ def fitted(
     aggregator: flower.Strategy | None = None, kind: type[SFL] = SFL, initial: Any = None
 ) -> dict[str, NDArray[Any]]:
     """Return the lower segment after two rounds with clients of float32."""
-    own = {} if aggregator is None else {"aggregator": aggregator}
+    own: dict[str, Any] = {} if aggregator is None else {"aggregator": aggregator}
     strategy = kind(TOY.upper().float(), device="cpu", optimizer=sgd(0.1), **own)
     clients = []
     for client in range(TOY.clients):
