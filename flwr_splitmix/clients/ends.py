@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.finite import check_gradients
 from flwr_splitmix.clients.first_weights import digest_of
+from flwr_splitmix.clients.frozen_weights import sketch
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.lower import check_fits, explained, without_bfloat16
 from flwr_splitmix.data.masked_batch import MaskedBatch
@@ -49,6 +50,7 @@ class Ends:
         self.segments = nn.ModuleDict({"head": head, "tail": tail})
         self.optimizer = ScheduledOptimizer(self.segments, optimizer, schedule)
         self._digest = ""
+        self._sketched: tuple[Collection[str], float | None] = (), None
 
     def width(self, batch: MaskedBatch) -> int:
         """Return the width d of the head's hidden states for this batch.
@@ -135,6 +137,16 @@ class Ends:
         """Return a digest of the trainable parameters as they are now."""
         self._digest = self._digest or digest_of(self._trained())
         return self._digest
+
+    def frozen_sketch(self) -> float | None:
+        """Return the `sketch` of the parameters that are not trained, None if there are none.
+
+        It is computed again only if others are frozen.
+        """
+        frozen = {n: p for n, p in self.segments.named_parameters() if not p.requires_grad}
+        if self._sketched[0] != frozen.keys():
+            self._sketched = frozen.keys(), sketch(frozen)
+        return self._sketched[1]
 
     def _trained(self) -> dict[str, Tensor]:
         return {n: p for n, p in self.segments.named_parameters() if p.requires_grad}

@@ -18,6 +18,7 @@ from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
 from flwr_splitmix.clients.first_weights import FirstWeights
+from flwr_splitmix.clients.frozen_weights import FROZEN
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.lower import check_shaped
 from flwr_splitmix.clients.requests import check_numbers
@@ -189,6 +190,9 @@ class UShapeClient(StepExchanges):
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batches drawn, width of the hidden states.
 
+        Where heads and tails are averaged, "frozen-weights" is a number by which the server
+        compares what of them is frozen, and hence not sent (`frozen_weights.sketch`).
+
         Without arrays, or with an empty mapping, the client keeps its current head and tail.
 
         Raises
@@ -267,8 +271,14 @@ class UShapeClient(StepExchanges):
             "width": width,
             "calibration-steps": self._due,
             "hiding": self.hiding.names(),
+            **self._frozen_facts(order),
             **describe_tests(self.tests),
         }
+
+    def _frozen_facts(self, order: Order) -> dict[str, float]:
+        # A head that is not averaged may be its client's secret: a server could confirm a guess.
+        said = self.ends.frozen_sketch() if order.averaged else None
+        return {} if said is None else {FROZEN: said}
 
     def _earlier(self, order: Order) -> Iterator[np.ndarray]:
         """Yield the examples of earlier attempts at a round, if the hiding accounts for them."""

@@ -18,6 +18,7 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.segments.modules import check_takes_mask
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_in_u_shape
+from flwr_splitmix.server.frozen_weights import FrozenWeights
 from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
 from flwr_splitmix.server.naming import evaluated_without
 from flwr_splitmix.server.options import RoundOptions, check_counts, check_names
@@ -146,6 +147,7 @@ class UShapeStrategy(RoundLoop):
         self.epochs_per_round = epochs_per_round
         self._calibrations = Calibrations()
         self._told_scores: set[str] = set()
+        self._frozen = FrozenWeights()
         self._agreed: tuple[int, RoundLength]
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
@@ -161,6 +163,7 @@ class UShapeStrategy(RoundLoop):
         check_takes_mask("trunk", self.trunk.module)
         self._calibrations = Calibrations()
         self._told_scores = set()
+        self._frozen = FrozenWeights()
         self.trunk.check_shares_no_weights(clients or ())
         warn_if_frozen("trunk", self.trunk.module, clients or (), "heads and tails")
         _check_own_hidings(clients or ())
@@ -177,6 +180,8 @@ class UShapeStrategy(RoundLoop):
     def agree(self, clients: Clients) -> int:
         """Leave out who does not fit the trunk or the hiding, and return the round's steps."""
         batches = self._agree(clients)
+        if self.aggregator.averages:
+            self._frozen.compare(clients)
         length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
         self._agreed, self._length = (batches, length), length
         return length.steps

@@ -1,0 +1,63 @@
+"""A number by which a server can tell that clients have other frozen weights than the rest.
+
+Frozen weights are not sent, so nothing else would tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.seeding import frozen_generator
+
+FROZEN = "frozen-weights"
+"""Key of a client's description: the `sketch` of its frozen weights."""
+
+ALIKE = 0.001
+"""Most by which sketches of the same weights differ.
+
+One seed may give other last bits on another processor, or with another torch.
+"""
+
+_PERIOD = 4099  # a prime: no usual width divides it, so that rows get different signs
+
+
+def sketch(weights: Mapping[str, Tensor]) -> float | None:
+    """Return a number that is nearly the same for nearly the same weights, and for no others.
+
+    Each weight is multiplied elementwise by fixed signs, and summed up, in units of its norm. Of
+    two independent ones these sums are apart like normal variables of variance 2, so that they
+    count as alike once in 1,800 times. The sum over all weights is rounded to 4 decimals: whoever
+    reads it learns some 16 bits of the weights, and can confirm a guess of them all.
+
+    Returns
+    -------
+    None if there are no weights, or infinite ones or NaN. Sparse ones, and such as are no plain
+    tensors, are left out.
+    """
+    plain = [
+        weight.detach()
+        for weight in weights.values()
+        if type(weight.data) is Tensor and weight.layout == torch.strided
+    ]
+    total = sum(map(_projected, plain))
+    return round(total, 4) if plain and math.isfinite(total) else None
+
+
+def _projected(weight: Tensor) -> float:
+    flat = weight.reshape(-1).float()
+    signs = _signs().to(flat.device)
+    whole = flat.numel() // _PERIOD * _PERIOD
+    rows, rest = flat[:whole].view(-1, _PERIOD), flat[whole:]
+    total = rows.sum(0) @ signs + rest @ signs[: rest.numel()]
+    norm = float(flat.norm())
+    return float(total) / norm if norm else 0.0
+
+
+@cache
+def _signs() -> Tensor:
+    return torch.from_numpy(frozen_generator(0).choice((-1.0, 1.0), _PERIOD)).float()

@@ -1,0 +1,60 @@
+"""A warning about clients whose frozen weights differ, where the others are averaged."""
+
+from __future__ import annotations
+
+import logging
+import math
+from bisect import bisect_left, bisect_right
+
+from flwr_splitmix.clients.frozen_weights import ALIKE, FROZEN
+from flwr_splitmix.links import Clients
+from flwr_splitmix.server.naming import name_clients
+from flwr_splitmix.words import counted
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class FrozenWeights:
+    """Names, once per run, each client whose frozen weights are not those of most clients."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, float] = {}
+        self._told: set[int] = set()
+
+    def compare(self, clients: Clients) -> None:
+        """Log which of a round's clients differ from the largest group that is alike.
+
+        Clients of earlier rounds count, too. Of several groups of one size, that of the smallest
+        client index is the right one.
+        """
+        said = {c: clients.descriptions[c].get(FROZEN) for c in clients.alive}
+        # Anything else, such as a larger number, is none of ours.
+        here = {c: s for c, s in said.items() if type(s) is float and math.isfinite(s)}
+        if all(self._known.get(client) == number for client, number in here.items()):
+            return
+        self._known |= here
+        ordered = sorted(self._known.values())
+
+        def alike(client: int) -> int:
+            number = self._known[client]
+            return bisect_right(ordered, number + ALIKE) - bisect_left(ordered, number - ALIKE)
+
+        usual = max(sorted(self._known), key=alike)
+        unlike = [
+            client
+            for client, number in sorted(self._known.items())
+            if abs(number - self._known[usual]) > ALIKE and client not in self._told
+        ]
+        if not unlike:
+            return
+        self._told.update(unlike)
+        others = alike(usual) - 1
+        log.warning(
+            "%s has other frozen weights in head or tail than client %d%s: frozen weights are not "
+            "sent, so what is averaged was trained beside different ones; build the parts of all "
+            "clients from one seed (torch.manual_seed, or seed=) or from the same pretrained "
+            "weights, unless each is meant to have its own",
+            name_clients(unlike),
+            usual,
+            f" and {counted(others, 'other')}" if others else "",
+        )
