@@ -13,6 +13,7 @@ from flwr.app import Context
 from torch import Tensor
 
 from flwr_splitmix.clients import Client, ClientError, WrappedError
+from flwr_splitmix.clients.returned import checked_description, checked_release
 from flwr_splitmix.links.errors import is_unexpected, local_sentence, own_sentence, sentence
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.ticket import Ticket
@@ -78,7 +79,8 @@ class ClientHost:
         Raises
         ------
         ClientError
-            If `build` returns anything but a client; a client may raise further errors.
+            If `build` returns anything but a client, or `attach` no dictionary; a client may raise
+            further errors.
         """
         index = ticket.client
         if index not in self.clients:
@@ -95,8 +97,9 @@ class ClientHost:
             if self.store is not None:
                 self._kept[index] = _plain(client.state()[1])
         always = ticket.arrays == "always"
-        description = self.clients[index].attach(ticket.order, arrays if always else None)
-        return {**description, "state-round": self.finished[index]}
+        client = self.clients[index]
+        made = client.attach(ticket.order, arrays if always else None)
+        return {**checked_description(client, made), "state-round": self.finished[index]}
 
     def _restore(self, ticket: Ticket, client: Client) -> int:
         if self.store is None:
@@ -133,13 +136,13 @@ class ClientHost:
         if index not in self.clients:
             raise ClientError("its host was restarted and does not hold it any more")
         client = self.clients[index]
-        arrays, returned = client.release()
+        arrays, returned = checked_release(client, client.release())
         try:
             metrics = plain_numbers(returned, "the client's release")
         except TypeError as error:
             raise ClientError(str(error)) from error
         self.finished[index] = ticket.server_round
-        return arrays if ticket.returns_arrays else {}, metrics, self.keep(ticket)
+        return dict(arrays) if ticket.returns_arrays else {}, metrics, self.keep(ticket)
 
     def keep(self, ticket: Ticket) -> str:
         """Save a client's state under the ticket's round; return a warning, or ""."""

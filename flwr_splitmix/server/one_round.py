@@ -24,7 +24,7 @@ from flwr_splitmix.server.aggregation.answers import (
     messages_of,
     training_messages_of,
 )
-from flwr_splitmix.server.evaluation.of_round import evaluate_model
+from flwr_splitmix.server.evaluation.of_round import checked_result, evaluate_model
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import ReplyIntake
@@ -190,7 +190,7 @@ class OneRound(RoundMessages):
                 required = self.keeps_ledger
                 self.recorder.begin(server_round, asked, evaluates=True, required=required)
                 with self.recorder.unfinished.evaluating(asked, clients.failures):
-                    return self.evaluate_round(clients)
+                    return checked_result(self.evaluate_round(clients), self)
 
         last = server_round == self.num_rounds or bool(self.over)
         if server_round % self.evaluate_every and not last:

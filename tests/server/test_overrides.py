@@ -69,3 +69,22 @@ def test_without_averaging_nothing_need_be_returned() -> None:
 def test_no_messages_are_no_evaluation() -> None:
     kind = own(SFL, "configure_evaluate", lambda _: [])
     assert [accuracy for _, accuracy in rows(kind, evaluation="federated")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda result: {"accuracy": result.accuracy}, "returns a dict"),
+        (lambda result: result.accuracy, "returns a float"),
+        (lambda result: type(result), "returns the class EvaluationResult"),
+    ],
+)
+def test_what_an_evaluation_of_ones_own_returns_is_named(made: Method, said: str) -> None:
+    """It was an AttributeError."""
+    with pytest.raises(TypeError, match=f"evaluate_round of Own {said}; needed is an EvaluationR"):
+        rows(own(SFL, "evaluate_round", made), evaluation="federated")
+
+
+def test_an_evaluation_of_ones_own_may_return_nothing() -> None:
+    kind = own(SFL, "evaluate_round", lambda _: None)
+    assert [accuracy for _, accuracy in rows(kind, evaluation="federated")] == [None, None]

@@ -17,7 +17,7 @@ from flwr_splitmix.server.aggregation.choice import with_wrapped
 from flwr_splitmix.server.evaluation.central import EvaluateFn, central_result
 from flwr_splitmix.server.evaluation.over_link import to_record
 from flwr_splitmix.storage import plain_numbers
-from flwr_splitmix.words import with_article
+from flwr_splitmix.words import described, with_article
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -71,6 +71,22 @@ def warn_of_uncalled(strategy: flower.Strategy, aggregator: flower.Strategy | No
             module = getattr(method, "__module__", None) or "flwr"
             if callable(method) and module.split(".")[0] not in ("flwr", "flwr_splitmix"):
                 log.warning("%s.%s is never called: %s", kind.__name__, name, why)
+
+
+def checked_result(made: object, strategy: flower.Strategy) -> EvaluationResult | None:
+    """Return what a strategy's `evaluate_round` returned.
+
+    Raises
+    ------
+    TypeError
+        If it is neither an EvaluationResult nor None.
+    """
+    if made is None or isinstance(made, EvaluationResult):
+        return made
+    raise TypeError(
+        f"evaluate_round of {type(strategy).__name__} returns {described(made)}; needed is an "
+        "EvaluationResult (flwr_splitmix.events), or None"
+    )
 
 
 def evaluate_model(

@@ -1,0 +1,51 @@
+"""Checks of what `attach` and `release` return, which a subclass of a client may override."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from flwr_splitmix.clients.client import Client, ClientError
+from flwr_splitmix.words import described
+
+
+def checked_description(client: Client, made: object) -> Mapping[str, Any]:
+    """Return what `attach` returned; raises ClientError if it is no dictionary."""
+    if not isinstance(made, Mapping):
+        raise ClientError(
+            f"attach of {type(client).__name__} returns {described(made)}; needed is the "
+            "dictionary of plain values that super().attach(order, arrays) returns"
+        )
+    return made
+
+
+def checked_release(
+    client: Client, made: object
+) -> tuple[Mapping[str, Tensor], Mapping[str, int | float]]:
+    """Return what `release` returned, whose metrics' values are not looked at.
+
+    Raises
+    ------
+    ClientError
+        If it is no pair of tensors by name and of a dictionary.
+    """
+    if not isinstance(made, (tuple, list)) or len(made) != 2:
+        raise _unfit(client, described(made))
+    weights, metrics = made
+    for what, part in (("weights", weights), ("metrics", metrics)):
+        if not isinstance(part, Mapping):
+            raise _unfit(client, f"{described(part)} as {what}")
+    for name, weight in weights.items():
+        if not isinstance(weight, Tensor):
+            raise _unfit(client, f"{described(weight)} as its weight {name!r}")
+    return weights, metrics
+
+
+def _unfit(client: Client, returned: str) -> ClientError:
+    return ClientError(
+        f"release of {type(client).__name__} returns {returned}; needed is a pair of "
+        "dictionaries by name, of weights (tensors) and of metrics (numbers), such as "
+        "super().release() returns"
+    )
