@@ -188,7 +188,9 @@ def _check_free(kind: str, action: str, own: Collection[str]) -> None:
         typed = "" if action == "default" else f"{action!r}"
         raise ValueError(
             f"SplitClientApp answers these {kind} messages itself: remove @app.{kind}({typed}) "
-            f"with its function, or give it an action of its own, such as @app.{kind}('mine')"
+            f"with its function, give it an action of its own, such as @app.{kind}('mine'), or, if "
+            "it is for FedAvg or the like, leave it in a ClientApp of its own "
+            '(docs/own-app.md, "FedAvg in the same app")'
         )
 
 

@@ -112,7 +112,10 @@ def test_a_function_left_over_from_a_client_app_is_named(
 ) -> None:
     """Flower said that a function of this name was registered already, by whom it did not."""
     app = SplitClientApp(no_client)
-    said = rf"itself: remove @app\.{re.escape(typed)} with .*, such as @app\.{kind}\('mine'\)"
+    said = (
+        rf"itself: remove @app\.{re.escape(typed)} with .*, such as @app\.{kind}\('mine'\), .* in "
+        r'a ClientApp of its own \(docs/own-app\.md, "FedAvg in the same app"\)'
+    )
     with pytest.raises(ValueError, match=said):
         getattr(app, kind)(*action)
 

@@ -62,3 +62,26 @@ def test_the_readme_app_runs_in_flower(tmp_path: Path) -> None:
     reached = re.findall(r"round 3/3 \| top-1 (0\.\d+) \(central\)", log)
     assert len(reached) == 1, log
     assert float(reached[0]) > 0.6  # chance is 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["FedAvg", "CutMixSFL"])
+def test_the_app_with_fedavg_learns_by_either_method(tmp_path: Path, method: str) -> None:
+    app = tmp_path / "either"
+    app.mkdir()
+    described = readme_files()["pyproject.toml"]
+    described += '\n[tool.flwr.app.config]\nmethod = "CutMixSFL"\n'
+    (app / "pyproject.toml").write_text(described, encoding="utf-8")
+    for name, part in (
+        ("client_app", "class WholeOrSplit"),
+        ("server_app", 'method"] == "FedAvg":\n        model'),
+    ):
+        (app / f"{name}.py").write_text(program("docs/own-app.md", part), encoding="utf-8")
+    with LocalFlower({"OMP_NUM_THREADS": "1"}) as flower:
+        run_id = flower.submit(app, f"method='{method}'", nodes=2)
+        status = flower.wait(run_id, timeout=900)
+        log = flower.log(run_id)
+    assert status[0] == "finished:completed", log
+    reached = re.findall(r"(?:'accuracy': '?|top-1 )(\d\.\d+(?:e-\d+)?)", log)
+    assert reached, log
+    assert float(reached[-1]) > 0.3, log  # chance is 0.1
