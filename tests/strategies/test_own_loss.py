@@ -270,3 +270,23 @@ def test_a_loss_that_detaches_the_logits_is_named() -> None:
     strategy = PSL(TOY.upper(), loss=detached, device="cpu", steps_per_round=1)
     with pytest.raises(ValueError, match="the loss has no gradient; it must compute it from the l"):
         strategy.fit(TOY.make_clients(adamw(0.02)), 1)
+
+
+class Tempered(nn.Module):
+    """A cross-entropy of logits divided by a temperature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits / self.temperature, targets, reduction="none")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_weight_of_the_loss_is_trained_if_the_upper_segment_has_it_too(shared: bool) -> None:
+    loss, upper = Tempered(), TOY.upper()
+    if shared:
+        upper.temperature = loss.temperature
+    losses_of(PSL(upper, loss=loss, optimizer=adamw(0.02), device="cpu", steps_per_round=2), 1)
+    assert (loss.temperature.item() == 2.0) is not shared
