@@ -50,7 +50,7 @@ def client(
     **options: Any,
 ) -> UShapeClient:
     source = torch.Generator().manual_seed(index)
-    data = TensorDataset(
+    data: Any = TensorDataset(
         torch.randn(8, 4, 6, generator=source), torch.randint(0, 3, (8,), generator=source)
     )
     torch.manual_seed(seed)
