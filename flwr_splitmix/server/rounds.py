@@ -128,6 +128,7 @@ class RoundLoop(OneRound):
         self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
         self.draws = self.seed
         self.link = self._given_link = link
+        self._told_of_link = False
         self._last_fit: LastFit | None = None
         self._epsilons = ReportedEpsilons(self.recorder.unfinished)
         self.observers = [*observers, *self.recorder.observers, self._epsilons]
@@ -195,6 +196,8 @@ class RoundLoop(OneRound):
         check_initial_arrays(initial_arrays, averages=self.aggregator.averages)
         self.draws = self.seed
         run = self.recorder.run
+        if isinstance(self.link, LocalLink):  # that of a `fit`
+            self.link = self._given_link
         if self.link is None:
             self.link = default_link(run, attach_timeout or min(timeout, 120.0))
         # Nodes keep states by this name: those of another start in this Flower run are not its own.
@@ -277,14 +280,14 @@ class RoundLoop(OneRound):
 
     def _warn_of_link(self) -> None:
         """Log, once, if `fit` takes the place of a link that was given."""
-        if self._given_link is not None:
+        if self._given_link is not None and not self._told_of_link:
             log.warning(
                 "%s was given a %s as its link, which fit does not use: clients of this process "
                 "are called directly, and nothing is rounded on the way",
                 type(self).__name__,
                 type(self._given_link).__name__,
             )
-        self._given_link = None
+        self._told_of_link = True
 
     def forget_clients(self) -> None:
         """Forget the rounds that clients began and did not finish: others get their indices."""

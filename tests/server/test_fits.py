@@ -16,7 +16,8 @@ from torch import Tensor
 from flwr_splitmix.clients import PrivacyBudget, SplitClient, UShapeClient, exchange
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.hiding import DPForward
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links import StreamLink, directory
+from flwr_splitmix.links.ticket import to_arrays, to_tensors
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run
@@ -31,6 +32,7 @@ from flwr_splitmix.strategies import (
 )
 from flwr_splitmix.testing.laws import TextToy
 from flwr_splitmix.testing.toy import Toy, sgd
+from tests.links.fake_grid import FakeGrid, OnFakeGrid, question, toy_app
 
 
 class Plans(Observer):
@@ -317,3 +319,18 @@ def test_a_client_that_its_state_does_not_fit_is_named(
     run = Run.open("latest", home=tmp_path)
     PSL(Toy().upper(), device="cpu", optimizer=sgd(0.1), run=run).fit(clients, 4)
     assert "client 1 is not as the run left it: " in caplog.text
+
+
+def test_a_start_after_a_fit_takes_the_link_that_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It went on with the clients of the fit, in this process, and asked no node."""
+    monkeypatch.setattr(directory, "_question", question)
+    toy = Toy(clients=2)
+    grid = FakeGrid(toy_app(toy), toy.clients)
+    link = OnFakeGrid(StreamLink(address="127.0.0.1:0"), grid)
+    strategy = SFL(toy.upper(), device="cpu", optimizer=sgd(0.1), link=link)
+    strategy.fit(toy.make_clients(sgd(0.1)), 1)
+    assert not grid.sent
+    strategy.start(None, to_arrays(toy.lower().state_dict()), 1)  # type: ignore[arg-type]
+    assert {message.metadata.message_type for message in grid.sent} >= {"query", "train"}
