@@ -83,7 +83,7 @@ def make_clients(model: SplitModel) -> list[SplitClient]:
     return [
         SplitClient(
             copy.deepcopy(model.lower),
-            TensorDataset(*images(i, 3)),  # type: ignore[arg-type]
+            TensorDataset(*images(i, 3)),
             batch_size=BATCH,
             optimizer=adamw(),
             schedule=constant,

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.data.batches import Example, check_map_style, fetch
+from flwr_splitmix.data.batches import Example, ExampleSet, check_map_style, fetch
 from flwr_splitmix.seeding import generator
 
-Tests = dict[str, Dataset[Example] | None]
+Tests = dict[str, ExampleSet | None]
 """By kind ("federated", "benchmark"), the test set; None if the client has none."""
 
 
-def tests_of(test_data: Dataset[Example] | None, benchmark_data: Dataset[Example] | None) -> Tests:
+def tests_of(test_data: ExampleSet | None, benchmark_data: ExampleSet | None) -> Tests:
     """Return a client's test sets by kind.
 
     Raises
@@ -29,7 +28,7 @@ def tests_of(test_data: Dataset[Example] | None, benchmark_data: Dataset[Example
     return {"federated": test_data, "benchmark": benchmark_data}
 
 
-def evaluation_set(tests: Mapping[str, Dataset[Example] | None], kind: str) -> Dataset[Example]:
+def evaluation_set(tests: Mapping[str, ExampleSet | None], kind: str) -> ExampleSet:
     """Return the test set of a kind.
 
     Raises
@@ -43,7 +42,7 @@ def evaluation_set(tests: Mapping[str, Dataset[Example] | None], kind: str) -> D
     return data
 
 
-def sizes_of(tests: Mapping[str, Dataset[Example] | None]) -> dict[str, int]:
+def sizes_of(tests: Mapping[str, ExampleSet | None]) -> dict[str, int]:
     """Return the number of examples of each test set that there is, by kind."""
     return {
         kind: len(data)  # type: ignore[arg-type]
@@ -52,13 +51,13 @@ def sizes_of(tests: Mapping[str, Dataset[Example] | None]) -> dict[str, int]:
     }
 
 
-def describe_tests(tests: Mapping[str, Dataset[Example] | None]) -> dict[str, int]:
+def describe_tests(tests: Mapping[str, ExampleSet | None]) -> dict[str, int]:
     """Return the size of each kind of test set as "KIND-examples"; 0 if there is none."""
     sizes = sizes_of(tests)
     return {f"{kind}-examples": sizes.get(kind, 0) for kind in tests}
 
 
-def part_of(data: Dataset[Example], start: int, stop: int, *, shuffled: bool) -> Example:
+def part_of(data: ExampleSet, start: int, stop: int, *, shuffled: bool) -> Example:
     """Return test examples `start` to `stop` as one batch.
 
     Parameters

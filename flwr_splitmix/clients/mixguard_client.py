@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
-from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.ushape_client import UShapeClient
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.batches import ExampleSet
 from flwr_splitmix.hiding import MixGuard, MixGuardOptions
 from flwr_splitmix.hiding.mixguard import Calibration
 
@@ -37,8 +36,8 @@ class MixGuardClient(UShapeClient):
         self,
         head: nn.Module,
         tail: nn.Module,
-        data: Dataset[Example],
-        public: Dataset[Example],
+        data: ExampleSet,
+        public: ExampleSet,
         *,
         vocab_size: int,
         special_ids: Sequence[int] = (),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.ushape_client import UShapeClient
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.batches import ExampleSet
 from flwr_splitmix.hiding import NaiveMix
 
 
@@ -34,7 +33,7 @@ class NaiveMixClient(UShapeClient):
         self,
         head: nn.Module,
         tail: nn.Module,
-        data: Dataset[Example],
+        data: ExampleSet,
         *,
         lam: float = 0.5,
         **rest: Any,

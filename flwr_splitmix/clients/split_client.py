@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set, part_of, tests_of
@@ -36,7 +35,7 @@ from flwr_splitmix.clients.requests import (
     check_sizes,
 )
 from flwr_splitmix.clients.restrained import restrained
-from flwr_splitmix.data.batches import Batches, Example
+from flwr_splitmix.data.batches import Batches, Example, ExampleSet
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import InputShare, Share, known_shares, share_from_wire
 from flwr_splitmix.schedule import (
@@ -108,11 +107,11 @@ class SplitClient(PartedExchanges):
     def __init__(
         self,
         segment: nn.Module,
-        data: Dataset[Example],
+        data: ExampleSet,
         *,
         batch_size: int = 32,
-        test_data: Dataset[Example] | None = None,
-        benchmark_data: Dataset[Example] | None = None,
+        test_data: ExampleSet | None = None,
+        benchmark_data: ExampleSet | None = None,
         optimizer: OptimizerFactory | None = None,
         schedule: Schedule | None = None,
         device: str = "auto",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from torch.utils.data import Dataset
-
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.batches import ExampleSet
 from flwr_splitmix.data.texts.text_set import IGNORED, TextSet
 from flwr_splitmix.scoring.texts import scored
 from flwr_splitmix.words import counted
@@ -17,7 +15,7 @@ log = logging.getLogger("flwr.splitmix")
 _UNLABELLED = f"{IGNORED} marks tokens without, and a text's first token is never predicted"
 
 
-def check_labelled(data: Dataset[Example]) -> None:
+def check_labelled(data: ExampleSet) -> None:
     """Refuse training texts of which none has a label to predict; warn if only some have.
 
     Only `TextSet` objects are checked.

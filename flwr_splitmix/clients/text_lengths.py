@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from torch.utils.data import Dataset
-
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.batches import ExampleSet
 from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.words import counted
 
 
-def check_lengths(hiding: Hiding, **texts: Dataset[Example] | None) -> None:
+def check_lengths(hiding: Hiding, **texts: ExampleSet | None) -> None:
     """Refuse texts that are longer than a hiding takes, which a step draws sooner or later.
 
     Only `TextSet` objects are checked.

@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import numpy as np
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.accounted import check_accounted, check_apart, rehearse
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
@@ -28,7 +27,7 @@ from flwr_splitmix.clients.text_labels import check_labelled
 from flwr_splitmix.clients.text_lengths import check_lengths
 from flwr_splitmix.clients.ushape_evaluation import SentTests, UShapeEvaluation
 from flwr_splitmix.clients.vocabulary import check_vocabulary
-from flwr_splitmix.data.batches import Batches, Example
+from flwr_splitmix.data.batches import Batches, ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import ClientSide, Hiding
@@ -107,12 +106,12 @@ class UShapeClient(StepExchanges):
         self,
         head: nn.Module,
         tail: nn.Module,
-        data: Dataset[Example],
+        data: ExampleSet,
         *,
         batch_size: int = 16,
         hiding: Hiding | None = None,
-        test_data: Dataset[Example] | None = None,
-        benchmark_data: Dataset[Example] | None = None,
+        test_data: ExampleSet | None = None,
+        benchmark_data: ExampleSet | None = None,
         optimizer: OptimizerFactory | None = None,
         schedule: Schedule | None = None,
         learns: Learns = "all",

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.evaluation_sets import evaluation_set
 from flwr_splitmix.clients.hooks import check_counted
-from flwr_splitmix.data.batches import Example, fetch
+from flwr_splitmix.data.batches import ExampleSet, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.privacy.journal import JournalError, SharedJournal, read_journal, reason_of
@@ -138,7 +137,7 @@ class UShapeEvaluation:
     def __init__(
         self,
         place: tuple[int, int],
-        tests: Mapping[str, Dataset[Example] | None],
+        tests: Mapping[str, ExampleSet | None],
         scores: Scores,
         device: torch.device,
         batch_size: int,

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.batches import ExampleSet
 from flwr_splitmix.data.texts.text_set import TextSet
 
 log = logging.getLogger("flwr.splitmix")
@@ -24,7 +23,7 @@ class _Beyond(Exception):  # noqa: N818  # it ends a trial
         self.rows = rows
 
 
-def check_vocabulary(head: nn.Module, **texts: Dataset[Example] | None) -> None:
+def check_vocabulary(head: nn.Module, **texts: ExampleSet | None) -> None:
     """Refuse texts with token ids beyond the head's vocabulary, as another tokenizer makes them.
 
     On an accelerator such an id would end the process, so it is not looked up: the head is given

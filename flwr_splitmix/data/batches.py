@@ -36,6 +36,16 @@ _ONE_NUMBER = "arrays can be converted to"
 """Part of NumPy's messages on an array where one number is needed, as an index or a size."""
 
 
+class _Indexed(Protocol):
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+ExampleSet = Dataset[Any] | _Indexed
+"""Pairs (input, label) by index, with a length: a map-style data set of torch, a list of pairs."""
+
+
 @runtime_checkable
 class Batched(Protocol):
     """A data set that returns whole batches."""
@@ -67,7 +77,7 @@ class Batches:
     """
 
     def __init__(
-        self, data: Dataset[Example], size: int, *, drawn: int = 0, floats: bool = False
+        self, data: ExampleSet, size: int, *, drawn: int = 0, floats: bool = False
     ) -> None:
         if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise TypeError(f"batch_size is {size!r}; it must be an integer of at least 1")
@@ -168,7 +178,7 @@ def batch_indices(
     return np.array(of_epoch[position * size : (position + 1) * size], dtype=np.int64)
 
 
-def fetch(data: Dataset[Example], indices: np.ndarray, *, floats: bool = False) -> Example:
+def fetch(data: ExampleSet, indices: np.ndarray, *, floats: bool = False) -> Example:
     """Return the examples at `indices` as one batch, with int64 labels.
 
     Parameters

@@ -14,11 +14,10 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from flwr_splitmix.clients import Client, ClientError, Order, SplitClient, exchange
 from flwr_splitmix.clients.lower import load_segment
-from flwr_splitmix.data.batches import TEST_BATCH, Example, fetch
+from flwr_splitmix.data.batches import TEST_BATCH, ExampleSet, fetch
 from flwr_splitmix.device import Precision, autocast, pick_precision
 from flwr_splitmix.events import EvaluationResult, RoundDone
 from flwr_splitmix.labels import Tally, tally, target_loss, target_rows
@@ -48,7 +47,7 @@ class WholeClient(SplitClient):
     def __init__(
         self,
         model: nn.Module,
-        data: Dataset[Example],
+        data: ExampleSet,
         *,
         precision: Precision = "auto",
         **options: Any,

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from flwr_splitmix.clients import ClientError, exchange
-from flwr_splitmix.data.batches import Example, fetch
+from flwr_splitmix.data.batches import ExampleSet, fetch
 from flwr_splitmix.data.masked_batch import NOTHING, MaskedBatch
 from flwr_splitmix.experiments.baselines import WholeClient
 from flwr_splitmix.scoring.texts import ClassScores, Scores, text_loss
@@ -46,7 +45,7 @@ class WholeTextClient(WholeClient):
     def __init__(
         self,
         model: nn.Module,
-        data: Dataset[Example],
+        data: ExampleSet,
         *,
         scores: Scores = ClassScores,
         **options: Any,

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Batches, Example
+from flwr_splitmix.data.batches import Batches, ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.correction import Correction
 from flwr_splitmix.hiding.hiding import Hiding
@@ -43,11 +42,9 @@ class Calibrating(Hiding):
     network: ClassVar[str]
     """What the network's correction is called in the client's state."""
 
-    public: Dataset[Example]
+    public: ExampleSet
 
-    def __init__(
-        self, public: Dataset[Example], *, calibration_epochs: int, refine_every: int
-    ) -> None:
+    def __init__(self, public: ExampleSet, *, calibration_epochs: int, refine_every: int) -> None:
         super().__init__(public)
         self.calibration_epochs = calibration_epochs
         self.refine_every = refine_every
@@ -61,7 +58,7 @@ class Calibrating(Hiding):
         raise NotImplementedError
 
     @property
-    def learns_on(self) -> Dataset[Example]:
+    def learns_on(self) -> ExampleSet:
         """The public texts that the network learns on; here all of them."""
         return self.public
 

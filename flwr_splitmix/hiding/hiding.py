@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Example, check_map_style, fetch
+from flwr_splitmix.data.batches import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.values import options_of
@@ -172,7 +171,7 @@ class Hiding:
     apart: ClassVar[tuple[str, ...]] = ("head",)
     rests_on: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, public: Dataset[Example] | None = None) -> None:
+    def __init__(self, public: ExampleSet | None = None) -> None:
         if public is not None:
             _check_public(public)
         self.public = public
@@ -383,7 +382,7 @@ class Hiding:
         return trunk
 
 
-def _check_public(public: Dataset[Example]) -> None:
+def _check_public(public: ExampleSet) -> None:
     check_map_style("public", public)
     if len(public):  # type: ignore[arg-type]
         try:

@@ -94,8 +94,8 @@ class Mixed:
     smashed
         (groups * b, prefix + N, d), group after group.
     targets
-        Soft labels (groups * b, L), float32 or float64, that sum to 1; mixed multi-label ones each lie in 0..1. With
-        noise on labels they are the sums of what came, whatever these amount to.
+        Soft labels (groups * b, L), float32 or float64, that sum to 1; mixed multi-label ones each
+        lie in 0..1. With noise on labels they are the sums of what came, whatever these amount to.
     sources
         The origin of each group, in order.
     """

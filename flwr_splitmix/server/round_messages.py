@@ -42,7 +42,7 @@ class RoundMessages(Shape):
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
-    ) -> list[Message]:
+    ) -> Iterable[Message]:
         """Return the round's train messages: lower segment, configuration and ticket per client.
 
         Raises
@@ -68,7 +68,7 @@ class RoundMessages(Shape):
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
-    ) -> list[Message]:
+    ) -> Iterable[Message]:
         """Return the evaluate messages for the round's sample of nodes."""
         nodes = self._sample(grid, server_round, "evaluate")
         content = RecordDict({"arrays": arrays, "config": config})

@@ -223,7 +223,7 @@ def test_an_infinite_input_behind_finite_smashed_data_costs_the_step_and_is_name
 ) -> None:
     """The weights became NaN, which was said to be training that diverged, or not said at all."""
     holes = torch.where(torch.arange(40).view(8, 5) == 7, torch.inf, INPUTS)
-    client = SplitClient(Bounded(), TensorDataset(holes, LABELS), batch_size=8, device="cpu")  # type: ignore[arg-type]
+    client = SplitClient(Bounded(), TensorDataset(holes, LABELS), batch_size=8, device="cpu")
     other = SplitClient(Bounded(), DATA, batch_size=8, device="cpu")
     upper = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
     options: Any = {"micro_batches": micro_batches, "server_update": "sum", "device": "cpu"}

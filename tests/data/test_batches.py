@@ -184,7 +184,7 @@ def test_a_tensor_data_set_with_examples_of_its_own_gives_one_at_a_time() -> Non
 def test_a_data_set_without_labels_is_refused() -> None:
     images: list[torch.Tensor] = [torch.zeros(2)]
     with pytest.raises(TypeError, match=r"must give \(input, label\) pairs, this one gives Tensor"):
-        fetch(images, np.array([0]))  # type: ignore[arg-type]
+        fetch(images, np.array([0]))
 
 
 def test_an_impossible_batch_size_is_refused() -> None:
@@ -251,7 +251,7 @@ def test_what_is_no_input_with_a_class_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("label", [True, 1, np.uint8(1), torch.tensor(1, dtype=torch.int16)])
 def test_labels_of_every_integer_type_are_classes(label: Any) -> None:
-    labels = fetch([(X[0], label)] * 2, np.array([0, 1]))[1]  # type: ignore[arg-type]
+    labels = fetch([(X[0], label)] * 2, np.array([0, 1]))[1]
     assert labels.dtype == torch.int64
     assert labels.tolist() == [1, 1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def test_the_time_left_is_estimated_without_the_start_up(caplog: pytest.LogCaptu
     """The first round's estimate took every round to be as long as start-up and round together."""
 
     class Slow(PSL):
-        def configure_train(self, server_round: int, *arguments: Any) -> list[Message]:
+        def configure_train(self, server_round: int, *arguments: Any) -> Iterable[Message]:
             time.sleep(float(server_round == 1))
             return super().configure_train(server_round, *arguments)
 

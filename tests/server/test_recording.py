@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def _interrupted(*arguments: Any) -> None:
 class Telling(PSL):
     """Keeps the configurations that its tickets give to the clients."""
 
-    def configure_train(self, *arguments: Any) -> list[Message]:
+    def configure_train(self, *arguments: Any) -> Iterable[Message]:
         messages = super().configure_train(*arguments)
         self.told = {Ticket.from_message(message).run_config for message in messages}
         return messages

@@ -8,7 +8,6 @@ from typing import Any
 
 from flwr.app import Context
 from torch import nn
-from torch.utils.data import Dataset
 
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import build_parts, check_vocabulary
@@ -21,7 +20,7 @@ from flwr_splitmix.apps.language.texts import (
     training_set,
 )
 from flwr_splitmix.clients import UShapeClient
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.batches import ExampleSet
 from flwr_splitmix.hiding.making import make_hiding
 from flwr_splitmix.scoring.generation import GenerationScores
 from flwr_splitmix.scoring.texts import ClassScores, Scores, TextScores
@@ -79,7 +78,7 @@ def make_client(
     method: str,
     head: nn.Module,
     tail: nn.Module,
-    data: Dataset[Example],
+    data: ExampleSet,
     *,
     sources: Mapping[str, Callable[[], Any]],
     **options: Any,

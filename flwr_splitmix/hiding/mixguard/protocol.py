@@ -11,9 +11,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Example, check_map_style, fetch
+from flwr_splitmix.data.batches import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.calibrating import RECENT, Calibrating
 from flwr_splitmix.hiding.hiding import ClientSide, Sent
@@ -83,7 +82,7 @@ class MixGuard(Calibrating):
 
     def __init__(
         self,
-        public: Dataset[Example],
+        public: ExampleSet,
         *,
         vocab_size: int,
         special_ids: Sequence[int] = (),
@@ -267,7 +266,7 @@ class MixGuard(Calibrating):
         return self.calibration
 
     @property
-    def learns_on(self) -> Dataset[Example]:
+    def learns_on(self) -> ExampleSet:
         """The public texts that are not reserved for supports by the options."""
         return self._calibrated_on
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Example, fetch
+from flwr_splitmix.data.batches import Example, ExampleSet, fetch
 from flwr_splitmix.words import counted
 
 
 class WithoutFirst(Dataset[Example]):
     """A data set without its first examples."""
 
-    def __init__(self, data: Dataset[Example], first: int) -> None:
+    def __init__(self, data: ExampleSet, first: int) -> None:
         self.data, self.first = data, first
 
     def __len__(self) -> int:
@@ -23,7 +23,7 @@ class WithoutFirst(Dataset[Example]):
         return fetch(self.data, indices + self.first)
 
 
-def divide(public: Dataset[Example], supports: int) -> tuple[int, Dataset[Example]]:
+def divide(public: ExampleSet, supports: int) -> tuple[int, ExampleSet]:
     """Return the number of first public texts used as supports, and the calibrator's texts.
 
     Parameters

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.batches import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.calibrating import Calibrating
 from flwr_splitmix.hiding.hiding import ClientSide, Sent
@@ -87,7 +86,7 @@ class SnD(Calibrating):
 
     def __init__(
         self,
-        public: Dataset[Example],
+        public: ExampleSet,
         *,
         vocab_size: int,
         eta: float = 100.0,

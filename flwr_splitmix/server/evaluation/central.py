@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 from torch import nn
-from torch.utils.data import Dataset
 
 from flwr_splitmix.clients.lower import explained
-from flwr_splitmix.data.batches import TEST_BATCH, Example, fetch
+from flwr_splitmix.data.batches import TEST_BATCH, ExampleSet, fetch
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import Tally, wrong_labels
 from flwr_splitmix.seeding import derive_seed, seeded_draws
@@ -25,9 +24,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 """
 
 
-def central_evaluation(
-    upper: ServerSegment, lower: nn.Module, data: Dataset[Example]
-) -> EvaluateFn:
+def central_evaluation(upper: ServerSegment, lower: nn.Module, data: ExampleSet) -> EvaluateFn:
     """Return an `evaluate_fn` that scores the averaged lower segment on a test set at the server.
 
     Parameters

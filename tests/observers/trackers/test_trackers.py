@@ -21,6 +21,7 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from torch.utils.data import Dataset
 
+from flwr_splitmix.data.batches import ExampleSet
 from flwr_splitmix.events import RoundDone, RunEnded, RunStarted
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import KeptMixtures, Observer
@@ -302,7 +303,7 @@ JANE = "Jane Doe, born 1970-01-01"
 class OfPatients(Dataset[Any]):
     """A data set that quotes a record when it cannot read it."""
 
-    def __init__(self, data: Dataset[Any]) -> None:
+    def __init__(self, data: ExampleSet) -> None:
         self.data = data
 
     def __len__(self) -> int:

@@ -73,7 +73,7 @@ def client_fn(context: Context) -> SplitClient:
     model = vit(1)
     client = EdgeClient(
         model.lower,
-        TensorDataset(*images(index, model.channels)),  # type: ignore[arg-type]
+        TensorDataset(*images(index, model.channels)),
         batch_size=BATCH,
         optimizer=model.optimizer,
         schedule=constant,

@@ -37,7 +37,7 @@ def make_client(client: int, model: Split) -> SplitClient:
     """Make one client with a lower segment of its own."""
     return SplitClient(
         copy.deepcopy(model.lower),
-        TensorDataset(*images(client, model.channels)),  # type: ignore[arg-type]
+        TensorDataset(*images(client, model.channels)),
         batch_size=BATCH,
         optimizer=model.optimizer,
         schedule=constant,

@@ -27,7 +27,7 @@ class TimedClient(SplitClient):
     def __init__(self, index: int, model: Split, out: Path) -> None:
         super().__init__(
             copy.deepcopy(model.lower),
-            TensorDataset(*images(index, model.channels)),  # type: ignore[arg-type]
+            TensorDataset(*images(index, model.channels)),
             batch_size=BATCH,
             optimizer=model.optimizer,
             schedule=constant,
