@@ -67,18 +67,25 @@ def pack(
     arrays
         The lower segment that the next round starts from.
     method, facts
-        As returned by `method_of` and `facts_of`, and perhaps `PROTECTION`.
+        As returned by `method_of` and `facts_of`, and perhaps `PROTECTION`; facts of the clients.
+
+    Raises
+    ------
+    ValueError
+        If the server's state has a name that is in use.
     """
-    tensors, meta = server
     # Where it is not averaged, nobody should take it for one that has been trained.
     prefix = LOWER if aggregator.averages else INITIAL
     lower = {f"{prefix}.{name}": tensor for name, tensor in to_tensors(arrays).items()}
-    return {**tensors, **lower, **aggregator.state()}, {
-        **meta,
-        **facts,
-        _METHOD: method,
-        "observers": audience.states(),
-    }
+    tensors = {**lower, **aggregator.state()}
+    values = {**facts, _METHOD: method, "observers": audience.states()}
+    for own, others in zip(server, (tensors, values), strict=True):
+        if taken := sorted(own.keys() & others.keys()):
+            raise ValueError(
+                f"server_state() returns {taken[0]!r}, a name that a checkpoint has for something "
+                "else; choose another one"
+            )
+    return {**server[0], **tensors}, {**server[1], **values}
 
 
 def newest_checkpoint(run: Run, every: int) -> Checkpoint | None:

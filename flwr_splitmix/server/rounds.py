@@ -409,11 +409,8 @@ class RoundLoop(OneRound):
         }
 
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors, meta = state_of(self)
-        server = tensors, {**meta, **self._participants.state()}
-        return pack(
-            server, arrays, self.aggregator, self.audience, self._method, self._facts_to_keep
-        )
+        facts = {**self._participants.state(), **self._facts_to_keep}
+        return pack(state_of(self), arrays, self.aggregator, self.audience, self._method, facts)
 
     @property
     def _facts_to_keep(self) -> dict[str, Any]:

@@ -72,3 +72,20 @@ def test_what_the_strategy_itself_keeps_may_not_be_missing(
     )
     with pytest.raises(TypeError, match=sentence):
         fitted(kind, without, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["observers", "seed-of-run", "trained"])
+def test_a_name_that_a_checkpoint_has_for_something_else_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    """The strategy's own value was lost without a word."""
+    with pytest.raises(ValueError, match=rf"^server_state\(\) returns '{name}', a name that a"):
+        fitted(PSL, lambda pair: (pair[0], {**pair[1], name: 3}), tmp_path)
+    with pytest.raises(
+        ValueError, match=r"^server_state\(\) returns 'initial-lower\.position', a name"
+    ):
+        fitted(
+            PSL,
+            lambda pair: ({**pair[0], "initial-lower.position": torch.ones(1)}, pair[1]),
+            tmp_path,
+        )
