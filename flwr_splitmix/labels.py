@@ -132,6 +132,8 @@ def target_loss(
 ) -> Tensor:
     """Return the loss of logits (b, L) for targets (b, L), which may be mixtures.
 
+    Both are converted to the `loss_dtype` of the targets.
+
     Parameters
     ----------
     loss
@@ -145,6 +147,7 @@ def target_loss(
     ValueError
         If `loss` fails, or does not return a loss for each example.
     """
+    logits, targets = (tensor.to(loss_dtype(targets.dtype)) for tensor in (logits, targets))
     if loss is not None:
         losses = _computed(loss, logits, targets)
         if not isinstance(losses, Tensor) or losses.shape != logits.shape[:1]:

@@ -22,9 +22,14 @@ def checked_description(client: Client, made: object) -> Mapping[str, Any]:
 
 
 def checked_release(
-    client: Client, made: object
+    client: Client, made: object, *, sends: bool
 ) -> tuple[Mapping[str, Tensor], Mapping[str, int | float]]:
     """Return what `release` returned, whose metrics' values are not looked at.
+
+    Parameters
+    ----------
+    sends
+        Whether the weights are sent; else they may be anything.
 
     Raises
     ------
@@ -35,9 +40,9 @@ def checked_release(
         raise _unfit(client, described(made))
     weights, metrics = made
     for what, part in (("weights", weights), ("metrics", metrics)):
-        if not isinstance(part, Mapping):
+        if not isinstance(part, Mapping) and (sends or part is metrics):
             raise _unfit(client, f"{described(part)} as {what}")
-    for name, weight in weights.items():
+    for name, weight in weights.items() if sends else ():
         if not isinstance(weight, Tensor):
             raise _unfit(client, f"{described(weight)} as its weight {name!r}")
     return weights, metrics

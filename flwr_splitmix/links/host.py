@@ -136,13 +136,14 @@ class ClientHost:
         if index not in self.clients:
             raise ClientError("its host was restarted and does not hold it any more")
         client = self.clients[index]
-        arrays, returned = checked_release(client, client.release())
+        sends = ticket.returns_arrays
+        arrays, returned = checked_release(client, client.release(), sends=sends)
         try:
             metrics = plain_numbers(returned, "the client's release")
         except TypeError as error:
             raise ClientError(str(error)) from error
         self.finished[index] = ticket.server_round
-        return dict(arrays) if ticket.returns_arrays else {}, metrics, self.keep(ticket)
+        return dict(arrays) if sends else {}, metrics, self.keep(ticket)
 
     def keep(self, ticket: Ticket) -> str:
         """Save a client's state under the ticket's round; return a warning, or ""."""

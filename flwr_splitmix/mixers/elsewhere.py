@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
+from flwr_splitmix.labels import loss_dtype
 from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixup import Mixup
@@ -45,6 +47,10 @@ class _GroupShare(FullShare):
     def label_kind(self) -> LabelKind:
         """Soft labels, already weighted by the members' mixing ratios."""
         return "soft"
+
+    def label_dtype(self, smashed: torch.dtype) -> torch.dtype:
+        """Return that of a mixture's targets."""
+        return loss_dtype(smashed)
 
     @property
     def mixed(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from flwr_splitmix.labels import loss_dtype
 from flwr_splitmix.mixers.mixer import Cover, Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
@@ -109,7 +111,7 @@ def merged(
     num_classes: int,
     device: torch.device | None = None,
 ) -> Mixed:
-    """Let a mixer mix the uploads that arrived; see `Mixer.merge`.
+    """Let a mixer mix the uploads that arrived; see `Mixer.merge`. Targets get a loss's dtype.
 
     Raises
     ------
@@ -150,12 +152,7 @@ def merged(
             f"{mixer}: the smashed data that `merge` returns are {mixed.smashed.dtype}; needed is "
             f"{sent}, as of the uploads"
         )
-    if not mixed.targets.is_floating_point():
-        raise ValueError(
-            f"{mixer}: the targets that `merge` returns are {mixed.targets.dtype}; needed are "
-            "floats, as `torch.float32`"
-        )
-    return mixed
+    return replace(mixed, targets=mixed.targets.to(loss_dtype(mixed.smashed.dtype)))
 
 
 def gradients_of(
@@ -175,8 +172,7 @@ def gradients_of(
         If what it returns is no dictionary, by client index, of a list with a tensor or None for
         each pass.
     ValueError
-        If a client in it has no share in the plan, or if there is no gradient for anybody
-        though shares learn.
+        If there is a gradient for a client without a share in the plan.
     """
     gradients: object = mixer.split(gradient, mixed, plan)
     passes = len(plan.passes)
@@ -192,7 +188,7 @@ def gradients_of(
             raise TypeError(
                 f"{mixer}: `split` returns {described(own)} for client {client}; {needed}"
             )
-    _check_receivers(mixer, gradients, mixed, plan)
+    _check_receivers(mixer, gradients, plan)
     result = {client: list(own) for client, own in gradients.items()}
     for source in (mixed.sources[group] for group in lost):
         for client in result.keys() & {member.client for member in source.members}:
@@ -203,19 +199,12 @@ def gradients_of(
 
 
 def _check_receivers(
-    mixer: Mixer, gradients: Mapping[object, Sequence[Tensor | None]], mixed: Mixed, plan: Plan
+    mixer: Mixer, gradients: Mapping[object, Sequence[Tensor | None]], plan: Plan
 ) -> None:
-    for client in gradients:
-        if client not in plan.clients:
+    clients = plan.clients
+    for client, own in gradients.items():
+        if client not in clients and any(part is not None for part in own):
             raise ValueError(
                 f"{mixer}: `split` returns a gradient for client {client!r:.40}, who has no share "
                 "in the plan; its members have the numbers that `plan` was given"
             )
-    members = [member for source in mixed.sources for member in source.members]
-    if any(member.share.learns for member in members) and not any(
-        part is not None for own in gradients.values() for part in own
-    ):
-        raise ValueError(
-            f"{mixer}: `split` returns no gradient for any client, so no lower segment learns; "
-            "needed is one for each share with a true `learns`"
-        )

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, dtype
 
 from flwr_splitmix.mixers.plain import check_fields, fits, is_sent, kind_of
 from flwr_splitmix.privacy.events import Family
@@ -144,6 +144,10 @@ class Share(ABC):
     def label_range(self) -> tuple[float, float]:
         """The smallest and the largest number that a soft label may have."""
         return 0.0, 1.0
+
+    def label_dtype(self, smashed: dtype) -> dtype:
+        """Return the dtype of soft labels beside smashed data of a dtype: by default the same."""
+        return smashed
 
     @property
     def smashed_limit(self) -> float:

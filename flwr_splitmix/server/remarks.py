@@ -39,7 +39,7 @@ class Remarks:
 
     def __init__(self) -> None:
         self._said: set[tuple[str, int]] = set()
-        self._told_few = self._told_leftover = self._told_whole = False
+        self._told_few = self._told_leftover = self._told_whole = self._told_untaught = False
 
     def on_clients(
         self,
@@ -229,6 +229,14 @@ class Remarks:
             "from its data; `plan` must give every member a share, at least in some steps of a "
             "round",
         )
+        if tally.teachable and tally.untaught == tally.teachable and not self._told_untaught:
+            self._told_untaught = True
+            log.warning(
+                "round %d: `split` of %s returned no gradient for any client, so no lower segment "
+                "learned; a share that is not to learn has a false `learns`",
+                server_round,
+                mixer,
+            )
         if tally.steps and tally.empty == tally.steps:
             log.warning(
                 "round %d: nothing was learned, as no step had a patch of a client in its mixtures",

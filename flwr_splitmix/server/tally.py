@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from flwr_splitmix.mixers import Plan
+from flwr_splitmix.mixers.hooks import Gradients
 
 
 class RoundTally:
@@ -20,12 +21,16 @@ class RoundTally:
     ----------
     steps, empty
         Number of steps, and of those in whose mixtures no patch arrived.
+    untaught
+        Number of steps in which shares learn, and no client has got a gradient.
+    teachable
+        Number of steps in which shares learn.
     unmixed
         By client index, the number of uploads that were not mixed although the mixer mixes.
     """
 
     def __init__(self, *, mixes: bool) -> None:
-        self.steps = self.empty = 0
+        self.steps = self.empty = self.teachable = self.untaught = 0
         self.unmixed: Counter[int] = Counter()
         self._mixes = mixes
         self._members: set[int] = set()
@@ -42,6 +47,14 @@ class RoundTally:
     def add_empty(self) -> None:
         """Count the step whose plan was added last as one in whose mixtures no patch arrived."""
         self.empty += 1
+
+    def add_gradients(self, plan: Plan, gradients: Gradients) -> None:
+        """Count whether a step's gradients teach anybody whose share of its plan learns."""
+        shares = (m.share for groups in plan.passes for group in groups for m in group.members)
+        if any(share.learns for share in shares):
+            self.teachable += 1
+            parts = (part for own in gradients.values() for part in own)
+            self.untaught += all(part is None for part in parts)
 
     @property
     def left_out(self) -> set[int]:

@@ -67,6 +67,22 @@ def test_without_weights_or_with_infinite_ones_there_is_none() -> None:
     assert sketch({"w": torch.zeros(3)}) == 0
 
 
+def test_the_end_of_a_long_weight_counts_too() -> None:
+    one = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    other = torch.cat([one[:4500], -one[4500:]])
+    assert abs((sketch({"w": one}) or 0.0) - (sketch({"w": other}) or 0.0)) > ALIKE
+
+
+def test_huge_weights_have_a_number_and_what_is_not_there_has_none() -> None:
+    own = weights(0)
+    huge = {name: weight * 1e37 for name, weight in own.items()}
+    assert sketch(huge) == pytest.approx(sketch(own), abs=ALIKE)
+    lazy = nn.LazyLinear(3).weight
+    absent = {"lazy": lazy, "meta": torch.ones(2, device="meta"), "complex": torch.ones(2) * 1j}
+    assert sketch(absent) is None
+    assert sketch(own | absent) == sketch(own)
+
+
 @pytest.fixture
 def client() -> Iterator[UShapeClient]:
     made = TextToy(clients=1).clients_for()[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flwr_splitmix.clients import SplitClient, UShapeClient
@@ -67,9 +68,11 @@ def test_what_a_subclass_adds_is_taken() -> None:
     assert fit("attach", lambda made: {**made, "mine": "text"}).train_metrics_clientapp[1]
 
 
-def test_weights_that_are_not_averaged_are_checked_too() -> None:
+def test_weights_that_are_not_averaged_may_be_anything() -> None:
     with pytest.raises(LinkError, match="release of Own returns a dict; needed is a pair"):
         fit("release", lambda made: made[0], PSL)
+    for weights in (None, {"w": np.ones(2)}):
+        fit("release", lambda made, w=weights: (w, made[1]), PSL)
 
 
 @pytest.mark.parametrize(("method", "made", "said"), [WRONG[0], WRONG[3]])

@@ -37,11 +37,13 @@ def own(**attributes: Any) -> Mixer:
     return mixer
 
 
-def train(mixer: Mixer, **options: Any) -> None:
+def train(mixer: Mixer, **options: Any) -> float:
+    """Train for a round of two steps, and return the loss."""
     strategy = SplitStrategy(
         TOY.upper(), mixer=mixer, device="cpu", steps_per_round=2, server_update="sum", **options
     )
     strategy.fit(TOY.make_clients(sgd(0.1), shares=mixer.shares), 1)
+    return float(strategy.rows[-1]["loss"])
 
 
 def planned(passes: Callable[[Any], Any]) -> Mixer:
@@ -140,12 +142,6 @@ def changed(change: Callable[[Mixed], Mixed]) -> Callable[..., Mixed]:
         ),
         (
             "merge",
-            changed(lambda mixed: replace(mixed, targets=mixed.targets.long())),
-            ValueError,
-            "Own: the targets that `merge` returns are torch.int64; needed are floats",
-        ),
-        (
-            "merge",
             changed(lambda mixed: replace(mixed, smashed=mixed.smashed.float())),
             ValueError,
             "Own: the smashed data that `merge` returns are torch.float32; needed is torch.float64",
@@ -159,10 +155,8 @@ def changed(change: Callable[[Mixed], Mixed]) -> Callable[..., Mixed]:
             SPLIT + "a tensor (",
         ),
         ("split", lambda *_: {0: []}, TypeError, SPLIT + "a list of nothing for client 0; needed"),
-        ("split", lambda *_: {7: [None]}, ValueError, SPLIT + "a gradient for client 7, who has"),
-        ("split", lambda *_: {"0": [None]}, ValueError, SPLIT + "a gradient for client '0', who"),
-        ("split", lambda *_: {}, ValueError, SPLIT + "no gradient for any client, so no lower seg"),
-        ("split", lambda *_: {0: [None]}, ValueError, SPLIT + "no gradient for any client, so no"),
+        ("split", lambda _, gradient, *__: {7: [gradient]}, ValueError, SPLIT + "a gradient for "),
+        ("split", lambda _, gradient, *__: {"0": [gradient]}, ValueError, "client '0', who has no"),
     ],
 )
 @pytest.mark.parametrize("parts", [1, 2])
@@ -171,6 +165,35 @@ def test_what_a_mixer_returns(
 ) -> None:
     with pytest.raises(error, match=re.escape(said)):
         train(own(**{method: wrong}), micro_batches=parts)
+
+
+def test_targets_of_whole_numbers_are_converted() -> None:
+    def loss(dtype: torch.dtype) -> float:
+        merge = changed(lambda mixed: replace(mixed, targets=mixed.targets.to(dtype)))
+        return train(own(merge=merge))
+
+    assert loss(torch.bool) == loss(torch.int64) == loss(torch.float64)
+
+
+@pytest.mark.parametrize("returned", [{}, {0: [None], 1: [None]}, {7: [None]}])
+def test_a_mixer_by_which_nobody_learns_is_told(
+    returned: dict[int, list[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The upper segment learned alone, and the loss fell, without a word."""
+    train(own(split=lambda *_: returned))
+    said = [message for message in caplog.messages if "no gradient" in message]
+    assert said == [
+        "round 1: `split` of Own returned no gradient for any client, so no lower segment learned; "
+        "a share that is not to learn has a false `learns`"
+    ]
+
+
+def test_a_mixer_may_withhold_the_gradients_of_some_steps(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    steps = iter(range(2))
+    train(own(split=lambda *given: NoMixing.split(*given) if next(steps) else {}))
+    assert not [message for message in caplog.messages if "no gradient" in message]
 
 
 @dataclass(frozen=True, kw_only=True)

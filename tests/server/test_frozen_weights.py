@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Message
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -83,6 +84,17 @@ def test_clients_with_frozen_heads_of_other_seeds_are_named_once(
 def test_most_clients_are_right(caplog: pytest.LogCaptureFixture) -> None:
     (said,) = warnings(caplog, [client(i, seed, learns="tail") for i, seed in enumerate((1, 0, 0))])
     assert said.startswith(f"client 0 has {SAID} 1")
+
+
+def test_clients_of_earlier_rounds_count(caplog: pytest.LogCaptureFixture) -> None:
+    """Each round has one client, which is alike with itself."""
+
+    class OneByOne(USplitFL):
+        def configure_train(self, server_round: int, *arguments: Any) -> list[Message]:
+            return [list(super().configure_train(server_round, *arguments))[server_round - 1]]
+
+    (said,) = warnings(caplog, [client(i, seed=i, learns="tail") for i in range(2)], OneByOne)
+    assert said.startswith(f"client 1 has {SAID} 0")
 
 
 def test_adapters_of_other_bases_are_named(caplog: pytest.LogCaptureFixture) -> None:

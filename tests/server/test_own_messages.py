@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import Krum
 
 from flwr_splitmix import SplitClient
 from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.links import StreamLink, directory
+from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.server.aggregation import AggregatorError
+from flwr_splitmix.server.aggregation.answers import messages_of
+from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.strategies import PSL, SFL, DPForwardSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
 from flwr_splitmix.testing.toy_texts import TextToy
@@ -95,3 +99,11 @@ def test_two_messages_to_one_node_are_refused_before_it_is_asked(
         start(strategy, StreamLink(address="127.0.0.1:0"), grid, 1)
     grid.wait()
     assert {message.metadata.message_type for message in grid.sent} == {"query"}
+
+
+def test_two_messages_to_one_node_are_refused_whatever_clients_they_name() -> None:
+    messages = messages_to([7, 7], RecordDict(), "train", in_run=False)
+    for client, message in enumerate(messages):
+        message.content = RecordDict({RECORD: ConfigRecord({"client": client})})
+    with pytest.raises(AggregatorError, match="gives client 1 two messages"):
+        messages_of(messages, Krum(), "configure_train")

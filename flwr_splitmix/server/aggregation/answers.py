@@ -141,8 +141,8 @@ def _check_kind(strategy: flower.Strategy, name: str, array: Array, sent: np.dty
     # An average of whole numbers has fractions, and is rounded.
     if kind not in ({"f"} if sent.kind == "f" else set("biuf")):
         raise AggregatorError(
-            f"aggregate_train of {type(strategy).__name__} returns {name!r} as {array.dtype}; the "
-            f"clients sent {sent}, and go on with nothing else"
+            f"aggregate_train of {type(strategy).__name__} returns {name!r} as {array.dtype}; "
+            f"needed is {sent}, as the clients sent it"
         )
 
 
@@ -152,14 +152,32 @@ def _is_narrower(array: Array, sent: Array) -> bool:
 
 
 def in_dtypes_of(like: Mapping[str, Array], arrays: Mapping[str, Array]) -> ArrayRecord:
-    """Return arrays in the dtypes of others, by name; whole numbers are rounded."""
+    """Return arrays in the dtypes of others, by name; whole numbers are rounded.
+
+    Raises
+    ------
+    AggregatorError
+        If a dtype has not such numbers: none so large, or no NaN.
+    """
     cast = {}
     for name, array in arrays.items():
         dtype = np.dtype(like[name].dtype)
         if np.dtype(array.dtype) == dtype:
             cast[name] = array
-        elif dtype.kind == "f":
-            cast[name] = Array(array.numpy().astype(dtype))
+            continue
+        numbers = array.numpy()
+        finite = np.isfinite(numbers)
+        if dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                made = numbers.astype(dtype)
+            lost = not np.isfinite(made[finite]).all()
         else:
-            cast[name] = Array(to_whole(array.numpy(), dtype))
+            lost = not finite.all()
+            made = numbers if lost else to_whole(numbers, dtype)
+        if lost:
+            raise AggregatorError(
+                f"the aggregated {name!r} has numbers that {dtype}, which the clients sent, has "
+                "not: the training diverges, or the aggregator's step is too large"
+            )
+        cast[name] = Array(made)
     return ArrayRecord(cast)

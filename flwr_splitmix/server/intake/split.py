@@ -212,7 +212,7 @@ def _read_labels(
             if (soft is None) != (share is None):
                 raise UploadError("uploaded labels for a pass that is not its own")
             if share is not None:
-                check_tensor(soft, (batch, num_classes), dtype)
+                check_tensor(soft, (batch, num_classes), share.label_dtype(dtype))
                 check_size(soft)
                 check_range(soft, *share.label_range, "soft labels")
         return labels

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_splitmix.device import autocast
-from flwr_splitmix.labels import TargetLoss, name_of
+from flwr_splitmix.labels import TargetLoss, loss_dtype, name_of
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 from flwr_splitmix.segments.across_batch import (
     FEW,
@@ -170,7 +170,7 @@ def _trials_of_loss(
             return losses.detach(), torch.get_rng_state()
 
     count, classes = targets.shape
-    targets = targets.to(torch.promote_types(targets.dtype, torch.float32))
+    targets = targets.to(loss_dtype(targets.dtype))
     with seeded_draws(device, 1):
         logits = torch.randn_like(targets)
     places = torch.arange(count, device=targets.device)

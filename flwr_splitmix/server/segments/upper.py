@@ -230,7 +230,6 @@ class ServerSegment(TrainedSegment):
             # A copy, because the module may overwrite its input, as an activation in place does.
             logits = self._logits(inputs.clone())
         # CutMixSL eq. 3, summed over groups of equal size.
-        logits, targets = (tensor.to(loss_dtype(targets.dtype)) for tensor in (logits, targets))
         loss = target_loss(logits, targets, multi_label=self.multi_label, loss=self.loss) * groups
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]

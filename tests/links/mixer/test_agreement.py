@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from flwr_splitmix import Run, adamw
 from flwr_splitmix.links import MixerLink, StreamLink
@@ -16,9 +17,19 @@ from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.strategies import CutMixSL
 from flwr_splitmix.testing.agreement import check_same_results, read_results
+from flwr_splitmix.testing.toy import Toy, ToyLower, ToyUpper
 from tests.links.fake_grid import OnFakeGrid
 from tests.links.kept import results
-from tests.links.mixer.third_party import MAKERS, SEVERAL, TOY, grid_of, make, secret, start
+from tests.links.mixer.third_party import (
+    MAKERS,
+    SEED,
+    SEVERAL,
+    TOY,
+    grid_of,
+    make,
+    secret,
+    start,
+)
 
 Start = Callable[..., MixerServer]
 LinkTo = Callable[..., MixerLink]
@@ -54,6 +65,39 @@ def test_examples_may_have_several_labels(
     grid.wait()
     assert local.recorder.run is not None
     check_same_results(read_results(local.recorder.run), results(run, tmp_path / "nodes"))
+
+
+class HalfLower(ToyLower):
+    """A lower segment whose smashed data are bfloat16."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).bfloat16()
+
+
+class HalfToy(Toy):
+    """The toy with smashed data and an upper segment of bfloat16."""
+
+    def lower(self) -> ToyLower:
+        lower = super().lower()
+        lower.__class__ = HalfLower
+        return lower
+
+    def upper(self) -> ToyUpper:
+        return super().upper().bfloat16()
+
+
+def test_law_4_targets_of_16_bit_smashed_data_are_sent_as_they_are(
+    start_mixer: Start, link_to: LinkTo, tmp_path: Path
+) -> None:
+    toy = HalfToy(clients=4, tests=0)
+    options: dict[str, Any] = {"optimizer": adamw(0.01), "device": "cpu", "seed": SEED}
+    local = CutMixSL(toy.upper(), min_patches=1, **options)
+    local.fit(toy.make_clients(adamw(0.01)), 2)
+    strategy = CutMixSL(toy.upper(), min_patches=1, link=link_to(start_mixer()), **options)
+    grid = grid_of(tmp_path / "nodes", toy)
+    start(strategy, grid, 2, toy)
+    grid.wait()
+    assert [row["loss"] for row in strategy.rows] == [row["loss"] for row in local.rows]
 
 
 def test_another_seed_at_the_mixer_makes_other_masks(

@@ -82,7 +82,7 @@ def test_weights_of_another_kind_are_refused(dtype: str, overridden: bool) -> No
     def change(array: NDArray[Any]) -> NDArray[Any]:
         return array.astype(dtype)
 
-    sentence = f"of Own returns 'position' as .*{dtype[:3]}.*; the clients sent float32"
+    sentence = f"of Own returns 'position' as .*{dtype[:3]}.*; needed is float32, as the clients s"
     aggregator = None if overridden else returning(flower.FedAvg, change)(**ANY_NODES)
     with pytest.raises(AggregatorError, match=sentence):
         fitted(aggregator, returning(SFL, change) if overridden else SFL)
@@ -93,6 +93,36 @@ def test_whole_numbers_that_a_strategy_averages_itself_are_whole_again() -> None
     kept = fitted(kind=returning(SFL, lambda array: np.asarray(array - np.float32(1e-5))))
     assert kept["norm.num_batches_tracked"].dtype == np.int64
     assert int(kept["norm.num_batches_tracked"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "number", "said"),
+    [
+        (2, 1e300, "'position' has numbers that float32"),
+        (0, np.nan, "tracked' has numbers that int64"),
+    ],
+)
+def test_numbers_that_the_clients_dtype_has_not_are_refused(
+    dimensions: int, number: float, said: str
+) -> None:
+    """Weights became infinite, and a count -9223372036854775808."""
+
+    def change(array: NDArray[Any]) -> NDArray[Any]:
+        return np.full(array.shape, number) if array.ndim == dimensions else array
+
+    with pytest.raises(AggregatorError, match=said):
+        fitted(returning(flower.FedAvg, change)(**ANY_NODES))
+
+
+def test_narrow_averages_of_whole_numbers_are_no_narrow_weights(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def change(array: NDArray[Any]) -> NDArray[Any]:
+        return array if array.dtype == np.float32 else array.astype(np.float16)
+
+    with caplog.at_level(logging.WARNING, "flwr.splitmix"):
+        fitted(returning(flower.FedAvg, change)(**ANY_NODES))
+    assert not [message for message in caplog.messages if "narrower" in message]
 
 
 def test_narrow_initial_arrays_do_not_narrow_averages() -> None:
