@@ -232,8 +232,9 @@ class Remarks:
         if tally.teachable and tally.untaught == tally.teachable and not self._told_untaught:
             self._told_untaught = True
             log.warning(
-                "round %d: `split` of %s returned no gradient for any client, so no lower segment "
-                "learned; a share that is not to learn has a false `learns`",
+                "round %d: no client got a gradient, so no lower segment learned: unless another "
+                "warning says why, `split` of %s returned none (a share that is not to learn has a "
+                "false `learns`)",
                 server_round,
                 mixer,
             )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+
+from torch import Tensor
 
 from flwr_splitmix.mixers import Plan
-from flwr_splitmix.mixers.hooks import Gradients
 
 
 class RoundTally:
@@ -48,7 +49,7 @@ class RoundTally:
         """Count the step whose plan was added last as one in whose mixtures no patch arrived."""
         self.empty += 1
 
-    def add_gradients(self, plan: Plan, gradients: Gradients) -> None:
+    def add_gradients(self, plan: Plan, gradients: Mapping[int, Sequence[Tensor | None]]) -> None:
         """Count whether a step's gradients teach anybody whose share of its plan learns."""
         shares = (m.share for groups in plan.passes for group in groups for m in group.members)
         if any(share.learns for share in shares):

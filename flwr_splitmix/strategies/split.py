@@ -376,8 +376,7 @@ class SplitStrategy(RoundLoop):
                 continue
             if number == 0 and not isinstance(self.mixer, MixedElsewhere):
                 self._remarks.on_uploads(event.uploads, plan)
-            if not (event.result and event.result.lost):
-                tally.add_gradients(plan, event.gradients)
+            tally.add_gradients(plan, event.gradients)
             self.audience.on_step(event)
         taken.finish(steps)
         self.upper.tell_untaken(server_round)
