@@ -313,8 +313,10 @@ def renew(segment: nn.Module, device: torch.device) -> None:
             value.copy_(drawn)
 
 
-def agree(one: Tensor, other: Tensor, *, ulps: int = 1) -> bool:
+def agree(one: Tensor, other: Tensor, *, ulps: int = 1, usual: float = 0.0) -> bool:
     """Return whether outputs (b, ...) are equal, but for rounding.
+
+    Numbers smaller than `usual` are rounded as that is: they may be sums of larger ones.
 
     A number may be off by its own rounding error, or `ulps` times as much, and by a small part of
     how far examples are apart there: experts that are run on other examples' tokens, too, round
@@ -328,5 +330,6 @@ def agree(one: Tensor, other: Tensor, *, ulps: int = 1) -> bool:
     one, other = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (one, other))
     same = (one == other) | (one.isnan() & other.isnan())
     spread = (one.amax(0) - one.amin(0)).nan_to_num(0.0, 0.0, 0.0)
-    close = (one - other).abs() <= ulps * own * one.abs() + math.sqrt(max(own, exact)) * spread
+    rounding = ulps * own * one.abs().clamp(min=usual)
+    close = (one - other).abs() <= rounding + math.sqrt(max(own, exact)) * spread
     return bool((same | close).all())

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from flwr_splitmix import adamw, split_vision_model
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.mixers import Mixed, Source
+from flwr_splitmix.server.segments.part_trial import check_in_parts
 from flwr_splitmix.server.segments.upper import ServerSegment
 from flwr_splitmix.strategies import PSL, CutMixSFL
 from flwr_splitmix.testing.agreement import check_same_tensors
 from flwr_splitmix.testing.toy import Toy
 
 PATCHES, WIDTH, CLASSES = 6, 4, 3
+TOY = Toy(clients=2, dropout=0.0, batch_norm=False)
 SAMPLES = 4
 """Samples of each of two groups in a part."""
 
@@ -172,6 +174,22 @@ def test_an_upper_segment_with_examples_apart_learns(
 ) -> None:
     learn(PLAIN[name](), mixed=part(40))
     assert caplog.records == []
+
+
+def test_rounding_of_logits_that_are_near_0_by_chance_is_no_difference() -> None:
+    """Under noise hidden units are saturated in all examples: one run of 50 was refused."""
+    torch.manual_seed(0)
+    upper = TOY.upper()
+    for _ in range(150):
+        smashed = 2 * torch.randn(2, TOY.geometry.tokens, TOY.width, dtype=torch.float64)
+        check_in_parts(
+            upper,
+            None,
+            smashed,
+            torch.zeros(2, CLASSES),
+            device=torch.device("cpu"),
+            dtype=torch.float64,
+        )
 
 
 def test_one_that_draws_as_many_numbers_as_examples_make_it_cannot_be_told(
