@@ -54,8 +54,9 @@ def check(
         client_app = components["clientapp"]
         if not isinstance(client_app, SplitClientApp):
             report.problems.append(
-                f"clientapp {project.components['clientapp']!r} is no SplitClientApp, so no "
-                "strategy of flwr-splitmix can train it; make it SplitClientApp(client_fn)"
+                f"clientapp {project.components['clientapp']!r} is no SplitClientApp, which the "
+                "strategies of flwr-splitmix need; make it SplitClientApp(client_fn), or a "
+                "subclass that hands the messages of other strategies on"
             )
             return
         try:
