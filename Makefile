@@ -29,20 +29,20 @@ QUEUE   := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 REAL    := tests/e2e tests/links/rounds
 OTHERS  := tests $(QUEUE) $(addprefix --ignore=,$(REAL) tests/benchmarks tests/faults tests/hostile)
 
-test: $(READY)  ## everything but the targets below: 10 minutes at most on two cores
+test: $(READY)  ## everything but the targets below: 8 to 17 minutes on two idle cores, by the machine
 	$(PYTEST) $(OTHERS)
 
-test-runs: $(READY)  ## real runs of Flower, links and SuperNodes, also from a wheel: 15 minutes
+test-runs: $(READY)  ## real runs of Flower, links and SuperNodes, also from a wheel: 15 to 28 minutes
 	$(PYTEST) $(REAL) $(QUEUE)
 
 test-benchmarks: $(READY)  ## that the benchmarks run and write what they promise: 5 minutes
 	$(PYTEST) tests/benchmarks
 
-test-faults: $(READY)  ## killed and frozen processes, lost nodes, full disks, bad networks: 20 minutes at most
+test-faults: $(READY)  ## killed and frozen processes, lost nodes, full disks, bad networks: about 25 minutes
 	$(PYTEST) tests/faults
 
 SOAK ?= 60
-test-hostile: $(READY)  ## strangers and rude peers at the link's port: 3 minutes; SOAK=600 is thorough
+test-hostile: $(READY)  ## strangers and rude peers at the link's port: 6 minutes; SOAK=600 is thorough
 	SOAK=$(SOAK) $(PYTEST) tests/hostile
 
 test-attacks: $(READY)  ## three rows and a column of the matrix of attacks, at scale smoke: 2 minutes

@@ -55,13 +55,13 @@ def _is_plain(weight: Tensor) -> bool:
 
 def _projected(weight: Tensor) -> float:
     flat = weight.reshape(-1).float()
-    largest = float(flat.abs().max()) if flat.numel() else 0.0
-    flat = flat / largest if largest else flat  # or the squares overflow
+    norm = float(flat.norm())
+    if math.isinf(norm) and bool(flat.isfinite().all()):
+        return _projected(flat / flat.abs().max())  # the squares overflowed
     signs = _signs().to(flat.device)
     whole = flat.numel() // _PERIOD * _PERIOD
     rows, rest = flat[:whole].view(-1, _PERIOD), flat[whole:]
     total = rows.sum(0) @ signs + rest @ signs[: rest.numel()]
-    norm = float(flat.norm())
     return float(total) / norm if norm else 0.0
 
 

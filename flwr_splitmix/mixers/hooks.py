@@ -175,7 +175,7 @@ def gradients_of(
         If there is a gradient for a client without a share in the plan.
     """
     gradients: object = mixer.split(gradient, mixed, plan)
-    passes = len(plan.passes)
+    passes, members = len(plan.passes), plan.clients
     needed = (
         f"needed is a dictionary by client of lists of {counted(passes, 'tensor')} (or None), one "
         "for each pass"
@@ -188,7 +188,11 @@ def gradients_of(
             raise TypeError(
                 f"{mixer}: `split` returns {described(own)} for client {client}; {needed}"
             )
-    _check_receivers(mixer, gradients, plan)
+        if client not in members and any(part is not None for part in own):
+            raise ValueError(
+                f"{mixer}: `split` returns a gradient for client {client!r:.40}, who has no share "
+                "in the plan; its members have the numbers that `plan` was given"
+            )
     result = {client: list(own) for client, own in gradients.items()}
     for source in (mixed.sources[group] for group in lost):
         for client in result.keys() & {member.client for member in source.members}:
@@ -196,15 +200,3 @@ def gradients_of(
             if all(part is None for part in result[client]):
                 del result[client]
     return result
-
-
-def _check_receivers(
-    mixer: Mixer, gradients: Mapping[object, Sequence[Tensor | None]], plan: Plan
-) -> None:
-    clients = plan.clients
-    for client, own in gradients.items():
-        if client not in clients and any(part is not None for part in own):
-            raise ValueError(
-                f"{mixer}: `split` returns a gradient for client {client!r:.40}, who has no share "
-                "in the plan; its members have the numbers that `plan` was given"
-            )

@@ -229,7 +229,7 @@ class Remarks:
             "from its data; `plan` must give every member a share, at least in some steps of a "
             "round",
         )
-        if tally.teachable and tally.untaught == tally.teachable and not self._told_untaught:
+        if tally.teachable and not tally.taught and not self._told_untaught:
             self._told_untaught = True
             log.warning(
                 "round %d: no client got a gradient, so no lower segment learned: unless another "

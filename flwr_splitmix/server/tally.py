@@ -22,16 +22,15 @@ class RoundTally:
     ----------
     steps, empty
         Number of steps, and of those in whose mixtures no patch arrived.
-    untaught
-        Number of steps in which shares learn, and no client has got a gradient.
-    teachable
-        Number of steps in which shares learn.
+    teachable, taught
+        Whether a share of any step learns, and whether any client has got a gradient.
     unmixed
         By client index, the number of uploads that were not mixed although the mixer mixes.
     """
 
     def __init__(self, *, mixes: bool) -> None:
-        self.steps = self.empty = self.teachable = self.untaught = 0
+        self.steps = self.empty = 0
+        self.teachable = self.taught = False
         self.unmixed: Counter[int] = Counter()
         self._mixes = mixes
         self._members: set[int] = set()
@@ -50,12 +49,11 @@ class RoundTally:
         self.empty += 1
 
     def add_gradients(self, plan: Plan, gradients: Mapping[int, Sequence[Tensor | None]]) -> None:
-        """Count whether a step's gradients teach anybody whose share of its plan learns."""
+        """Note whether shares of a step's plan learn, and whether anybody gets a gradient."""
         shares = (m.share for groups in plan.passes for group in groups for m in group.members)
-        if any(share.learns for share in shares):
-            self.teachable += 1
-            parts = (part for own in gradients.values() for part in own)
-            self.untaught += all(part is None for part in parts)
+        self.teachable = self.teachable or any(share.learns for share in shares)
+        parts = (part for own in gradients.values() for part in own)
+        self.taught = self.taught or any(part is not None for part in parts)
 
     @property
     def left_out(self) -> set[int]:
