@@ -11,11 +11,20 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
+from flwr_splitmix.cli.superlinks import PORTS
 from flwr_splitmix.flwr_command import Flwr, FlwrError
 from flwr_splitmix.runs import Run
+from flwr_splitmix.sandbox.superlink import free_port
 from tests.cli.run_command import MODULE
 
 Splitmix = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def own_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for a SuperLink where none is: one of another environment may be running here."""
+    for variable in PORTS:
+        monkeypatch.setenv(variable, str(free_port()))
 
 
 def add_rounds(run: Run, rounds: int, *, every: int = 1) -> None:
