@@ -6,6 +6,7 @@ No module here loads torch on import, so that `splitmix --version` and `splitmix
 from __future__ import annotations
 
 import os
+import sys
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -30,13 +31,34 @@ from flwr_splitmix.cli.privacy import privacy
 from flwr_splitmix.cli.report import report
 from flwr_splitmix.cli.run import run
 from flwr_splitmix.cli.show import show
-from flwr_splitmix.cli.terminal import say
+from flwr_splitmix.cli.terminal import drop_output, output_fails, say
 from flwr_splitmix.extras import MissingExtraError, needed_for
 from flwr_splitmix.runs import RunError
 
 
 class _ErrorMessageGroup(TyperGroup):
-    """Commands whose `RunError` or `StorageError` ends in an error message and exit status 1."""
+    """Commands whose `RunError` or `StorageError` ends in an error message and exit status 1.
+
+    So does standard output that takes no more, as on a full disk; one that was closed, as by
+    `| head`, ends a command without a word.
+    """
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            try:
+                return super().main(*arguments, **options)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+        except BrokenPipeError:
+            drop_output()
+            sys.exit(1)
+        except OSError as error:
+            if error.filename is not None or not output_fails():
+                raise
+            drop_output()
+            say(f"standard output cannot be written: {error.strerror}", err=True)
+            sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from flwr_splitmix.cli.terminal import drop_output
 from flwr_splitmix.files import read_json
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import LOG, find_flower_run
@@ -36,10 +37,11 @@ class Display(Protocol):
     Attributes
     ----------
     closed
-        Whether standard output was closed, as by `| head`: what is shown since then is lost.
+        The error of standard output that takes no more, because it was closed, as by `| head`, or
+        is on a full disk: what is shown since then is lost. None while all is well.
     """
 
-    closed: bool
+    closed: OSError | None
 
     def progress(self, round: int, rounds: int, step: int, steps: int) -> None:
         """Show the current round and step."""
@@ -54,8 +56,7 @@ class Display(Protocol):
 class PlainDisplay:
     """One line per round, for pipes and files."""
 
-    def __init__(self) -> None:
-        self.closed = False
+    closed: OSError | None = None
 
     def progress(self, round: int, rounds: int, step: int, steps: int) -> None:
         """Print nothing: a step is no line."""
@@ -68,16 +69,15 @@ class PlainDisplay:
         """Print the line."""
         try:
             print(line, flush=True)
-        except BrokenPipeError:
-            self.closed = True
-            with open(os.devnull, "w") as nothing:
-                os.dup2(nothing.fileno(), sys.stdout.fileno())
+        except OSError as error:
+            self.closed = error
+            drop_output()
 
 
 class BarDisplay:
     """A bar on a terminal, with the results of the last round."""
 
-    closed = False
+    closed: OSError | None = None
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -108,7 +108,11 @@ class BarDisplay:
 
     def say(self, line: str) -> None:
         """Print the line above the bar."""
-        self.bars.console.print(line, markup=False, highlight=False)
+        try:
+            self.bars.console.print(line, markup=False, highlight=False)
+        except OSError as error:
+            self.closed = error
+            drop_output()
 
 
 @contextmanager
@@ -118,12 +122,26 @@ def display() -> Iterator[Display]:
         yield PlainDisplay()
         return
     bar = BarDisplay()
-    with bar.bars:
+    bar.bars.start()
+    try:
         yield bar
+    finally:
+        with suppress(OSError):  # of a terminal that is gone
+            bar.bars.stop()
 
 
 class ClosedError(Exception):
-    """Nobody reads the progress any more: standard output was closed."""
+    """Nobody reads the progress any more: standard output takes no more.
+
+    Parameters
+    ----------
+    error
+        What writing to it raised: `BrokenPipeError` if its reader has ended.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"standard output cannot be written: {error.strerror}")
+        self.error = error
 
 
 class RemovedError(Exception):
@@ -225,8 +243,8 @@ def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) 
     Raises
     ------
     RemovedError, ClosedError
-        If the run's folder has been removed, or standard output closed, once: the run can be
-        followed on without.
+        If the run's folder has been removed, or standard output takes no more, once: the run can
+        be followed on without.
     """
     while True:
         over = writer.poll() is not None
@@ -236,9 +254,9 @@ def follow(followed: Followed, writer: subprocess.Popen[bytes], shown: Display) 
         _show(followed, shown)
         if over:
             return
-        if shown.closed:
-            shown.closed = False
-            raise ClosedError
+        if shown.closed is not None:
+            error, shown.closed = shown.closed, None
+            raise ClosedError(error)
         time.sleep(LOOK_EVERY)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +30,8 @@ from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.places import check_writable
 
 if TYPE_CHECKING:
-    from flwr_splitmix.cli.following import Followed
+    from flwr_splitmix.cli.following import Display, Followed
+    from flwr_splitmix.flwr_command import Flwr
 
 _LOGS = "flower-logs"
 """The folder of the logs of runs that have no directory yet."""
@@ -65,7 +69,8 @@ def run(
     """Run an app with flwr, show its progress, and print its summary.
 
     Keys and data are checked before Flower starts anything. Flower's log is kept in the run's
-    directory. Ctrl-C and SIGTERM stop the run. The exit status is 0 only if the run completed.
+    directory. Ctrl-C, SIGTERM and SIGHUP (a terminal that is closed; not under nohup) stop the run,
+    as does standard output that takes no more. The exit status is 0 only if the run completed.
     """
     from flwr_splitmix.flwr_command import Flwr, FlwrError, config_text
 
@@ -85,7 +90,7 @@ def run(
         words = config_text(changed)
     except (FlwrError, RunError) as error:
         fail(str(error))
-    with terminated_as_interrupted():
+    with terminated_as_interrupted(signal.SIGHUP):
         try:
             flower_run = flwr.start(app.resolve(), words, options)
         except FlwrError as error:
@@ -210,48 +215,73 @@ def _real(run_dir: Any) -> str:
     return os.path.realpath(os.path.expanduser(home_folder(str(run_dir))))
 
 
-def _follow(flwr: Any, flower_run: int, home: Path) -> tuple[Followed, bool]:
+def _follow(flwr: Flwr, flower_run: int, home: Path) -> tuple[Followed, bool]:
     """Show the run's progress to its end; return its facts, and whether it was to be stopped.
 
-    Ctrl-C and SIGTERM stop it, and standard output that was closed.
+    Ctrl-C, SIGTERM and SIGHUP stop it, and standard output that takes no more.
     """
-    from flwr_splitmix.cli.following import (
-        ClosedError,
-        Followed,
-        RemovedError,
-        display,
-        follow,
-    )
-    from flwr_splitmix.flwr_command import FlwrError
+    from flwr_splitmix.cli.following import Followed, display
 
     followed = Followed(flower_run, home, home / _LOGS / f"{flower_run}.log")
-    interrupted = False
-    with followed.log.open("wb") as file:
-        writer = flwr.follow(flower_run, file)
+    writer = None
     try:
+        with followed.log.open("wb") as file:
+            writer = flwr.follow(flower_run, file)
         with display() as shown:
-            shown.say(f"run {flower_run} of Flower has started")
-            while True:
-                try:
-                    follow(followed, writer, shown)
-                    break
-                except KeyboardInterrupt:
-                    if interrupted:
-                        raise
-                    interrupted = True
-                    shown.say("stopping the run (Ctrl-C once more leaves it to itself)")
-                except ClosedError:
-                    interrupted = True
-                except RemovedError as removed:
-                    shown.say(f"{removed}; stopping the run")
-                try:
-                    flwr.stop(flower_run)
-                except FlwrError as error:
-                    shown.say(str(error))
+            interrupted = _follow_to_end(flwr, followed, writer, shown)
     except KeyboardInterrupt:
         fail(f"run {flower_run} may go on; `flwr stop {flower_run}` ends it", INTERRUPTED)
+    except OSError as error:
+        fail(f"{error}; run {flower_run} may go on; `flwr stop {flower_run}` ends it")
+    except Exception:
+        _tell(f"run {flower_run} may go on; `flwr stop {flower_run}` ends it")
+        raise
     finally:
-        if writer.poll() is None:
-            writer.terminate()
-        writer.wait()
+        if writer is not None:
+            if writer.poll() is None:
+                writer.terminate()
+            writer.wait()
     return followed, interrupted
+
+
+def _follow_to_end(
+    flwr: Flwr, followed: Followed, writer: subprocess.Popen[bytes], shown: Display
+) -> bool:
+    """Follow the run until its log ends, stop it if asked to, and return whether it was."""
+    from flwr_splitmix.cli.following import ClosedError, RemovedError, follow
+    from flwr_splitmix.flwr_command import FlwrError
+
+    interrupted = False
+    say: Callable[[str], None] = shown.say
+    started = f"run {followed.flower_run} of Flower has started"
+    while True:
+        try:
+            if started:
+                say(started)
+                started = ""
+            follow(followed, writer, shown)
+            return interrupted
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            say("stopping the run (Ctrl-C once more leaves it to itself)")
+        except ClosedError as closed:
+            say = _tell
+            if not isinstance(closed.error, BrokenPipeError):
+                say(f"{closed}; stopping the run")
+            if interrupted:  # and so it is being stopped
+                continue
+            interrupted = True
+        except RemovedError as removed:
+            say(f"{removed}; stopping the run")
+        try:
+            flwr.stop(followed.flower_run)
+        except FlwrError as error:
+            say(str(error))
+
+
+def _tell(sentence: str) -> None:
+    """Say on standard error what is wrong, unless that takes no more either."""
+    with suppress(OSError):
+        problem(sentence)

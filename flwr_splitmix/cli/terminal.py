@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -164,6 +167,24 @@ def write_output(file: Path, data: bytes) -> None:
         raise RunError(f"cannot write {file}: {error.strerror}") from error
 
 
+def drop_output() -> None:
+    """Send what is still to be written to standard output nowhere, since it takes no more."""
+    with contextlib.suppress(OSError, AttributeError), open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
+def output_fails() -> bool:
+    """Whether standard output takes no more, as on a full disk; if it does, it gets a line break.
+
+    A stream may have lost what it could not write, and then says nothing of it.
+    """
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def terminated_as_interrupted(*others: signal.Signals) -> Iterator[None]:
     """Let SIGTERM stop the block as Ctrl-C does, so that running work keeps its state.
@@ -171,10 +192,19 @@ def terminated_as_interrupted(*others: signal.Signals) -> Iterator[None]:
     Parameters
     ----------
     others
-        Further signals that do, unless they are ignored, as nohup has it with SIGHUP.
+        Further signals that do once, unless they are ignored, as nohup has it with SIGHUP. A shell
+        whose terminal is closed repeats that signal to its jobs.
     """
+
+    def once(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
     asked = [s for s in (signal.SIGTERM, *others) if signal.getsignal(s) != signal.SIG_IGN]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in asked}
+    before = {
+        number: signal.signal(number, once if number in others else signal.default_int_handler)
+        for number in asked
+    }
     try:
         yield
     finally:

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +18,6 @@ from flwr_splitmix.cli.run_ending import resuming_keys
 from flwr_splitmix.flwr_command import Flwr
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import note_flower_run
-from tests.apps.app_config import APPS
 from tests.cli.run_command import run, the_error
 from tests.waiting import wait_for
 
@@ -87,55 +85,6 @@ def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(
     assert result.exit_code == 130
     assert "the run was stopped" in result.stderr
     assert writers[0].poll() is not None
-
-
-@pytest.mark.parametrize("read", [0, 1])
-def test_a_run_that_nobody_watches_is_stopped(read: int, tmp_path: Path) -> None:
-    """As behind `| head -1`, which ended the command alone: the run went on unwatched."""
-    done = subprocess.Popen(
-        [sys.executable, "-c", UNWATCHED, str(APPS / "vision"), str(tmp_path / "home")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=APPS.parent,
-    )  # fmt: skip
-    assert done.stdout is not None
-    assert done.stderr is not None
-    for _ in range(read):
-        assert done.stdout.readline() == "run 7 of Flower has started\n"
-    done.stdout.close()
-    said = done.stderr.read()
-    done.stderr.close()
-    assert (done.wait(), said) == (
-        130,
-        f"stop 7\nthe run was stopped (Flower's log: {tmp_path}/home/flower-logs/7.log)\n",
-    )
-
-
-UNWATCHED = """
-import importlib, subprocess, sys
-from flwr_splitmix.cli import app
-from flwr_splitmix.flwr_command import Flwr
-
-module = importlib.import_module("flwr_splitmix.cli.run")
-module.check_environment = lambda connection: ""
-module._check = lambda *arguments: {"problems": [], "remarks": []}
-writers = []
-
-
-def follow(self, run_id, log):
-    rounds = 'i=0; while [ $i -lt 200 ]; do i=$((i+1)); echo "round $i/200 | x"; sleep 0.1; done'
-    writers.append(subprocess.Popen(["sh", "-c", rounds], stdout=log))
-    return writers[0]
-
-
-def stop(self, run_id):
-    print("stop", run_id, file=sys.stderr, flush=True)
-    writers[0].kill()
-
-
-Flwr.start = lambda self, *arguments: 7
-Flwr.follow, Flwr.stop = follow, stop
-Flwr.status = lambda self, run_id: ("finished:stopped", "")
-app(["run", sys.argv[1], "--run-dir", sys.argv[2]])
-"""
 
 
 def test_a_run_whose_folder_is_removed_is_stopped(
