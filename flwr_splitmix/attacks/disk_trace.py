@@ -55,10 +55,17 @@ class DiskTrace(Trace):
         self._told_unknown: set[object] = set()
         self._told_lost: set[tuple[int, int]] = set()
         self._made = False
+        self._removed = False
+        self._told_failed: set[str] = set()
         self._known: tuple[dict[tuple[int, int], int], dict[int, int]] | None = None
 
     def add(self, step: Recorded) -> None:
-        """Write a step; if the disk fails, log a warning and continue the run."""
+        """Write a step; if the disk fails, log a warning and continue the run.
+
+        A reason is warned of once. Once the directory has been removed, nothing more is recorded.
+        """
+        if self._removed:
+            return
         tensors, meta = pack_step(step)
         if isinstance(step, Step):
             self._shares |= {kind.name: kind for kind in step.plan.kinds}
@@ -71,9 +78,19 @@ class DiskTrace(Trace):
             steps[key] = file.stat().st_size
             self._bound()
         except OSError as error:
+            self._warn_failed("a step", error)
+
+    def _warn_failed(self, what: str, error: OSError) -> None:
+        if self._removed:
+            log.warning("%s has been removed: the run records nothing further", self.path)
+            return
+        reason = str(error.strerror or error)
+        if reason not in self._told_failed:
+            self._told_failed.add(reason)
             log.warning(
-                "a step could not be recorded in %s: %s", self.path, error.strerror or error
-            )
+                "%s could not be recorded in %s: %s (said once, of all that cannot)",
+                what, self.path, reason,
+            )  # fmt: skip
 
     def make(self) -> None:
         """Create the directory.
@@ -84,6 +101,7 @@ class DiskTrace(Trace):
             If that fails, or it was removed after this trace had made it: it does not come back.
         """
         if self._made and not self.path.is_dir():
+            self._removed = True
             raise FileNotFoundError(errno.ENOENT, "it has been removed")
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
@@ -141,7 +159,7 @@ class DiskTrace(Trace):
             return None
 
     def add_segment(self, server_round: int, arrays: Mapping[str, Tensor]) -> None:  # noqa: D102
-        if not self._takes(server_round, nbytes_of(arrays)):
+        if self._removed or not self._takes(server_round, nbytes_of(arrays)):
             return
         file, (_, segments) = self._segment(server_round), self._sizes()
         try:
@@ -150,7 +168,7 @@ class DiskTrace(Trace):
             segments[server_round] = file.stat().st_size
             self._bound()
         except OSError as error:
-            log.warning("a segment could not be recorded in %s: %s", self.path, error)
+            self._warn_failed("a segment", error)
 
     def segment(self, server_round: int) -> Mapping[str, Tensor] | None:  # noqa: D102
         file = self._segment(server_round)

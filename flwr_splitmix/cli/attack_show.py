@@ -74,6 +74,7 @@ def forget(
     from flwr_splitmix.runs.recording import forget as remove
 
     opened = select_one(run, run_dir)
+    running = opened.status == "running"
     there = remove(opened)
     if there is None:
         typer.echo(f"run {opened.id} has no recording")
@@ -82,3 +83,5 @@ def forget(
         f"removed {counted(there.steps, 'recorded step')} and all results of attacks on run "
         f"{opened.id}: {size(there.nbytes)}"
     )
+    if running and there.steps:  # otherwise it makes its folder with its first step
+        typer.echo("the run is in progress, and records nothing further until it is resumed")

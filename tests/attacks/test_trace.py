@@ -348,6 +348,22 @@ def test_a_recording_that_is_removed_does_not_come_back(
     trace = DiskTrace(tmp_path / "run" / "trace")
     trace.add(texts())
     shutil.rmtree(tmp_path / "run")
-    trace.add(texts(1))
-    assert not (tmp_path / "run").exists()
-    assert f"a step could not be recorded in {trace.path}: it has been removed" in caplog.text
+    for number in (1, 2):
+        trace.add(texts(number))
+        trace.add_segment(number, {"weight": torch.ones(3)})
+        assert not (tmp_path / "run").exists()
+    assert caplog.messages == [f"{trace.path} has been removed: the run records nothing further"]
+
+
+def test_a_reason_for_which_nothing_is_recorded_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told of every step, thousands of times."""
+    trace = DiskTrace(tmp_path / "trace")
+    with monkeypatch.context() as patch:
+        patch.setattr("flwr_splitmix.attacks.disk_trace.save_tensors", _full)
+        for number in range(3):
+            trace.add(texts(number))
+            trace.add_segment(number, {"weight": torch.ones(3)})
+    (said,) = caplog.messages
+    assert said.startswith(f"a step could not be recorded in {trace.path}: No space left on dev")

@@ -102,12 +102,22 @@ def test_run_show_and_forget(splitmix: Splitmix, home: Path, tmp_path: Path) -> 
     assert f"linear by server on SFL ({run.id}, scale smoke, seed 0)" in titles
     with Image.open(picture) as image:
         assert min(image.size) > 100
-    assert splitmix("attack", "forget", run.id).exit_code == 0
+    forgotten = splitmix("attack", "forget", run.id)
+    assert forgotten.exit_code == 0
+    assert "in progress" not in forgotten.stdout
     assert recording_of(run) is None
     assert not attacks_dir(run).exists()
     again = splitmix("attack", "run", run.id, "--attack", "linear")
     assert again.exit_code == 1
     assert "record-attacks=true" in again.stderr
+
+
+def test_a_run_in_progress_records_nothing_further(splitmix: Splitmix, home: Path) -> None:
+    run = run_of(home, "SFL")
+    (run.path / "summary.json").unlink(missing_ok=True)
+    with run.held():
+        told = splitmix("attack", "forget", run.id).stdout.splitlines()
+    assert told[1] == "the run is in progress, and records nothing further until it is resumed"
 
 
 def test_a_result_keeps_what_its_adversary_was_given(splitmix: Splitmix, home: Path) -> None:
