@@ -164,7 +164,12 @@ def test_run_dir_goes_before_the_environment(
 
 @pytest.mark.parametrize(
     ("epsilon", "shown"),
-    [(2.345678, "2.346 at delta 1e-05"), (float("inf"), "no bound"), (None, None)],
+    [
+        (2.345678, "2.346 at delta 1e-05"),
+        (2.3451, "2.346 at"),
+        (float("inf"), "no bound"),
+        (None, None),
+    ],
 )
 def test_what_was_spent_of_privacy_is_shown_if_there_is_a_ledger(
     tmp_path: Path, splitmix: Splitmix, epsilon: float | None, shown: str | None

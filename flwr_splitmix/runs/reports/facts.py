@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr_splitmix.runs.epsilon import counts_mixtures, epsilon_facts, epsilon_of
 from flwr_splitmix.runs.metrics_file import Row
+from flwr_splitmix.runs.reports.words import epsilon_text
 from flwr_splitmix.runs.run import Run
 
 TOTALS = ("steps", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
@@ -88,4 +89,4 @@ def epsilon_in_words(facts: Row, delta: Any) -> str:
         return "no bound"
     at = f" at delta {delta:g}" if isinstance(delta, float) else ""
     covers = f"; it covers {said}" if (said := facts.get("epsilon_covers")) else ""
-    return f"{epsilon:.4g}{at}, the largest of the clients{covers}"
+    return f"{epsilon_text(epsilon)}{at}, the largest of the clients{covers}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.reports.comparison import Comparison, Group, mean_and_deviation
+from flwr_splitmix.runs.reports.words import epsilon_text
 
 
 @dataclass(frozen=True)
@@ -26,18 +27,18 @@ class Measure:
     scale
         Factor that converts the fact to that unit.
     digits
-        Decimals shown.
+        Decimals shown; None for an epsilon, see `epsilon_text`.
     """
 
     fact: str
     title: str
     scale: float = 1.0
-    digits: int = 2
+    digits: int | None = 2
 
 
 _MEASURES = (
     Measure("loss", "loss", digits=4),
-    Measure("epsilon", "epsilon"),
+    Measure("epsilon", "epsilon", digits=None),
     Measure("uplink_bytes", "uplink (MB)", 1e-6, 1),
     Measure("downlink_bytes", "downlink (MB)", 1e-6, 1),
     Measure("wall_s", "time (s)", digits=1),
@@ -138,6 +139,9 @@ def _figure(figure: tuple[float, float | None] | None, measure: Measure, plus_mi
     assert mean is not None
     if not math.isfinite(mean):
         return "inf" if mean > 0 else "nan"
+    if measure.digits is None:
+        mean_text = epsilon_text(mean)
+        return mean_text if deviation is None else f"{mean_text}{plus_minus}{deviation:.2g}"
     shown = f"{mean:.{measure.digits}f}"
     return shown if deviation is None else f"{shown}{plus_minus}{deviation:.{measure.digits}f}"
 
