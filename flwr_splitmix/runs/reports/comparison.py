@@ -172,7 +172,19 @@ def _notes(groups: Sequence[Group], kinds: dict[str, str]) -> list[str]:
     all_runs = [run for group in groups for run in group.runs]
     if where := [key for key in differing([run.config for run in all_runs]) if key in PLACE]:
         notes.append(f"They also ran in different places or ways: {', '.join(where)} differ.")
+    notes += _versions(groups)
     return notes
+
+
+def _versions(groups: Sequence[Group]) -> list[str]:
+    """Return a note if runs were made with several versions of this package or torch."""
+    made = [facts["versions"] for group in groups for facts in group.facts if facts.get("versions")]
+    several = []
+    for name in ("flwr-splitmix", "torch"):
+        found = list(dict.fromkeys(printable(str(each[name])) for each in made if name in each))
+        if len(found) > 1:
+            several.append(f"{name} {' and '.join(found)}")
+    return [f"They are of several versions: {', '.join(several)}."] if several else []
 
 
 def _covered(groups: Sequence[Group]) -> list[str]:

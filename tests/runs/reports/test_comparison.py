@@ -70,6 +70,38 @@ def test_runs_that_differ_in_seed_and_place_alone_are_one_group(tmp_path: Path) 
     assert any("device differ" in note for note in comparison.notes)
 
 
+def test_runs_of_several_versions_are_noted(tmp_path: Path) -> None:
+    """They were averaged without a word."""
+    runs = [made(tmp_path, [0.5], seed=seed) for seed in range(4)]
+    for run, version in zip(runs, ("0.1.0", "0.2.0", "0.2.0"), strict=False):
+        versions = {"flwr-splitmix": version, "torch": "2.4.0", "flwr": version}
+        run.write_summary({**(run.summary or {}), "versions": versions})
+    note = "They are of several versions: flwr-splitmix 0.1.0 and 0.2.0."
+    assert note in compare(runs).notes
+    assert not any("versions" in said for said in compare(runs[1:]).notes)
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "shown"),
+    [
+        ([0.0042], "0.0042"), ([204.553], "204.6"), ([204.51], "204.6"), ([8.1], "8.1"),
+        ([123456.0], "1.235e+05"), ([2.3, 2.3], "2.3 ± 0"), ([1.0, 2.0], "1.5 ± 0.71"),
+        ([float("inf"), 1.0], "inf"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_epsilon_is_not_shown_below_its_bound(
+    epsilons: list[float], shown: str, tmp_path: Path
+) -> None:
+    """One of 0.0042 was 0.00, and one of 204.553 was 204.55."""
+    runs = [made(tmp_path, [0.5], seed=seed) for seed in range(len(epsilons))]
+    for run, epsilon in zip(runs, epsilons, strict=True):
+        run.write_summary({**(run.summary or {}), "epsilon": epsilon})
+    table = tabulate(compare(runs))
+    (row,) = table.rows()
+    assert dict(zip(table.headings(), row, strict=True))["epsilon"] == shown
+
+
 def test_kinds_of_accuracy_are_not_mixed_silently(tmp_path: Path) -> None:
     runs = [made(tmp_path, [0.5], "central"), made(tmp_path, [0.6], "benchmark")]
     with pytest.raises(RunError, match=rf"{runs[0].id} has 'central' and {runs[1].id} has 'ben"):
