@@ -196,6 +196,12 @@ def _federation(
 ) -> list[str]:
     settings = (federation_config or "").split()
     if nodes is not None:
+        number = _nodes_of(federation_config)
+        if number not in (None, nodes):
+            raise RunError(
+                f"--nodes is {nodes}, but --federation-config has num-supernodes={number}; write "
+                "one of them"
+            )
         settings = [s for s in settings if not s.startswith("num-supernodes=")]
         settings.append(f"num-supernodes={nodes}")
         if not any(s.startswith("client-resources-num-cpus=") for s in settings):

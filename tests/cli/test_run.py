@@ -62,6 +62,15 @@ def test_two_run_directories_are_refused(tmp_path: Path) -> None:
         assert the_error(run("-c", config, "--run-dir", str(one))) == "Flower was started"
 
 
+def test_two_numbers_of_nodes_are_refused() -> None:
+    """The one of --federation-config was ignored without a word."""
+    keys = ("--federation-config", "client-resources-num-gpus=0.5 num-supernodes=2")
+    assert the_error(run("--nodes", "3", *keys)) == (
+        "--nodes is 3, but --federation-config has num-supernodes=2; write one of them"
+    )
+    assert the_error(run("--nodes", "2", *keys)) == "Flower was started"
+
+
 @pytest.mark.parametrize(
     ("option", "key"),
     [("new", "new"), ("{0}/new/", "{0}/new/"), ("{0}/new", "~/new"), ("~/new", "{0}/new")],
