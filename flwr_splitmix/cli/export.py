@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import tomllib
 from pathlib import Path
@@ -12,6 +13,8 @@ import typer
 from flwr_splitmix.cli.terminal import RunDirectory, RunName, terminated_as_interrupted
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.runs.selection import select_one
+
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def export(
@@ -46,6 +49,11 @@ def export(
                 opened, folder, client=client, onnx=onnx, force=force, defaults=defaults
             )
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in _UNWRITTEN:
+            raise RunError(
+                f"{folder} cannot be written ({error.strerror}); choose a folder on a disk with "
+                "room"
+            ) from error
         hint = "; give the folder of the run's app with --app" if _lacks(error) else ""
         raise RunError(f"{error}{hint}") from error
     whose = "" if client is None else f", with the segment of client {client}"

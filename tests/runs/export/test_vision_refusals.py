@@ -7,6 +7,8 @@ import math
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,27 @@ def test_an_interrupted_export_leaves_nothing(
     run = make("CutMixSFL").run
     with pytest.raises(OSError, match="no space left"):
         export_vision(run, tmp_path / "model", run.config, client=None, onnx=False, force=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_named_with_a_remedy(make: Make, tmp_path: Path) -> None:
+    """It was "[Errno 28]" alone. A limit on the size of files stands in for the disk."""
+    script = (
+        "import resource, signal\n"
+        "from flwr_splitmix.cli import app\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "app()\n"
+    )
+    run, folder = make("CutMixSFL").run, tmp_path / "model"
+    asked = ["export", run.id, str(folder), "--run-dir", str(run.path.parents[1])]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *asked], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"{folder} cannot be written (File too large); choose a folder on a disk with room\n",
+    )
     assert list(tmp_path.iterdir()) == []
 
 
