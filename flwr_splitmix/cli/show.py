@@ -29,7 +29,18 @@ from flwr_splitmix.words import are, counted
 _SHOWN_ROUNDS = 12
 
 _OPTIONS = (*MIXING, "dataset", "partition", "batch-size", "lr")
-"""Configuration keys shown in the table; the JSON has all keys."""
+"""Configuration keys shown in the table, besides those on noise; the JSON has all keys."""
+
+_UPLOADS = ("sigma-s", "sigma-y", "clip", "clip-norm", "smashed-noise", "label-noise")
+"""Keys on the noise of uploads at the cut, shown if there is any."""
+
+_OWN_NOISE = {
+    "MixGuard": ("perturbation", "strength"),
+    "DPForwardSL": ("epsilon", "releases", "clip-norm", "sensitivity"),
+    "SnDSL": ("eta",),
+    "DPSGDSL": ("noise-multiplier", "clip-norm"),
+}
+"""Keys on the noise that a method of the U shape has of its own."""
 
 
 class RunFormat(StrEnum):
@@ -114,13 +125,19 @@ def _print_summary(run: Run, out: Console) -> None:
 
 
 def _options(run: Run) -> list[str]:
-    """Return the keys of `_OPTIONS`, without those on mixing that the run's method does not have.
+    """Return the keys of `_OPTIONS` and on noise that the run's method has.
 
     A strategy that is not in the catalogue may have any.
     """
-    method = BY_NAME.get(str(run.config.get("strategy")))
+    config = run.config
+    method = BY_NAME.get(str(config.get("strategy")))
     own = MIXING if method is None else method.keys
-    return [key for key in _OPTIONS if key not in MIXING or key in own]
+    if method is not None and method.shape == "U":
+        noise = _OWN_NOISE.get(method.name, ())
+    else:
+        noise = _UPLOADS if config.get("sigma-s") or config.get("sigma-y") else ()
+    mixing = [key for key in MIXING if key in own]
+    return [*mixing, *noise, *(key for key in _OPTIONS if key not in MIXING)]
 
 
 def _epsilon(facts: Row, delta: Any) -> str:

@@ -70,6 +70,30 @@ def test_only_the_options_that_a_method_has_are_listed(
     assert line.removeprefix("options").strip() == said
 
 
+@pytest.mark.parametrize(
+    ("strategy", "sigma", "said"),
+    [
+        ("DPCutMixSL", 0.5, "k 2, sigma-s 0.5, sigma-y 0, clip patch, clip-norm 1, dataset mnist"),
+        ("PSL", 0.5, "sigma-s 0.5, sigma-y 0, clip patch, clip-norm 1, dataset mnist"),
+        ("CutMixSL", 0.0, "k 2, dataset mnist"),
+        ("DPSGDSL", 0.0, "noise-multiplier 2, clip-norm 1, dataset mnist"),
+        ("DPForwardSL", 0.0, "epsilon 8, clip-norm 1, dataset mnist"),
+        ("USplitSL", 0.0, "dataset mnist"),
+    ],
+)
+def test_the_noise_is_listed_where_there_is_any(
+    splitmix: Splitmix, home: Path, strategy: str, sigma: float, said: str
+) -> None:
+    """It was left out, though the epsilon below says nothing without it."""
+    config = {
+        "strategy": strategy, "k": 2, "sigma-s": sigma, "sigma-y": 0.0, "clip": "patch",
+        "clip-norm": 1.0, "noise-multiplier": 2.0, "epsilon": 8.0, "dataset": "mnist",
+    }  # fmt: skip
+    Run.create(config, name="x", home=home)
+    (line,) = [one for one in splitmix("show").stdout.splitlines() if one.startswith("options")]
+    assert line.removeprefix("options").strip() == said
+
+
 def test_the_summary_compares_the_uplink_with_psl(splitmix: Splitmix, finished: Run) -> None:
     shown = splitmix("show", finished.id).stdout
     assert "12.3 MB (50.0 % of PSL's 24.6 MB)" in shown
