@@ -31,13 +31,13 @@ PAPERS  := tests/experiments/papers
 ATTACKS := tests/attacks tests/experiments/privacy $(wildcard tests/cli/test_attack*.py tests/apps/*_attacked.py)
 OTHERS  := tests $(QUEUE) $(addprefix --ignore=,$(REAL) $(PAPERS) $(ATTACKS) tests/benchmarks tests/faults tests/hostile)
 
-test: $(READY)  ## everything but the targets below: 8 to 17 minutes on two idle cores, by the machine
+test: $(READY)  ## all but the targets below: 10 to 15 minutes on two cores, by what else they do
 	$(PYTEST) $(OTHERS)
 
 test-runs: $(READY)  ## real runs of Flower, links and SuperNodes, also from a wheel: 15 to 28 minutes
 	$(PYTEST) $(REAL) $(QUEUE)
 
-test-benchmarks: $(READY)  ## that the benchmarks and the papers' experiments run: BENMIN minutes
+test-benchmarks: $(READY)  ## that the benchmarks and the papers' experiments run: 6 minutes
 	$(PYTEST) tests/benchmarks
 	$(PYTEST) $(PAPERS) $(QUEUE)
 
@@ -48,7 +48,7 @@ SOAK ?= 60
 test-hostile: $(READY)  ## strangers and rude peers at the link's port: 6 minutes; SOAK=600 is thorough
 	SOAK=$(SOAK) $(PYTEST) tests/hostile
 
-test-attacks: $(READY)  ## attacks and defences, then a part of their matrix at scale smoke: ATTMIN minutes
+test-attacks: $(READY)  ## attacks and defences, then a part of their matrix at scale smoke: 6 minutes
 	$(PYTEST) $(ATTACKS) $(QUEUE)
 	rm -rf out/attacks
 	OMP_NUM_THREADS=1 $(BIN)/splitmix attack matrix images --scale smoke --jobs $(WORKERS) \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import ROUND_CEILING, Context
 
 MAX_WORDS = 500
 """Most characters of a peer's text that are logged, stored or put in an error."""
@@ -100,3 +101,9 @@ def are(number: int) -> str:
 def not_attached(seconds: float) -> str:
     """Return why a client that did not come in time takes no part in a round."""
     return f"did not attach within {seconds:g} s (attach-timeout)"
+
+
+def epsilon_text(epsilon: float) -> str:
+    """Return a finite epsilon with four significant digits, rounded up: it is a bound."""
+    shown = Context(prec=4, rounding=ROUND_CEILING).create_decimal(repr(float(epsilon)))
+    return f"{float(shown):.4g}"

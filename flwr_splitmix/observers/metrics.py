@@ -14,7 +14,7 @@ from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDo
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.runs.epsilon import epsilon_of
-from flwr_splitmix.words import counted, data_size
+from flwr_splitmix.words import counted, data_size, epsilon_text
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -200,7 +200,7 @@ def progress_line(row: Mapping[str, Any], num_rounds: int, seconds_left: float) 
         parts.append(f"{row['steps_per_second']:.2f} steps/s")
     parts.append(f"up {data_size(row['uplink_bytes'])}, down {data_size(row['downlink_bytes'])}")
     if (epsilon := epsilon_of(row)) is not None:
-        parts.append(f"epsilon {epsilon:.4g}")
+        parts.append(f"epsilon {epsilon_text(epsilon)}")
     failed = f", {row['clients_failed']} failed" if row["clients_failed"] else ""
     parts.append(f"{counted(row['clients_alive'], 'client')}{failed}")
     minutes, seconds = divmod(round(seconds_left), 60)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flwr_splitmix.privacy.events import Relation
+from flwr_splitmix.words import epsilon_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,10 @@ def in_words(
     if unbounded_because:
         said = f"no epsilon: {'; '.join(unbounded_because)}"
     else:
-        number = f"{epsilon:.4g}" if most is None else f"about {epsilon:.4g}, at most {most:.4g},"
+        number = (
+            epsilon_text(epsilon)
+            if most is None
+            else f"about {epsilon:.4g}, at most {epsilon_text(most)},"
+        )
         said = f"epsilon {number} at delta {delta:g} when a record {who}"
     return f"{said}. Not covered: {'; '.join(outside)}" if outside else said

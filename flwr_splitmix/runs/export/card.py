@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr_splitmix.methods import BY_NAME, plain
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, epsilon_text
 
 
 def model_card(facts: Mapping[str, Any]) -> str:
@@ -165,6 +165,6 @@ def _epsilon(facts: Mapping[str, Any]) -> str:
         else ""
     )
     return (
-        f"{float(epsilon):.4g} at delta {facts['delta']:g}, of the client that spent most. It "
+        f"{epsilon_text(epsilon)} at delta {facts['delta']:g}, of the client that spent most. It "
         f"covers {facts['epsilon_covers']}.{averaged}"
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 from flwr_splitmix.runs.epsilon import counts_mixtures, epsilon_facts, epsilon_of
 from flwr_splitmix.runs.metrics_file import Row
-from flwr_splitmix.runs.reports.words import epsilon_text
 from flwr_splitmix.runs.run import Run
+from flwr_splitmix.words import epsilon_text
 
 TOTALS = ("steps", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl")
 

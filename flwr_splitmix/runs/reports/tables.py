@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.reports.comparison import Comparison, Group, mean_and_deviation
-from flwr_splitmix.runs.reports.words import epsilon_text
+from flwr_splitmix.words import epsilon_text
 
 
 @dataclass(frozen=True)

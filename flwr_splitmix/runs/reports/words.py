@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from flwr_splitmix.words import data_size
@@ -19,12 +18,6 @@ def number(value: Any, digits: int = 4) -> str:
     if not isinstance(value, int | float):
         return str(value)
     return f"{value:.{digits}f}" if math.isfinite(value) else str(value)
-
-
-def epsilon_text(epsilon: float) -> str:
-    """Return a finite epsilon with four significant digits, rounded up: it is a bound."""
-    shown = Context(prec=4, rounding=ROUND_CEILING).create_decimal(repr(float(epsilon)))
-    return f"{float(shown):.4g}"
 
 
 def count(value: Any) -> str:
