@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
 from flwr_splitmix.runs import Run
+from flwr_splitmix.words import epsilon_text
 from tests.apps.language_app import Fitted, fit
 
 COVERS = {
@@ -38,12 +39,13 @@ def test_what_is_spent_is_shown_everywhere_with_what_it_covers(
     with caplog.at_level(logging.INFO, "flwr.splitmix"):
         run = run_of(fit(tmp_path, strategy=strategy, task="generation"))
     epsilon = run.rows[-1]["train_epsilon"]
-    assert f"| epsilon {epsilon:.4g} |" in caplog.text
+    shown = epsilon_text(epsilon)
+    assert f"| epsilon {shown} |" in caplog.text
     summary = run.summary or {}
     assert summary["epsilon"] == epsilon
     assert f"covers {summary['epsilon_covers']}".startswith(COVERS[strategy])
 
-    said = f"{epsilon:.4g} at delta 1e-05, the largest of the clients; it {COVERS[strategy]}"
+    said = f"{shown} at delta 1e-05, the largest of the clients; it {COVERS[strategy]}"
     assert said in splitmix(tmp_path, "show")
     splitmix(tmp_path, "report", "latest", "-o", str(tmp_path / "report.html"))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -57,7 +59,7 @@ def test_what_is_spent_is_shown_everywhere_with_what_it_covers(
     splitmix(tmp_path, "export", "latest", str(tmp_path / "model"), "--client", "0")
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     of_most = "of the client that spent most. It"
-    assert f"Epsilon: {epsilon:.4g} at delta 1e-05, {of_most} {COVERS[strategy]}" in card
+    assert f"Epsilon: {shown} at delta 1e-05, {of_most} {COVERS[strategy]}" in card
 
     # Until the run has finished, the rows are all there is.
     (run.path / "summary.json").unlink()

@@ -26,6 +26,7 @@ from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.segments import split_vision_parts
+from flwr_splitmix.words import epsilon_text
 from tests.apps.ushape_fit import continued, fit, read, values_of
 from tests.apps.ushape_work import UNHURRIED, macs_of_step
 from tests.apps.vision_app import APP, context
@@ -341,7 +342,7 @@ def test_a_check_plans_the_epsilon_that_a_run_spends(
     report = checked(**values)
     (planned,) = (remark for remark in report.remarks if remark.startswith("planned privacy"))
     done = fit(tmp_path, **values)
-    assert f"epsilon {done.rows[-1]['train_epsilon']:.4g} at delta 1e-05" in planned
+    assert f"epsilon {epsilon_text(done.rows[-1]['train_epsilon'])} at delta 1e-05" in planned
     assert "4 releases of a training image" in planned
     hiding: Any = done.clients[0].hiding
     outside = hiding.statement().outside

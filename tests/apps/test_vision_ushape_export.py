@@ -19,6 +19,7 @@ from flwr_splitmix.cli import app
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.runs.export.predict import load_segments
+from flwr_splitmix.words import epsilon_text
 from tests.apps.ushape_fit import Fitted, fit
 
 TRAINED: dict[str, Any] = {"steps_per_round": 3}
@@ -115,5 +116,5 @@ def test_the_card_says_what_an_epsilon_covers(tmp_path: Path) -> None:
     assert export(done, tmp_path / "model", "--client", "0").exit_code == 0
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     epsilon = done.rows[-1]["train_epsilon"]
-    assert f"Epsilon: {epsilon:.4g} at delta 1e-05" in card
+    assert f"Epsilon: {epsilon_text(epsilon)} at delta 1e-05" in card
     assert "a client's messages about one record" in card

@@ -17,6 +17,7 @@ from flwr_splitmix.clients.earlier_attempts import EarlierAttempts
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import FullShare
+from flwr_splitmix.words import epsilon_text
 from tests.clients.guarded import (
     DELTA,
     ORDER,
@@ -161,7 +162,7 @@ def test_the_log_says_what_is_owed_as_spent(caplog: pytest.LogCaptureFixture) ->
     assert ask(client, 0, mask(2)) == {"budget-spent": True}
     with caplog.at_level("INFO", logger="flwr.splitmix"):
         client.release()
-    assert f"client 0: epsilon {client.epsilon:.4g} at delta" in caplog.text
+    assert f"client 0: epsilon {epsilon_text(client.epsilon)} at delta" in caplog.text
 
 
 @pytest.mark.parametrize("earlier", [(-1,), (True,), (1.0,)])

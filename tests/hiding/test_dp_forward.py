@@ -20,6 +20,7 @@ from flwr_splitmix.hiding import DPSGD, DPForward
 from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.strategies.ushape_defences import DPForwardSL
 from flwr_splitmix.testing.toy_texts import TextToy, ToyHead, text_toy
+from flwr_splitmix.words import epsilon_text
 from tests.privacy.gaussian import exact_delta, exact_epsilon
 
 ORDER = Order(0, 7, 1, 1)
@@ -168,7 +169,8 @@ def test_every_release_is_priced_text_by_text() -> None:
     assert hiding.metrics() == {"epsilon": client.epsilon}
     assert strategy.rows[-1]["train_epsilon"] == pytest.approx(expected)
     said = str(hiding.statement())
-    assert said.startswith(f"epsilon {expected:.4g} at delta 1e-05 when a record is replaced.")
+    shown = epsilon_text(strategy.rows[-1]["train_epsilon"])
+    assert said.startswith(f"epsilon {shown} at delta 1e-05 when a record is replaced.")
     for word in (
         "gradients returned to the trunk",
         "lengths of texts",

@@ -19,6 +19,7 @@ from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs.export import onnx_file
 from flwr_splitmix.runs.export.predict import load_segments
 from flwr_splitmix.segments import split_shuffled_edge
+from flwr_splitmix.words import epsilon_text
 from tests.runs.export.conftest import Exported
 
 Make = Callable[..., Exported]
@@ -192,7 +193,7 @@ def test_the_card_says_where_a_model_comes_from(
         "fashion-mnist-small, iid among 2 clients, seed 0",
         "Accuracy: was not measured",
         "clipping and Gaussian noise, then as CutMixSL",
-        f"Epsilon: {row['epsilon']:.4g} at delta 1e-05",
+        f"Epsilon: {epsilon_text(row['epsilon'])} at delta 1e-05",
         "The lower segment was averaged over the clients, which no epsilon covers.",
     ):
         assert said in card

@@ -20,6 +20,7 @@ from flwr_splitmix.strategies import (
     PSL,
     DPCutMixSL,
 )
+from flwr_splitmix.words import epsilon_text
 from tests.strategies.noise.honest import (
     E_S,
     E_Y,
@@ -127,7 +128,7 @@ def test_metrics_and_progress_show_the_largest_epsilon_and_each(
     assert rows[-1]["epsilon"] == outcome.by_server(0)
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("round ")]
     for row, line in zip(rows, lines, strict=True):
-        assert f"epsilon {row['epsilon']:.4g}" in line
+        assert f"epsilon {epsilon_text(row['epsilon'])}" in line
 
 
 def test_without_noise_there_is_no_epsilon(caplog: pytest.LogCaptureFixture) -> None:
