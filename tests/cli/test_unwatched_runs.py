@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +60,36 @@ app(["run", sys.argv[1], "--run-dir", sys.argv[2]])
 """
 
 
-def started(home: Path, output: int, fault: str = "", **options: Any) -> subprocess.Popen[str]:
+def take_hangups() -> None:
+    """Undo what a child inherits from tests that are themselves behind nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def ignore_hangups() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def take_terminal() -> None:
+    take_hangups()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def started(
+    home: Path,
+    output: int,
+    fault: str = "",
+    first: Callable[[], None] = take_hangups,
+    **options: Any,
+) -> subprocess.Popen[str]:
     """Start the command, with a run that writes its log for 10 s.
 
     `fault` is "stop" if the run cannot be stopped, "disk" or "bug" if following it raises OSError
-    or another exception.
+    or another exception. `first` is called in the new process.
     """
     command: subprocess.Popen[str] = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(APPS / "vision"), str(home), fault],
         **{"stdout": output, "stderr": subprocess.PIPE, **options}, text=True, cwd=APPS.parent,
+        preexec_fn=first,
     )  # fmt: skip
     return command
 
@@ -141,13 +163,7 @@ def test_when_its_terminal_is_gone_it_is_stopped(times: int, tmp_path: Path) -> 
 def test_in_a_terminal_that_is_closed_it_is_stopped(tmp_path: Path) -> None:
     """There both the signal comes, and writing fails, in either order."""
     ours, theirs = pty.openpty()
-    command = started(
-        tmp_path,
-        theirs,
-        stdin=theirs,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
+    command = started(tmp_path, theirs, first=take_terminal, stdin=theirs, start_new_session=True)
     os.close(theirs)
     shown = b""
     while b"has started" not in shown:
@@ -161,11 +177,7 @@ def test_in_a_terminal_that_is_closed_it_is_stopped(tmp_path: Path) -> None:
 
 
 def test_behind_nohup_it_goes_on_when_its_terminal_is_gone(tmp_path: Path) -> None:
-    command = started(
-        tmp_path,
-        subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )
+    command = started(tmp_path, subprocess.PIPE, first=ignore_hangups)
     assert command.stdout is not None
     with command.stdout as stdout:
         assert stdout.readline() == "run 7 of Flower has started\n"
