@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections import deque
@@ -35,6 +36,59 @@ class _Queued:
 
     method: str
     calls: dict[int, Call]
+
+
+class _Exchange:
+    """The calls of one exchange whose outcomes are awaited.
+
+    Attributes
+    ----------
+    waiting
+        Calls without an outcome, by client index.
+    behind
+        Clients of these whose earlier call is not over.
+    deadline
+        When no outcome is awaited any longer.
+    next_look
+        By client index, when its line must be looked at even if it reports no change.
+    """
+
+    def __init__(self, calls: Mapping[int, Call], behind: set[int], timeout: float) -> None:
+        self.waiting = dict(calls)
+        self.behind = behind
+        self.began = time.monotonic()
+        self.deadline = self.began + timeout
+        self.next_look: dict[int, float] = {}
+        self._asked = len(calls)  # without those that end in no reply: they tell nothing of a step
+        self._seconds: list[float] = []
+
+    @property
+    def begun(self) -> set[int]:
+        """Clients that work on their call."""
+        return self.waiting.keys() - self.behind
+
+    def end(self, client: int, outcome: Outcome | None) -> None:
+        """Note a call's outcome, None if its client was lost with an earlier call."""
+        del self.waiting[client]
+        if outcome is None or outcome.reply is None:
+            self._asked -= 1
+        else:
+            self._seconds.append(outcome.seconds)
+
+    def look_again(self) -> float:
+        """Return when the next call that waits must be looked at."""
+        times = (self.next_look[c] for c in self.waiting if c in self.next_look)
+        return min([self.deadline, *times])
+
+    def late_from(self, patience: Patience | None) -> float:
+        """Return when calls that wait are late; infinity if too few have been answered."""
+        if not patience or not self.begun:
+            return math.inf
+        if len(self._seconds) < patience.answers_needed(self._asked):
+            return math.inf
+        # Clients that have not answered are slower than the median in any case.
+        middle = sorted(self._seconds)[(self._asked + 1) // 2 - 1]
+        return self.began + patience.factor * middle
 
 
 class StreamClients(Clients):
@@ -150,55 +204,46 @@ class StreamClients(Clients):
         self, calls: Mapping[int, Call], patience: Patience | None = None
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield each call's outcome as soon as it is known; without patience no call is late."""
-        began = time.monotonic()
-        deadline = began + self.step_timeout
-        waiting = dict(calls)
-        posted = self._unawaited.keys() & waiting.keys()
-        asked = len(calls)  # without those that end in no reply: they tell nothing of a step
-        seconds: list[float] = []
-        lost: dict[int, float] = {}
-        changed = set(waiting)
-        while waiting:
-            for client in changed & waiting.keys():
-                lost.pop(client, None)
-                if client in posted:
-                    lost[client] = self._settle(client)
-                    if client in self._unawaited:
-                        continue
-                    posted.discard(client)
-                    if client in self.failures:
-                        del waiting[client]
-                        asked -= 1
-                        continue
-                outcome, until = self._look(client, waiting[client], deadline)
-                if outcome is None:
-                    lost[client] = until
-                    continue
-                del waiting[client]
-                if outcome.reply is None:
-                    asked -= 1
-                else:
-                    seconds.append(outcome.seconds)
-                yield client, outcome
-            limit = min([deadline, *(lost[client] for client in waiting if client in lost)])
-            begun = waiting.keys() - posted
-            if patience and begun and len(seconds) >= patience.answers_needed(asked):
-                # Clients that have not answered are slower than the median in any case.
-                middle = sorted(seconds)[(asked + 1) // 2 - 1]
-                patient_until = began + patience.factor * middle
-                if time.monotonic() >= patient_until:
-                    # Answers may have arrived while the caller used the previous one.
-                    here = {c for c in begun if waiting[c].outcome is not None}
-                    changed = here | posted
-                    for client in begun - here:
-                        late = waiting.pop(client)
-                        self.late[client] += 1
-                        self._unawaited[client] = _Unawaited(late, deadline, late=True)
-                    continue
-                limit = min(limit, patient_until)
-            if not waiting:
-                return
-            changed = next_changes(self.changes, limit - time.monotonic()) or set(waiting)
+        exchange = _Exchange(calls, self._unawaited.keys() & calls.keys(), self.step_timeout)
+        changed = set(calls)
+        while exchange.waiting:
+            for client in changed & exchange.waiting.keys():
+                if (outcome := self._outcome(client, exchange)) is not None:
+                    yield client, outcome
+            late_from = exchange.late_from(patience)
+            if time.monotonic() >= late_from:
+                changed = self._leave_late(exchange)
+            elif exchange.waiting:
+                limit = min(late_from, exchange.look_again())
+                changed = next_changes(self.changes, limit - time.monotonic())
+                changed = changed or set(exchange.waiting)
+
+    def _outcome(self, client: int, exchange: _Exchange) -> Outcome | None:
+        """Return a client's outcome; None if it is not known yet, or never will be."""
+        if client in exchange.behind:
+            exchange.next_look[client] = self._settle(client)
+            if client in self._unawaited:
+                return None
+            exchange.behind.discard(client)
+            if client in self.failures:
+                exchange.end(client, None)
+                return None
+        outcome, exchange.next_look[client] = self._look(
+            client, exchange.waiting[client], exchange.deadline
+        )
+        if outcome is not None:
+            exchange.end(client, outcome)
+        return outcome
+
+    def _leave_late(self, exchange: _Exchange) -> set[int]:
+        """Await late calls no longer; return the clients to look at."""
+        # Answers may have arrived while the caller used the previous one.
+        here = {c for c in exchange.begun if exchange.waiting[c].outcome is not None}
+        for client in exchange.begun - here:
+            call = exchange.waiting.pop(client)
+            self.late[client] += 1
+            self._unawaited[client] = _Unawaited(call, exchange.deadline, late=True)
+        return here | exchange.behind
 
     def _look(self, client: int, call: Call, deadline: float) -> tuple[Outcome | None, float]:
         """Return the outcome of a client's call, None if in flight, and when to look again."""
