@@ -103,7 +103,12 @@ def not_attached(seconds: float) -> str:
     return f"did not attach within {seconds:g} s (attach-timeout)"
 
 
+def rounded_up(number: float, digits: int = 4) -> str:
+    """Return a number with so many significant digits: the least such that is not below it."""
+    shown = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(number)))
+    return f"{float(shown):.{digits}g}"
+
+
 def epsilon_text(epsilon: float) -> str:
-    """Return a finite epsilon with four significant digits, rounded up: it is a bound."""
-    shown = Context(prec=4, rounding=ROUND_CEILING).create_decimal(repr(float(epsilon)))
-    return f"{float(shown):.4g}"
+    """Return an epsilon with four significant digits, rounded up: it is a bound."""
+    return rounded_up(epsilon)

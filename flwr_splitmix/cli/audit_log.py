@@ -13,7 +13,7 @@ import typer
 from flwr_splitmix.cli.terminal import console, fail, say, table, text
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs.reports.words import size
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, epsilon_text
 
 _SEGMENT = "lower-segment."
 """Beginning of the names of a lower segment's arrays, which leave to be averaged."""
@@ -126,4 +126,7 @@ def _line(entries: list[dict[str, Any]]) -> list[str]:
 
 def _epsilon(entries: list[dict[str, Any]]) -> str:
     known = [entry["epsilon"] for entry in entries if entry.get("epsilon") is not None]
-    return text(known[-1] if isinstance(known[-1], str) else f"{known[-1]:.4g}") if known else "-"
+    if not known:
+        return "-"
+    newest = known[-1]
+    return text(newest if isinstance(newest, str) else epsilon_text(newest))

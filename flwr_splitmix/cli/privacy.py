@@ -25,6 +25,7 @@ from flwr_splitmix.cli.privacy_plan import (
 )
 from flwr_splitmix.cli.terminal import console, table
 from flwr_splitmix.runs import RunError
+from flwr_splitmix.words import epsilon_text, rounded_up
 
 if TYPE_CHECKING:
     from flwr_splitmix.privacy import ReleasePlan
@@ -137,7 +138,7 @@ def epsilon(
                 f"{sigma_y:g} are too little noise for a --clip-norm of {clip_norm:g}; raise them"
             )
         papers = plan.epsilon(orders, "papers")
-    results = {"epsilon": f"{tight:.6g}", "papers' conversion": f"{papers:.6g}"}
+    results = {"epsilon": rounded_up(tight, 6), "papers' conversion": rounded_up(papers, 6)}
     _print(plan, results, clients, k_times)
 
 
@@ -175,7 +176,7 @@ def sigma(
         plan = make_plan({**locals(), "sigma_s": 1.0, "sigma_y": label_ratio})
         noise = plan.noise_for(epsilon)
     plan = replace(plan, release=replace(plan.release, noise=noise))
-    results = {"sigma_s": f"{noise.sigma_s:.6g}", "sigma_y": f"{noise.sigma_y:.6g}"}
+    results = {"sigma_s": rounded_up(noise.sigma_s, 6), "sigma_y": rounded_up(noise.sigma_y, 6)}
     _print(plan, results, clients, k_times)
 
 
@@ -236,7 +237,7 @@ def compare(
         "k", *(f">{name}" for name in curves), title=f"epsilon at delta {delta:g}, {view}"
     )
     for index, group in enumerate(range(1, clients + 1)):
-        shown.add_row(str(group), *(f"{values[index]:.4g}" for values in curves.values()))
+        shown.add_row(str(group), *(epsilon_text(values[index]) for values in curves.values()))
     console().print(shown)
     if not left_over:
         typer.echo("groups: all full; where k does not divide n, --left-over says what it costs")

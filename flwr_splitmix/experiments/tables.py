@@ -12,6 +12,7 @@ from flwr_splitmix.experiments.experiment import TableScore
 from flwr_splitmix.experiments.report import Claim, Table, TableLine
 from flwr_splitmix.experiments.verdicts import Verdict
 from flwr_splitmix.runs.reports.words import NOTHING, number
+from flwr_splitmix.words import epsilon_text
 
 
 def headings(table: Table) -> list[str]:
@@ -198,7 +199,7 @@ def bound(epsilon: float | None) -> str:
     """Return an epsilon as text: "none" if it is infinite, `NOTHING` if it is None."""
     if epsilon is None:
         return NOTHING
-    return "none" if epsilon == math.inf else f"{epsilon:.4g}"
+    return "none" if epsilon == math.inf else epsilon_text(epsilon)
 
 
 def papers_of(table: Table) -> list[str]:

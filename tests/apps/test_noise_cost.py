@@ -213,8 +213,18 @@ def test_the_round_in_which_a_budget_ends_is_said(tmp_path: Path) -> None:
     assert len(done.rows) == 5
     assert done.strategy.over.startswith("the privacy budget of ")
     enough = [float(word) for word in said.replace(",", "").split() if word[:1].isdigit()][-2:]
-    quiet = {"sigma_s": enough[0] * 1.01, "sigma_y": enough[1] * 1.01}
+    quiet = {"sigma_s": enough[0], "sigma_y": enough[1]}
     assert len(remarks(2, **{**values, **quiet}, max_epsilon=limit)) == 1
+
+
+@pytest.mark.parametrize("limit", [5.0, 6.0, 7.0, 9.0, 11.0])
+def test_the_noise_with_which_it_would_last_is_enough(limit: float) -> None:
+    """Rounded to the nearest of three digits it was too little for every third limit."""
+    values = {"num_server_rounds": 5, "steps_per_round": 20, "max_epsilon": limit}
+    _, said = remarks(4, **values, sigma_s=6.0, sigma_y=6.0)
+    assert "and then sends nothing more; it would last with sigma-s " in said
+    sigma_s, sigma_y = (float(word) for word in said.split("sigma-s ")[1].split(" and sigma-y "))
+    assert len(remarks(4, **values, sigma_s=sigma_s, sigma_y=sigma_y)) == 1
 
 
 def test_without_noise_nothing_is_said() -> None:

@@ -150,6 +150,19 @@ def test_the_sigma_for_an_epsilon_costs_that_epsilon(
     assert value(back, "epsilon") == pytest.approx(8, rel=1e-4)
 
 
+@pytest.mark.parametrize("epsilon", ["8", "3", "1"])
+@pytest.mark.parametrize("passes", ["7", "30", "100"])
+def test_the_sigma_that_is_shown_keeps_to_the_epsilon(
+    splitmix: Splitmix, passes: str, epsilon: str
+) -> None:
+    """Half of them were a little too small: rounded to the nearest number of six digits."""
+    shared = ("--clip-norm", "1", "--passes", passes)
+    answer = splitmix("privacy", "sigma", "--epsilon", epsilon, *shared)
+    noise = [str(value(answer, name)) for name in ("sigma_s", "sigma_y")]
+    back = splitmix("privacy", "epsilon", "--sigma-s", noise[0], "--sigma-y", noise[1], *shared)
+    assert value(back, "epsilon") <= float(epsilon)
+
+
 @pytest.mark.parametrize(
     ("options", "least", "most"),
     [

@@ -22,7 +22,7 @@ from flwr_splitmix.privacy.statement import in_words
 from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.strategies import SplitStrategy
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, epsilon_text, rounded_up
 
 
 def remark_noise(
@@ -165,7 +165,7 @@ def _check_one_upload(config: VisionConfig, uploads: NoisyUploads) -> None:
     limit = config.max_epsilon
     if not limit or (cost := uploads.one_upload(config).epsilon()) <= limit:
         return
-    said = f"at least epsilon {cost:.4g}" if math.isfinite(cost) else "more than any epsilon"
+    said = f"epsilon {epsilon_text(cost)}" if math.isfinite(cost) else "more than any epsilon"
     raise ConfigError(
         f"run-config: max-epsilon is {limit:g}, but with sigma-s {config.sigma_s:g} and sigma-y "
         f"{config.sigma_y:g} a client's first batch costs {said}, so no client ever "
@@ -266,4 +266,5 @@ def _enough(plan: ReleasePlan, limit: float) -> str:
         noise = plan.noise_for(limit)
     except ValueError:  # so low a limit that no noise is shown to keep to it
         return ""
-    return f"; it would last with sigma-s {noise.sigma_s:.3g} and sigma-y {noise.sigma_y:.3g}"
+    sigma_s, sigma_y = (rounded_up(sigma, 3) for sigma in (noise.sigma_s, noise.sigma_y))
+    return f"; it would last with sigma-s {sigma_s} and sigma-y {sigma_y}"

@@ -11,9 +11,9 @@ from flwr_splitmix.runs.metrics_file import Row
 from flwr_splitmix.runs.reports.differences import as_text
 from flwr_splitmix.runs.reports.facts import epsilon_in_words, facts_of, rounds_of
 from flwr_splitmix.runs.reports.markup import bullets, folded, grid, paragraph, tag, tiles
-from flwr_splitmix.runs.reports.words import count, duration, number, percent, size
+from flwr_splitmix.runs.reports.words import NOTHING, count, duration, number, percent, size
 from flwr_splitmix.runs.run import Run
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, epsilon_text
 
 _SLOWEST = 10
 _MOST_FAILING = 50
@@ -79,12 +79,17 @@ def rounds(rows: Sequence[Row]) -> str:
             count(row["clients_alive"]),
             count(row["clients_failed"]),
             "" if row["slowest_node"] is None else str(row["slowest_node"]),
-            *([number(epsilon_of(row))] if ">epsilon" in headings else []),
+            *([_epsilon(row)] if ">epsilon" in headings else []),
         ]
         for row in rows
     ]
     table = grid(headings, lines, tall=len(lines) > 15)
     return folded(f"Rounds ({len(rows)})", table) if len(lines) > 60 else f"<h3>Rounds</h3>{table}"
+
+
+def _epsilon(row: Mapping[str, Any]) -> str:
+    epsilon = epsilon_of(row)
+    return NOTHING if epsilon is None else epsilon_text(epsilon)
 
 
 def clients(run: Run) -> str:
