@@ -134,14 +134,11 @@ class Order:
 
         Returns
         -------
-        The lengths of the others, in batches, and whether there are some of unknown length. If they
-        are more than `MOST_EARLIER` batches, no length counts as known.
+        The lengths of the others, in batches, and whether there are some of unknown length.
         """
         unknown = max(self.attempt - len(self.earlier), 0)
         left = max(len(self.earlier) + unknown - held, 0)
         known = sorted(self.earlier, reverse=True)[: max(left - unknown, 0)]
-        if sum(known) > MOST_EARLIER:
-            return [], True
         return known, min(left, unknown) > 0
 
     def seed_for(self, purpose: str, *place: int) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +21,13 @@ arrays, with each record as often as it is in them."""
 
 Owed = tuple[Sequence[Event], np.ndarray]
 """Releases, and the records (n,), int64, that each owe all of them."""
+
+
+class FirstAsked(NamedTuple):
+    """The round in which a client was first asked for a batch, and the batch at which it began."""
+
+    order: Order
+    place: int
 
 
 class EarlierAttempts:
@@ -44,7 +54,8 @@ class EarlierAttempts:
     def note(self, order: Order, place: int, held: int) -> None:
         """Note what an order says of them; nothing, if a repeated batch has the same noise.
 
-        More than `MOST_EARLIER` batches, with those that are still owed, are of unknown number.
+        If they are more than `MOST_EARLIER`, or reach over more batches, with those that are still
+        owed, they are of unknown number.
 
         Parameters
         ----------
@@ -58,7 +69,8 @@ class EarlierAttempts:
         self._times = None
         lengths, more = order.unheld(held)
         self._spans += [(place, place + length) for length in lengths if length]
-        many = sum(last - first for first, last in self._spans if last is not None) > MOST_EARLIER
+        reach = sum(last - first for first, last, _ in self._pieces())
+        many = max(reach, len(self._spans)) > MOST_EARLIER
         unknown = more or many or any(last is None for _, last in self._spans)
         known = [] if many else [span for span in self._spans if span[1] is not None]
         self._spans = [*known, *[(place, None)] * unknown]
@@ -88,11 +100,26 @@ class EarlierAttempts:
 
     def _counted(self, records_of: RecordsOf) -> np.ndarray:
         times = np.zeros(self._records, dtype=np.int64)
+        for first, last, number in self._pieces():
+            for records in records_of(first, last):
+                times += number * np.bincount(records, minlength=self._records)
+        return times
+
+    def _pieces(self) -> Iterator[tuple[int, int, int]]:
+        """Yield which batches are in attempts of known length, each once, and in how many.
+
+        (first, last, number): the batches from the first to the last, it excluded, are in as many.
+        """
+        steps: Counter[int] = Counter()
         for first, last in self._spans:
             if last is not None:
-                for records in records_of(first, last):
-                    times += np.bincount(records, minlength=self._records)
-        return times
+                steps[first] += 1
+                steps[last] -= 1
+        number = 0
+        for first, last in pairwise(sorted(steps)):
+            number += steps[first]
+            if number:
+                yield first, last, number
 
     def forget(self) -> None:
         """Forget all, as it is charged."""

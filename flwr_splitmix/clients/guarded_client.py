@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError
+from flwr_splitmix.clients.earlier_attempts import FirstAsked
 from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.node_ledger import NodeLedger
 from flwr_splitmix.clients.node_remarks import NodeRemarks
@@ -50,6 +51,7 @@ class GuardedClient(Client):
         self._mixes = ""  # by what examples were seen to change each other's smashed data
         self._told_incomplete = False
         self._begun_at = 0
+        self._first_asked: FirstAsked | None = None
         self._uncovered: Channel | None = None
         """What left first without an epsilon while there was no guard; more changes no number."""
         self._node: NodeLedger | None = None
@@ -85,6 +87,23 @@ class GuardedClient(Client):
     def begin_run(self) -> None:
         """Take the first weights of another run; what was spent stays."""
         self._first_weights.forget()
+        self._first_asked = None
+
+    def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one exchange; see `Client.run`."""
+        if arguments.get("plan") is not None:
+            self._note_asked()
+        return super().run(method, arguments)
+
+    def _note_asked(self) -> FirstAsked:
+        """Note that a batch is asked for; return the first of this run or since a `restore`.
+
+        Other objects with this client's data may have sent what that round's order names. What
+        later orders name besides was this object's, whose ledger has it.
+        """
+        if self._first_asked is None:
+            self._first_asked = FirstAsked(self.order, self._begun_at)
+        return self._first_asked
 
     @property
     def epsilon(self) -> float | None:
@@ -195,8 +214,8 @@ class GuardedClient(Client):
         guard = self._own_guard()
         shape = (len(smashed), smashed.shape[1], smashed.shape[2])
         batches, order = self.batches, self.order
-        records = partial(batches.records, order.seed, order.client)
-        return guard.admit(shares, shape, batches.indices, order, self._begun_at, records)
+        records, first = partial(batches.records, order.seed, order.client), self._note_asked()
+        return guard.admit(shares, shape, batches.indices, order, self._begun_at, records, first)
 
     def _privacy_facts(self) -> dict[str, Any]:
         """Return the facts that a server's ledger needs; only true ones are included."""
@@ -205,6 +224,7 @@ class GuardedClient(Client):
             "repeatable-secrets": self.repeatable_secrets,
             "public-evaluation": self.privacy is not None and self.privacy.public_evaluation,
             "batch-norm": bool(self._whole_batch),
+            "goes-on": self._first_asked is not None,
             "unbounded": self._unbounded,
         }
         return {name: fact for name, fact in facts.items() if fact}

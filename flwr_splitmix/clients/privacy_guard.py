@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError, Order
-from flwr_splitmix.clients.earlier_attempts import EarlierAttempts, Owed, RecordsOf
+from flwr_splitmix.clients.earlier_attempts import EarlierAttempts, FirstAsked, Owed, RecordsOf
 from flwr_splitmix.clients.first_weights import FirstWeights
 from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import Share
@@ -61,6 +61,7 @@ class PrivacyGuard:
         self._trainable = any(p.requires_grad for p in segment.parameters())
         self._round: Order | None = None
         self._attempts = EarlierAttempts(records)
+        self._noted: FirstAsked | None = None
         self._begins: int | None = None  # where it begins, until its first charge
         self.across_batch = ""
         """By what a record changes uploads of others, if it does."""
@@ -147,10 +148,11 @@ class PrivacyGuard:
         order: Order,
         begun_at: int,
         records_of: RecordsOf,
+        first: FirstAsked,
     ) -> bool:
         """Charge the uploads of one batch, unless they would exceed the budget.
 
-        With the first of a round is charged what earlier attempts at it may have sent, with other
+        With the first is charged what earlier attempts at its round may have sent, with other
         noise, as far as the node's file does not hold it: all of it, since this attempt may be
         shorter.
 
@@ -163,9 +165,12 @@ class PrivacyGuard:
         records
             int64 (b,): the examples of the batch.
         begun_at
-            Batches drawn when the round began: an earlier attempt at it began there, too.
+            Batches drawn when the round began.
         records_of
             The records of any other batches.
+        first
+            The first round in which the client was asked for a batch since it has this ledger's
+            state. Earlier attempts began where it began; later ones are in the ledger.
 
         Returns
         -------
@@ -183,9 +188,11 @@ class PrivacyGuard:
             return False
         if order != self._round:
             self._round, self._begins = order, begun_at
+        if first is not self._noted:
+            self._noted = first
             # The file holds what an attempt has sent, unless it is younger than the attempt.
-            held = 0 if self._file is None else self._file.begun[begun_at]
-            self._attempts.note(order, begun_at, held)
+            held = 0 if self._file is None else self._file.begun[first.place]
+            self._attempts.note(first.order, first.place, held)
         earlier = self._attempts.owed(shares, shape, records_of) if self._attempts else []
         self._require_epsilon([event for owed, _ in earlier for event in owed])
         with self._held():  # between look and charge no other run may charge

@@ -367,6 +367,7 @@ class SplitClient(PartedExchanges):
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same segment, optimizer and data."""
         self.restore_trained(tensors, meta)
+        self._first_asked = None
         if "privacy" in meta:
             self._own_guard().restore(meta["privacy"])
         if self._remarks is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.accounted import check_accounted, check_apart, rehearse
-from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
+from flwr_splitmix.clients.client import MOST_EARLIER, NO_DATA, ClientError, Order
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
 from flwr_splitmix.clients.first_weights import FirstWeights
@@ -239,6 +239,7 @@ class UShapeClient(StepExchanges):
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
             batch = self._first_batch(self.batches.size)
             self._looked = check_apart(self.hiding, self.head, self.tail, batch, again=self._looked)
+        earlier, uncounted = self._earlier(order)
         self.hiding.attach(
             ClientSide(
                 head=self.head,
@@ -250,8 +251,8 @@ class UShapeClient(StepExchanges):
                 client=order.client,
                 examples={"train": self.batches.examples, **sizes_of(self.tests)},
                 attempt=order.attempt,
-                earlier=self._earlier(order),
-                uncounted=order.unheld()[1],
+                earlier=earlier,
+                uncounted=uncounted,
                 averaged=order.averaged,
                 returns=self.learns == "all",
                 padded=holds_ids(first.inputs),
@@ -279,12 +280,20 @@ class UShapeClient(StepExchanges):
         said = self.ends.frozen_sketch() if order.averaged else None
         return {} if said is None else {FROZEN: said}
 
-    def _earlier(self, order: Order) -> Iterator[np.ndarray]:
-        """Yield the examples of earlier attempts at a round, if the hiding accounts for them."""
-        lengths = order.unheld()[0] if self.hiding.accounts else []
+    def _earlier(self, order: Order) -> tuple[Iterator[np.ndarray], bool]:
+        """Return the examples of earlier attempts at a round, and whether there may be others.
+
+        There are none if the hiding does not account for them, or they are too many to be drawn.
+        """
+        lengths, uncounted = order.unheld()
+        if sum(lengths) > MOST_EARLIER:
+            lengths, uncounted = [], True
+        if not self.hiding.accounts:
+            lengths = []
         records, place = partial(self.batches.records, order.seed, order.client), self.batches.drawn
         # Each begins where the client is now, and is drawn only as it is read.
-        return chain.from_iterable([records(place, place + length) for length in lengths])
+        spans = [records(place, place + length) for length in lengths]
+        return chain.from_iterable(spans), uncounted
 
     def _check_statistics(self) -> None:
         for name, part in self.segments.items():

@@ -29,6 +29,8 @@ class Description(NamedTuple):
         How many batches of a pass it has drawn: if it does not say, the most that it can have been.
     repeats
         Whether its secrets are the run's seed's, so that a repeated round has the same noise.
+    goes_on
+        Whether it is the object that was asked for the last batches, and charges no earlier ones.
     unbounded
         Why what it has sent before, perhaps in other runs, has no epsilon: keys of `UNBOUNDED`,
         sorted; empty if it has one, or the client does not say.
@@ -41,6 +43,7 @@ class Description(NamedTuple):
     state_round: int
     begun: int
     repeats: bool
+    goes_on: bool
     public_tests: bool
     batch_norm: bool
     unbounded: tuple[str, ...]
@@ -68,6 +71,7 @@ class Description(NamedTuple):
             state_round=state_round,
             begun=(drawn if type(drawn) is int else -bool(state_round)) % max(per_epoch, 1),
             repeats=described.get("repeatable-secrets") is True,
+            goes_on=described.get("goes-on") is True,
             public_tests=described.get("public-evaluation") is True,
             batch_norm=described.get("batch-norm") is True,
             unbounded=_reasons(described.get("unbounded")),
@@ -82,6 +86,7 @@ class DataPass:
     is the newest in which the client was asked for a batch. `unfinished` has the numbers of batches
     asked for in the rounds since the last one that it finished, and `earlier` the lengths, in
     batches, of earlier attempts that are to be charged; None where the length is not known.
+    `unanswered` is the number of batches asked for since then, of which nothing came.
     """
 
     per_epoch: int = 0
@@ -95,6 +100,7 @@ class DataPass:
     place: int = 0
     earlier: list[int | None] = field(default_factory=list)
     unfinished: list[int | None] = field(default_factory=list)
+    unanswered: int = 0
     asked: bool = False
     aligned: bool = True
     public_tests: bool = False
@@ -138,7 +144,13 @@ class DataPass:
         self.place = said.begun
         # A repeated round sends the same batches, with fresh noise unless secrets repeat too. What
         # no plan has priced yet is still owed.
-        self.earlier = [] if said.repeats else longest(self.earlier, attempts)
+        if said.goes_on:  # it repeats nothing, and what came is charged; the rest it may have sent
+            self.earlier += [1] * self.unanswered
+        else:
+            self.earlier = longest(self.earlier, attempts)
+        if said.repeats:
+            self.earlier = []
+        self.unanswered = 0
         # A round counts from its first batch on: one that is drawn again before has sent nothing.
         self.begun, self.asked = server_round, False
         self.public_tests = said.public_tests
@@ -149,7 +161,12 @@ class DataPass:
             self.asked, self.finished = True, self.begun
             self.unfinished.append(0)
         self.unfinished[-1] = (self.unfinished[-1] or 0) + 1
+        self.unanswered += 1
         self.drawn += 1
+
+    def finish(self) -> None:
+        """End a round that the client has finished."""
+        self.unfinished, self.unanswered = [], 0
 
     def most(self, batches: int) -> int:
         """Return how often a record may occur in so many batches from the round's beginning on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,10 +28,14 @@ from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import UNBOUNDED, check_relation
 from flwr_splitmix.privacy.ledger import Charge
 from flwr_splitmix.values import check_truth
+from flwr_splitmix.words import epsilon_text
 
 log = logging.getLogger("flwr.splitmix")
 
 _Ratios = tuple[float, ...]
+
+_SEVERAL = 3
+"""From how many charges for unfinished rounds on a client is known to fail again and again."""
 
 
 class PrivacyLedger(Observer):
@@ -99,6 +104,9 @@ class PrivacyLedger(Observer):
         """Clients that have not been charged yet for what interrupted rounds may have sent."""
         self._said: set[tuple[str, ...]] = set()
         self._warned = False
+        self._lost: dict[int, tuple[int, float]] = {}
+        """By client, how often it paid for unfinished rounds, and how much epsilon that added."""
+        self._told_lost = False
 
     @property
     def epsilons(self) -> dict[int, float]:
@@ -237,16 +245,49 @@ class PrivacyLedger(Observer):
             place.earlier = [length for length in place.earlier if length is not None]
         times = sum(place.most(length) for length in place.earlier if length is not None)
         if before := earlier_releases(shares, place.tokens, place.width, times):
-            self._ledger_of(client).charge_each(*before)
+            ledger = self._ledger_of(client)
+            spent = ledger.epsilon(self.delta)
+            ledger.charge_each(*before)
+            self._note_lost(client, spent)
             place.earlier = []
         if not place.earlier:
             self._owing.discard(client)
         return shares
 
+    def _note_lost(self, client: int, before: float) -> None:
+        """Warn once if what a client may have sent in unfinished rounds is most of its epsilon.
+
+        Parameters
+        ----------
+        before
+            Its epsilon before it was charged for the last of them.
+        """
+        epsilon = self.ledgers[client].epsilon(self.delta)
+        rounds, lost = self._lost.get(client, (0, 0.0))
+        self._lost[client] = rounds, lost = rounds + 1, lost + (epsilon - before)
+        if (
+            not self._told_lost
+            and rounds >= _SEVERAL
+            and math.isfinite(epsilon)
+            and (lost > epsilon / 2)
+        ):
+            self._told_lost = True
+            log.warning(
+                "client %d does not finish its rounds, and what it may have sent in them is more "
+                "than half of its epsilon (%s of %s at delta %g): each further one adds to it, so "
+                "find out why it fails, or leave it out",
+                client,
+                epsilon_text(lost),
+                epsilon_text(epsilon),
+                self.delta,
+            )
+
     def _begins_batch(self, client: int) -> bool:
         """Count an arrived part of a batch; return whether it is the first."""
         left = self._parts_left.get(client, 0)
         self._parts_left[client] = (left or self._parts_of[client]) - 1
+        if not left:
+            self._passes[client].unanswered -= 1
         return not left
 
     def _charge_tests(self, client: int) -> None:
@@ -329,7 +370,7 @@ class PrivacyLedger(Observer):
         """End a round: all clients that began it have finished, except for failures."""
         for client, place in self._passes.items():
             if place.begun == server_round and client not in failures:
-                place.unfinished = []
+                place.finish()
 
     def account(self, rounds: Collection[int]) -> RunAccount:
         """Return the largest epsilon and the union of all statements, without naming any client.

@@ -5,12 +5,44 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone
 from flwr_splitmix.observers.observer import Observer
 from flwr_splitmix.runs.begun import Begun
 from flwr_splitmix.storage import text_keys, whole_keys
+
+
+class Streak(NamedTuple):
+    """The rounds that a client has begun, one after the other, and not finished.
+
+    Attributes
+    ----------
+    rounds
+        Their number.
+    batches
+        How many batches it may have sent in all of them; None if that is not known.
+    """
+
+    rounds: int = 0
+    batches: int | None = 0
+
+    def and_one_of(self, batches: int | None) -> Streak:
+        """Return the streak with a further round of at most so many batches."""
+        return Streak(self.rounds + 1, _sum([self.batches, batches]))
+
+    @property
+    def lengths(self) -> list[int | None]:
+        """Lengths of attempts that hold whatever was sent, the longest first.
+
+        Each round goes on where the client was lost in the one before, or begins again at the place
+        where its state stands. So the rounds are chains from this place on, and a batch was sent as
+        often as there are chains that reach it. Chains of more than n batches are at most `rounds`,
+        and at most `batches` // (n + 1): as many as there are of these lengths above n.
+        """
+        if self.batches is None:
+            return [None] * self.rounds
+        return [self.batches // number for number in range(1, self.rounds + 1)]
 
 
 class UnfinishedRounds(Observer):
@@ -36,18 +68,19 @@ class UnfinishedRounds(Observer):
 
     def __init__(self, protection: str | None = "") -> None:
         self.protection = protection
-        self._lost: dict[int, list[int | None]] = {}
+        self._lost: dict[int, Streak] = {}
         self._repeats: dict[int, list[int | None]] = {}
         """By client, what it sent before interruptions."""
         self._evaluations: Counter[int] = Counter()
         self._recorded = 0
-        self._attached: tuple[int, ...] = ()
+        self._attached: dict[int, Streak] = {}
+        """The clients of this round, and what each had not finished before."""
         self._idle: set[int] = set()
         """Clients that attached, and have not been asked for a batch yet."""
 
     def of(self, client: int) -> list[int | None]:
         """Return the lengths of earlier attempts at the client's next round, in batches."""
-        return [*self._repeats.get(client, ()), *self._lost.get(client, ())]
+        return [*self._repeats.get(client, ()), *self._lost.get(client, Streak()).lengths]
 
     @property
     def lost(self) -> Collection[int]:
@@ -100,7 +133,7 @@ class UnfinishedRounds(Observer):
                 if client in here:
                     before = attempts[-1:]
                 elif client in one.again:  # lost before the state was stored
-                    before = self._lost.get(client, ())[-1:]
+                    before = self._lost.get(client, Streak()).lengths[:1]
                 if client in here and client not in one.again:
                     attempts.pop()  # the same attempt goes on
                 attempts.append(_sum([*before, steps]))
@@ -110,12 +143,10 @@ class UnfinishedRounds(Observer):
 
     def on_begin(self, event: RoundBegun) -> None:
         """Count the round for all nodes that attached to it."""
-        self._attached = tuple(event.nodes)
+        self._attached = {client: self._lost.get(client, Streak()) for client in event.nodes}
         self._idle = {client for client in self._attached if client in event.descriptions}
-        for client in self._attached:
-            attempts = self._lost.setdefault(client, [])
-            # It repeats the one before, or goes on where it was lost.
-            attempts.append(_sum([*attempts[-1:], event.steps]))
+        for client, before in self._attached.items():
+            self._lost[client] = before.and_one_of(event.steps)
 
     def on_exchange(self, event: Exchange) -> None:
         """Note who is asked for a batch."""
@@ -124,14 +155,14 @@ class UnfinishedRounds(Observer):
 
     def on_round(self, event: RoundDone) -> None:
         """Drop the counts of those that finished it; who was not asked keeps its count."""
-        for client in self._attached:
+        for client, before in self._attached.items():
             if client in self._idle:
-                self._lost[client].pop()
-                if not self._lost[client]:
-                    del self._lost[client]
+                self._lost[client] = before
             elif client not in event.failures:
-                del self._lost[client]
+                self._lost[client] = Streak()
                 self._repeats.pop(client, None)
+            if not self._lost[client].rounds:
+                del self._lost[client]
 
     @contextmanager
     def evaluating(self, clients: Collection[int], failures: Collection[int]) -> Iterator[None]:
@@ -155,7 +186,7 @@ class UnfinishedRounds(Observer):
     def state(self) -> dict[str, Any]:
         """Return the counts."""
         return {
-            "lost-lengths": _text_keys(self._lost),
+            "lost-rounds": {str(client): list(streak) for client, streak in self._lost.items()},
             "repeated-lengths": _text_keys(self._repeats),
             "evaluations": text_keys(self._evaluations),
             "recorded": self._recorded,
@@ -165,13 +196,18 @@ class UnfinishedRounds(Observer):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         if "lost" in state:  # of an earlier checkout, which knew numbers and no lengths
-            self._lost = {int(c): [None] * number for c, number in state["lost"].items()}
+            self._lost = {int(c): Streak(number, None) for c, number in state["lost"].items()}
             self._repeats = {int(c): [None] * max(each) for c, each in state["repeats"].items()}
         else:
-            self._lost = _whole_keys(state["lost-lengths"])
+            kept = state.get("lost-rounds", {})
+            self._lost = {int(c): Streak(number, most) for c, (number, most) in kept.items()}
+            for client, lengths in _whole_keys(state.get("lost-lengths", {})).items():
+                # Of an earlier checkout: each length is that of all rounds so far.
+                self._lost[client] = Streak(len(lengths), lengths[-1])
             self._repeats = _whole_keys(state["repeated-lengths"])
         if state.get("protection", "") != self.protection:
-            for lengths in (*self._lost.values(), *self._repeats.values()):
+            self._lost = {c: streak._replace(batches=None) for c, streak in self._lost.items()}
+            for lengths in self._repeats.values():
                 lengths[:] = [None] * len(lengths)
         self._evaluations = Counter(whole_keys(state["evaluations"]))
         self._recorded = state["recorded"]

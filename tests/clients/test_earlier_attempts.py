@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from flwr_splitmix.words import epsilon_text
 from tests.clients.guarded import (
     DELTA,
     ORDER,
+    TOY,
     N,
     allowing,
     ask,
@@ -79,23 +81,52 @@ def test_attempts_of_unknown_length_have_no_epsilon() -> None:
 
 def test_more_batches_than_can_be_drawn_again_are_an_unknown_number() -> None:
     """Who accounts for no noise takes part; it was refused for good."""
-    order = replace(ORDER, attempt=2, earlier=(MOST_EARLIER, 1))
+    order = replace(ORDER, attempt=2, earlier=(MOST_EARLIER + 1, 1))
     plain = client_of(order, privacy=None)
     assert "smashed" in ask(plain, 0, FullShare())
     client = client_of(order)
     ask(client, 0, mask(2))
     assert client.epsilon == math.inf
-    assert order.unheld(1) == ([MOST_EARLIER], False)  # a file holds the other
+    assert order.unheld(1) == ([MOST_EARLIER + 1], False)  # a file holds the other
+
+
+@pytest.mark.parametrize("examples", [3, 13])
+def test_batches_of_overlapping_attempts_are_drawn_once_and_count_as_often(examples: int) -> None:
+    """With few examples, batches are drawn with replacement."""
+    batches = Batches(TOY.data(0), 4)
+    batches.examples, batches.per_epoch = examples, examples // 4
+    draw, spans = random.Random(examples), []
+    attempts, drawn = EarlierAttempts(examples), []
+    for _ in range(20):
+        place, length = draw.randrange(30), draw.randrange(40)
+        attempts.note(replace(ORDER, attempt=1, earlier=(length,)), place, 0)
+        spans.append((place, place + length))
+
+    def records(first: int, last: int) -> Iterator[np.ndarray]:
+        drawn.extend(range(first, last))
+        return batches.records(9, 0, first, last)
+
+    expected = np.zeros(examples, dtype=np.int64)
+    for span in spans:
+        for each in batches.records(9, 0, *span):
+            expected += np.bincount(each, minlength=examples)
+    assert attempts._counted(records).tolist() == expected.tolist()
+    assert sorted(drawn) == sorted({place for span in spans for place in range(*span)})
 
 
 def test_what_is_owed_for_many_rounds_has_a_bound() -> None:
     """The state grew with every round, and with it what had to be drawn again."""
     attempts = EarlierAttempts(12)
-    for number in range(5):
-        attempts.note(replace(ORDER, attempt=1, earlier=(MOST_EARLIER // 4,)), number, 0)
-    attempts.note(replace(ORDER, attempt=3), 5, 0)
+    for number in range(4):
+        place = number * MOST_EARLIER // 4
+        attempts.note(replace(ORDER, attempt=1, earlier=(MOST_EARLIER // 4,)), place, 0)
+    assert len(attempts.state()) == 4
+    attempts.note(replace(ORDER, attempt=1, earlier=(1,)), MOST_EARLIER, 0)
     attempts.note(replace(ORDER, attempt=3), 5, 0)
     assert attempts.state() == [[5, None]]
+    many = replace(ORDER, attempt=MOST_EARLIER, earlier=(1,) * MOST_EARLIER)
+    attempts.note(many, 6, 0)
+    assert attempts.state() == [[6, None]]
 
 
 def test_earlier_attempts_are_drawn_again_once_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -51,12 +52,43 @@ def test_rounds_are_counted_until_one_is_finished() -> None:
     for number in (1, 2):
         begin(rounds, number)
         end(rounds, number, failures=[1])
-    assert [rounds.of(client) for client in (0, 1, 7)] == [[], [1, 3], []]
+    assert [rounds.of(client) for client in (0, 1, 7)] == [[], [3, 1], []]
     begin(rounds, 3)  # and it is lost
-    assert [rounds.of(client) for client in (0, 1)] == [[3], [1, 3, 6]]
+    assert [rounds.of(client) for client in (0, 1)] == [[3], [6, 3, 2]]
     begin(rounds, 4)
     end(rounds, 4)
     assert [rounds.of(client) for client in (0, 1)] == [[], []]
+
+
+def chains(steps: Sequence[int]) -> Iterator[list[int]]:
+    """Yield all that rounds of at most so many batches may have sent: how often each batch.
+
+    A round begins where the one before has ended, at any batch, or at the first batch.
+    """
+    for ends in product(*(range(most + 1) for most in steps)):
+        for goes_on in product([False, True], repeat=len(steps)):
+            sent, place = [0] * (sum(steps) + 1), 0
+            for number, on in zip(ends, goes_on, strict=True):
+                begin = place if on else 0
+                place = begin + number
+                for batch in range(begin, place):
+                    sent[batch] += 1
+            yield sent
+
+
+@pytest.mark.parametrize("steps", [[3], [2, 2], [1, 3], [3, 1], [2, 2, 2], [1, 2, 3], [1] * 5])
+def test_lengths_hold_whatever_rounds_may_have_sent(steps: list[int]) -> None:
+    rounds = UnfinishedRounds()
+    for number, most in enumerate(steps, 1):
+        rounds.on_begin(RoundBegun(number, {}, False, {0: {}}, nodes=[0], steps=most))
+        end(rounds, number, failures=[0])
+    lengths = [length or 0 for length in rounds.of(0)]
+    most_often = [max(each) for each in zip(*chains(steps), strict=True)]
+    held = [sum(length > batch for length in lengths) for batch in range(len(most_often))]
+    assert all(there >= sent for there, sent in zip(held, most_often, strict=True))
+    if len(set(steps)) == 1:  # and no more: the last batch of each round is reached as often
+        last = slice(steps[0] - 1, sum(steps), steps[0])
+        assert held[last] == most_often[last]
 
 
 def test_who_is_not_asked_in_a_round_has_not_finished_it() -> None:
@@ -195,6 +227,13 @@ def test_a_state_of_a_version_without_lengths_is_read() -> None:
     state = {"lost": {"0": 2}, "repeats": {"1": [1, 3]}, "evaluations": {}, "recorded": 0}
     rounds.restore(state)
     assert [rounds.of(client) for client in (0, 1)] == [[None] * 2, [None] * 3]
+
+
+def test_a_state_of_lengths_that_hold_those_before_them_is_read() -> None:
+    rounds = UnfinishedRounds()
+    state = {"lost-lengths": {"0": [4, 9], "1": [4, None]}, "repeated-lengths": {"0": [5]}}
+    rounds.restore({**state, "evaluations": {}, "recorded": 0})
+    assert [rounds.of(client) for client in (0, 1)] == [[5, 9, 4], [None, None]]
 
 
 def test_an_evaluation_counts_until_states_have_what_was_sent() -> None:

@@ -48,17 +48,21 @@ def epsilon(rho: float) -> float:
 
 
 class Honest(SplitClient):
-    """Writes down what truly left it; may fail, or send nonsense, at one place of the run."""
+    """Writes down what truly left it; may fail, or send nonsense, at one place of the run.
+
+    It may also fail in all rounds up to one.
+    """
 
     sent: Sent
     fails_at: tuple[int, int] | None = None
+    fails_until = 0
     nonsense_at: tuple[int, int] | None = None
     fails_at_part: int | None = None
 
     @exchange
     def step(self, **arguments: Any) -> dict[str, Any]:
         here = (self.order.server_round, arguments["number"])
-        if here == self.fails_at:
+        if here == self.fails_at or here[0] <= self.fails_until:
             raise RuntimeError("the battery is empty")
         reply = super().step(**arguments)
         if "smashed" not in reply:
