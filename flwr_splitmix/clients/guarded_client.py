@@ -21,6 +21,7 @@ from flwr_splitmix.mixers import NoisyShare, Share
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.segments.across_batch import mixing_layers, needs_whole_batch
+from flwr_splitmix.segments.state_digest import state_digest
 
 
 class GuardedClient(Client):
@@ -49,6 +50,8 @@ class GuardedClient(Client):
     def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
         self.privacy = privacy
         self._mixes = ""  # by what examples were seen to change each other's smashed data
+        self._apart: bytes | None = None
+        """Digest of lower segment and inputs that were last seen to keep examples apart."""
         self._told_incomplete = False
         self._begun_at = 0
         self._first_asked: FirstAsked | None = None
@@ -156,6 +159,9 @@ class GuardedClient(Client):
     def _find_mixing_layers(self, inputs: Tensor, *, again: bool) -> bool:
         """Look whether examples of a batch change each other's smashed data.
 
+        The answer depends on weights and inputs, so it holds for no other client and no other
+        weights; it is kept as long as these are the same to the last bit.
+
         Parameters
         ----------
         inputs
@@ -174,9 +180,13 @@ class GuardedClient(Client):
         """
         if self._mixes:
             return True
+        state = state_digest(self.segment, inputs)
+        if again and state is not None and state == self._apart:
+            return True
         found = mixing_layers(
             self.segment, inputs, renewed=not again, warns=not self._told_incomplete
         )
+        self._apart = state if found == "" else None
         if found is None:
             self._told_incomplete = True
             if self.guard is not None:

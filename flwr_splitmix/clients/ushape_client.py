@@ -35,6 +35,7 @@ from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, check_scores
 from flwr_splitmix.segments.across_batch import needs_whole_batch
+from flwr_splitmix.segments.state_digest import state_digest
 from flwr_splitmix.segments.modules import check_takes_mask, with_statistics
 from flwr_splitmix.values import check_choice, check_kind, check_truth
 
@@ -165,6 +166,8 @@ class UShapeClient(StepExchanges):
         self._first_weights: FirstWeights | None = None
         self._shapes: KeptShapes | None = None
         self._looked = self._rehearsed = False
+        self._apart: bytes | None = None
+        """Digest of head, tail and inputs for which trials were last made."""
         self._due = self._calibrated = 0
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
@@ -238,7 +241,11 @@ class UShapeClient(StepExchanges):
             width = self.ends.width(first)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
             batch = self._first_batch(self.batches.size)
-            self._looked = check_apart(self.hiding, self.head, self.tail, batch, again=self._looked)
+            state = state_digest(self.segments, batch.inputs, batch.mask)
+            if not self._looked or state is None or state != self._apart:
+                again = self._looked
+                self._looked = check_apart(self.hiding, self.head, self.tail, batch, again=again)
+                self._apart = state
         earlier, uncounted = self._earlier(order)
         self.hiding.attach(
             ClientSide(

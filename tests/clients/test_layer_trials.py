@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from torch import nn
-from torch.utils.data import Subset
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Subset, TensorDataset
 
 from flwr_splitmix.clients import PrivacyBudget, SplitClient
 from flwr_splitmix.links import LinkError
@@ -64,6 +65,42 @@ def test_a_client_with_a_budget_looks_for_layers_across_the_batch_in_every_round
     for server_round in (1, 2):
         client.attach(replace(ORDER, server_round=server_round), None)
     assert copies == [True, True]
+
+
+class Counted(Lower):
+    """Counts its calls, its copies' included, where a copy's state has no part in it."""
+
+    calls: ClassVar[list[int]] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls.append(len(inputs))
+        return super().forward(inputs)
+
+
+def test_a_trial_is_not_repeated_before_a_weight_an_input_or_an_attribute_changes() -> None:
+    segment, data = Counted(), TensorDataset(*map(torch.clone, DATA.tensors))
+    budget = PrivacyBudget(max_epsilon=50.0)
+    client = SplitClient(segment, data, batch_size=4, device="cpu", privacy=budget)
+
+    def tries() -> bool:
+        Counted.calls.clear()
+        client.attach(ORDER, None)
+        assert Counted.calls[0] == 1  # of which the description is made
+        return 4 in Counted.calls
+
+    assert tries()
+    assert not tries()
+    weight = next(segment.parameters())
+    with torch.no_grad():
+        weight.view(-1)[0] = torch.nextafter(weight.view(-1)[0], torch.tensor(9.0))
+    assert tries()
+    assert not tries()
+    data.tensors[0][1] += 1
+    assert tries()
+    assert not tries()
+    segment.rounds = 1  # type: ignore[assignment]
+    assert tries()
+    assert not tries()
 
 
 def test_a_batch_of_one_example_before_batch_norm_is_refused_without_a_traceback(
