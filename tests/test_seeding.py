@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from flwr_splitmix.seeding import (
     derive_seed,
     frozen_generator,
     generator,
+    held_draws,
     secret_normal,
     secrets_are_seeded,
     seeded_draws,
@@ -100,6 +102,37 @@ def test_each_global_generator_is_seeded_inside_and_left_as_it_was(
     assert [before, draw(), draw()] == expected
     assert inside[0] == inside[1]
     assert not set(inside[0]) & set(expected)
+
+
+def drawn() -> tuple[float, float, float]:
+    return float(torch.rand(1)), float(np.random.rand()), random.random()
+
+
+def test_blocks_that_are_held_draw_what_others_do_and_restore_once() -> None:
+    cpu, outside = torch.device("cpu"), []
+
+    def draws(*, fails: bool) -> list[Any]:
+        made: list[Any] = []
+        for seed in (1, 2):
+            with suppress(ZeroDivisionError), seeded_draws(cpu, seed):
+                made.append(drawn())
+                with seeded_draws(cpu, 3):  # as a trial within a client's exchange
+                    made.append(drawn())
+                made.append(drawn())
+                if fails:
+                    raise ZeroDivisionError
+        return made
+
+    for fails in (False, True):
+        for sow in (random.seed, np.random.seed, torch.manual_seed):
+            sow(7)
+        expected, after = draws(fails=fails), drawn()
+        for sow in (random.seed, np.random.seed, torch.manual_seed):
+            sow(7)
+        with held_draws():
+            assert draws(fails=fails) == expected
+        outside.append(drawn() == after)
+    assert outside == [True, True]
 
 
 def test_apples_generator_is_seeded_inside_and_left_as_it_was(

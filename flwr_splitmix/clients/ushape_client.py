@@ -35,8 +35,8 @@ from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, check_scores
 from flwr_splitmix.segments.across_batch import needs_whole_batch
-from flwr_splitmix.segments.state_digest import state_digest
 from flwr_splitmix.segments.modules import check_takes_mask, with_statistics
+from flwr_splitmix.segments.state_digest import state_digest
 from flwr_splitmix.values import check_choice, check_kind, check_truth
 
 log = logging.getLogger("flwr.splitmix")

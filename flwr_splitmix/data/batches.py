@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 
 from flwr_splitmix.data.errors import ExamplesError
-from flwr_splitmix.seeding import derive_seed, frozen_generator
+from flwr_splitmix.seeding import brief_generator, derive_seed
 from flwr_splitmix.values import takes
 from flwr_splitmix.words import with_article
 
@@ -140,7 +140,7 @@ class EpochOrder:
         """Return the indices of all examples in the epoch's order, int64 (examples,)."""
         place = examples, seed, client, epoch
         if place != self._place:
-            rng = frozen_generator(derive_seed(seed, "shuffle", client, epoch))
+            rng = brief_generator(derive_seed(seed, "shuffle", client, epoch))
             self._order, self._place = rng.permutation(examples), place
         return self._order
 
@@ -171,7 +171,7 @@ def batch_indices(
     """
     per_epoch = examples // size
     if per_epoch == 0:
-        rng = frozen_generator(derive_seed(seed, "replacement", client, number))
+        rng = brief_generator(derive_seed(seed, "replacement", client, number))
         return np.asarray(rng.randint(examples, size=size), dtype=np.int64)
     epoch, position = divmod(number, per_epoch)
     of_epoch = (order or EpochOrder()).of(examples, seed, client, epoch)

@@ -17,6 +17,7 @@ from flwr_splitmix.clients.returned import checked_description, checked_release
 from flwr_splitmix.links.errors import is_unexpected, local_sentence, own_sentence, sentence
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.seeding import held_draws
 from flwr_splitmix.storage import plain_numbers
 from flwr_splitmix.words import described, one_line
 
@@ -114,7 +115,8 @@ class ClientHost:
 
     def call(self, method: str, payloads: Mapping[int, Mapping[str, Any]]) -> dict[int, Outcome]:
         """Run one exchange on several clients; a client's error becomes its outcome."""
-        return {index: self._call(index, method, payloads[index]) for index in payloads}
+        with held_draws():
+            return {index: self._call(index, method, payloads[index]) for index in payloads}
 
     def _call(self, index: int, method: str, payload: Mapping[str, Any]) -> Outcome:
         began = time.perf_counter()

@@ -186,6 +186,13 @@ class PatchShare(MaskShare):
         """Return the length of the slice."""
         return self.stop - self.start
 
+    def kept_patches(self, batch: int) -> Tensor:
+        """Return the kept patches; see `MaskShare.kept_patches`."""
+        kind = type(self)
+        if kind.positions is PatchShare.positions and kind.count is PatchShare.count:
+            return self._kept(batch)  # a slice of a permutation is what the check asks for
+        return super().kept_patches(batch)
+
     def part(self, first: int) -> Self:
         """Return the share for the samples from `first` on, which keep their patches.
 

@@ -107,7 +107,7 @@ def test_an_epoch_is_shuffled_once(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(seed)
         return frozen_generator(seed)
 
-    monkeypatch.setattr(batches_module, "frozen_generator", generator)
+    monkeypatch.setattr(batches_module, "brief_generator", generator)
     batches = Batches(numbered(40), 4)
     drawn(batches, 20)
     assert len(made) == 2
