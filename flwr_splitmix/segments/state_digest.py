@@ -32,7 +32,7 @@ class _Pickler(pickle.Pickler):
         own = value.detach()
         kind = (own.dtype, own.device, tuple(own.shape), own.stride(), value.requires_grad)
         flat = own.cpu().contiguous().view(-1).view(torch.uint8)
-        return str, (f"{kind} {blake2b(flat.numpy()).hexdigest()}",)
+        return str, (f"{kind} {blake2b(flat.numpy().data).hexdigest()}",)
 
 
 def state_digest(module: nn.Module, *tensors: Tensor) -> bytes | None:
