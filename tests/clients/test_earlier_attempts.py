@@ -95,8 +95,9 @@ def test_batches_of_overlapping_attempts_are_drawn_once_and_count_as_often(examp
     """With few examples, batches are drawn with replacement."""
     batches = Batches(TOY.data(0), 4)
     batches.examples, batches.per_epoch = examples, examples // 4
-    draw, spans = random.Random(examples), []
-    attempts, drawn = EarlierAttempts(examples), []
+    draw, attempts = random.Random(examples), EarlierAttempts(examples)
+    spans: list[tuple[int, int]] = []
+    drawn: list[int] = []
     for _ in range(20):
         place, length = draw.randrange(30), draw.randrange(40)
         attempts.note(replace(ORDER, attempt=1, earlier=(length,)), place, 0)
@@ -193,6 +194,7 @@ def test_the_log_says_what_is_owed_as_spent(caplog: pytest.LogCaptureFixture) ->
     assert ask(client, 0, mask(2)) == {"budget-spent": True}
     with caplog.at_level("INFO", logger="flwr.splitmix"):
         client.release()
+    assert client.epsilon is not None
     assert f"client 0: epsilon {epsilon_text(client.epsilon)} at delta" in caplog.text
 
 

@@ -85,6 +85,7 @@ class Lossy:
     def _build(self) -> SplitClient:
         privacy = PrivacyBudget(delta=DELTA)
         (client,) = ONE.make_clients(sgd(0.1), kind=Failing, privacy=privacy)
+        assert isinstance(client, Failing)
         client.sent = self.sent
         client.repeatable_secrets = False
         return client
