@@ -81,7 +81,7 @@ def test_the_mixers_epsilon_is_that_of_a_ledger_that_sees_sums(
     assert all(0 < epsilon < math.inf for epsilon in epsilons(mixed))
     assert epsilons(mixed) == sorted(epsilons(mixed))
     # Summing helps: if each upload is seen alone, epsilon is larger.
-    single = alone(kind, trusted_mixer=False, **options)
+    single = direct(tmp_path / "single", kind, trusted_mixer=False, **options)
     assert epsilons(single)[-1] > epsilons(mixed)[-1]
     # The report is that of the ledger that sees sums, but names no client.
     assert local.ledger is not None
