@@ -9,7 +9,7 @@ from typing import Any
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import Mixed, Plan
-from flwr_splitmix.observers import PrivacyLedger
+from flwr_splitmix.observers.charging import ClientLedgers
 from flwr_splitmix.privacy import Relation, RunAccount
 
 MOST_RUNS = 64
@@ -28,7 +28,7 @@ class RunLedger:
     def __init__(self, relation: Relation) -> None:
         self.relation = relation
         self.lock = threading.Lock()
-        self.ledger = PrivacyLedger(trusted_mixer=True, relation=relation)
+        self.ledger = ClientLedgers(relation=relation)
         self.rounds: set[int] = set()
         self.newest: RoundLedger | None = None
 
