@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flwr.common.config import parse_config_args
 
-from flwr_splitmix.apps.project import read_overrides
+from flwr_splitmix.apps.overrides import read_overrides
 from flwr_splitmix.flwr_command import Flwr, FlwrError, config_text
 
 VALUES: dict[str, Any] = {
@@ -40,7 +40,7 @@ VALUES: dict[str, Any] = {
 def test_a_value_is_read_as_it_was_written(key: str) -> None:
     written = config_text({key: VALUES[key]})
     assert parse_config_args([written]) == {key: VALUES[key]}
-    assert read_overrides([written], Path("/")) == {key: VALUES[key]}
+    assert read_overrides([written], Path("/"), "own") == {key: VALUES[key]}
 
 
 def test_values_stay_apart() -> None:

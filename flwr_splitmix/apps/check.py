@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.apps.continuing import check_goes_on, continued, remark_on_kept
-from flwr_splitmix.apps.project import Project, open_project, read_overrides, run_values
+from flwr_splitmix.apps.overrides import read_overrides, run_values
+from flwr_splitmix.apps.project import Project, open_project
 from flwr_splitmix.apps.ray_cluster import lost_cluster
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import ConfigError
@@ -69,7 +70,8 @@ def check_app(
         report.remarks.append(remark)
     if project.kind != "own" and values.get("resume"):
         try:
-            values = _of_resumed(values, read_overrides(run_config, here), report.remarks)
+            given = read_overrides(run_config, here, project.kind)
+            values = _of_resumed(values, given, report.remarks)
         except RunError as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
             values = {**values, "resume": ""}

@@ -1,40 +1,24 @@
-"""The folder of an app: its kind, its keys with their defaults, and a user's changes to them."""
+"""The folder of an app: its kind, its components, and its keys with their defaults."""
 
 from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flwr_splitmix.apps.config_error import ConfigError, unknown_key
-from flwr_splitmix.files import read_whole
+from flwr_splitmix.apps.config_error import ConfigError
+from flwr_splitmix.apps.toml import PLAIN, flatten, parse_toml
 
 Kind = Literal["vision", "language", "own"]
-
-PATHS = {
-    "dataset", "test-dataset", "public", "model", "run-dir",
-    "ssl-certfile", "ssl-keyfile", "ssl-ca-certfile", "link-client-ca",
-    "link-via-token",
-}  # fmt: skip
-"""Keys that may name a file or a folder."""
-
-NO_PATHS = {"fashion-mnist-small", "fashion-mnist-multi", "generated", "small"}
-"""Names of shipped or generated data and models, even if files of these names exist."""
-
-_PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
-"""A pair key=value, as Flower parses `--run-config`."""
 
 _FLWR = re.compile(r"\s*flwr(?![\w.-])", re.IGNORECASE)
 """A requirement of Flower itself, which Flower never installs."""
 
 _NAME = re.compile(r"[^\W\d_](?:[^\W_]|-){0,31}")
 """An app's name, as Flower takes it: letters of any alphabet."""
-
-_PLAIN = (bool, int, float, str)
 
 
 @dataclass(frozen=True)
@@ -78,7 +62,7 @@ def open_project(folder: Path) -> Project:
     folder = folder.expanduser().resolve()
     file = folder / "pyproject.toml"
     try:
-        described = _parsed(file.read_text(encoding="utf-8"))
+        described = parse_toml(file.read_text(encoding="utf-8"))
     except OSError:
         raise ConfigError(
             f"{folder} is no app: it has no pyproject.toml; `splitmix new vision NAME` writes one"
@@ -100,7 +84,7 @@ def open_project(folder: Path) -> Project:
                 f"{file} has {kind} = {components[kind]!r}; it must be module:name, as in "
                 f'{kind} = "{module}:app"'
             )
-    project, flat = _table(described, "project", file), _flat(config)
+    project, flat = _table(described, "project", file), flatten(config)
     _check_for_flower(file, project, _table(described, "tool.flwr.app", file), flat)
     places = {kind: str(components[kind]) for kind in ("serverapp", "clientapp")}
     dependencies = [each for each in _dependencies(project) if not _FLWR.match(each)]
@@ -147,7 +131,7 @@ def _check_for_flower(
             "digits and '-', with a letter first"
         )
     for key, value in config.items():
-        if not isinstance(value, _PLAIN):
+        if not isinstance(value, PLAIN):
             raise ConfigError(
                 f"{file} has {key} = {value!r:.80} in [tool.flwr.app.config], which Flower "
                 "refuses; a value is a text, a number, true or false"
@@ -191,164 +175,3 @@ def _kind(folder: Path, components: Mapping[str, str]) -> Kind:
         if f"flwr_splitmix.apps.{kind}.server" in imported:
             return kind
     return "own"
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """Parse TOML.
-
-    Raises
-    ------
-    ValueError
-        If it is none, has a number that is too long, or is nested too deeply.
-    """
-    try:
-        described = tomllib.loads(text)
-        _flat(described)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    return described
-
-
-def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Flatten nested tables of a configuration to keys with dots, as Flower does."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{before}{key}.")
-        else:
-            flat[before + key] = value
-    return flat
-
-
-def read_overrides(texts: Sequence[str], here: Path) -> dict[str, Any]:
-    """Read the values of `--run-config`: pairs "key=value ...", or TOML files.
-
-    Pairs may change what a file before them has; otherwise each key is given once.
-
-    Parameters
-    ----------
-    texts
-        Texts given as `--run-config`.
-    here
-        Working directory of the command; relative paths that exist in it become absolute.
-
-    Raises
-    ------
-    ConfigError
-        With one sentence for each value that cannot be read, and each key that is given twice.
-    """
-    values: dict[str, Any] = {}
-    said: set[str] = set()  # keys of pairs
-    problems: list[str] = []
-    for text in texts:
-        if text.endswith(".toml") and "=" not in text:
-            of_file = _of_file(here / Path(text).expanduser())
-            problems += [
-                f"--run-config has {key} twice, the second time in {text}; write it once"
-                for key in of_file
-                if key in values
-            ]
-            values |= of_file
-            continue
-        end = 0
-        for match in _PAIR.finditer(text):
-            if stray := text[end : match.start()].strip():
-                problems.append(_stray(stray, match[0]))
-            end = match.end()
-            key, written = match[1], match[2]
-            if key in said:
-                problems.append(f"--run-config has {key} twice; write it once")
-                continue
-            said.add(key)
-            try:
-                values[key] = _value(key, written)
-            except ConfigError as error:
-                problems.append(str(error))
-        if stray := text[end:].strip():
-            problems.append(_stray(stray, ""))
-    if problems:
-        raise ConfigError("; ".join(problems))
-    return {key: absolute(key, value, here) for key, value in values.items()}
-
-
-def absolute(key: str, value: Any, here: Path) -> Any:
-    """Return the value of a key, with an existing relative path as an absolute one.
-
-    An app does not run in the user's working directory.
-    """
-    if key not in PATHS or not isinstance(value, str) or not value or value in NO_PATHS:
-        return value
-    path = Path(value)
-    if path.is_absolute() or value.startswith("~"):
-        return value
-    return str((here / path).resolve()) if key == "run-dir" or (here / path).exists() else value
-
-
-def _of_file(path: Path) -> dict[str, Any]:
-    try:
-        return _flat(_parsed(read_whole(path).decode("utf-8")))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--run-config names {path}, which cannot be read: {error}") from None
-
-
-def _stray(text: str, following: str) -> str:
-    if match := re.search(r"([^\s=]+)=$", text):
-        return f"--run-config has '{match[0]}' without a value; write {match[1]}=VALUE"
-    if re.search(r"\s=|=\s|=$", text) or following.startswith("="):
-        return f"--run-config has a blank beside the '=' at {text!r}; write key=value without"
-    return f"--run-config has {text!r}, which is no key=value; texts with blanks need quotes"
-
-
-def _value(key: str, written: str) -> Any:
-    try:
-        value = _parsed(f"value = {written}")["value"]
-    except tomllib.TOMLDecodeError:
-        if written in ("True", "False"):
-            raise ConfigError(
-                f"{key} is {written}; true and false are written in lower case: "
-                f"{key}={written.lower()}"
-            ) from None
-        if not written.isprintable():
-            raise ConfigError(
-                f"{key} is {written!r:.80}, which has a line break or another control character; "
-                "write it in one line, without"
-            ) from None
-        if number := _as_toml(written):
-            raise ConfigError(
-                f"{key} is {written}, which is no number of TOML; write --run-config "
-                f"{key}={number}, or \"{key}='{written}'\" for a text"
-            ) from None
-        raise ConfigError(
-            f"{key} is {written}, a text without quotes; write --run-config "
-            f"\"{key}='{written.strip(chr(34) + chr(39))}'\""
-        ) from None
-    except ValueError as error:
-        raise ConfigError(f"{key} is {written:.80}, which cannot be read: {error}") from None
-    if not isinstance(value, _PLAIN):
-        raise ConfigError(f"{key} is {written}; a value is a text, a number, true or false")
-    return value
-
-
-def _as_toml(written: str) -> str | None:
-    """Return a number of Python's spelling in TOML's, such as 0.1 for .1; None for a text."""
-    for kind in (int, float):
-        try:
-            return str(kind(written))
-        except ValueError:
-            continue
-    return None
-
-
-def run_values(project: Project, texts: Sequence[str], here: Path) -> dict[str, Any]:
-    """Return the run configuration: the app's own, with the user's changes.
-
-    Raises
-    ------
-    ConfigError
-        If a value cannot be read, or the app has no such key.
-    """
-    changed = read_overrides(texts, here)
-    unknown = [key for key in changed if key not in project.config]
-    if unknown:
-        raise ConfigError("; ".join(unknown_key(key, project.config) for key in unknown))
-    return {**project.config, **changed}

@@ -124,23 +124,25 @@ def _checked(
     """
     from flwr_splitmix.apps.config_error import ConfigError
     from flwr_splitmix.apps.continuing import check_goes_on, remark_on_kept
-    from flwr_splitmix.apps.project import absolute, open_project, read_overrides, run_values
+    from flwr_splitmix.apps.overrides import absolute, read_overrides, run_values
+    from flwr_splitmix.apps.project import open_project
     from flwr_splitmix.apps.ray_cluster import lost_cluster
 
     folder = Path.cwd()
     try:
         project = open_project(app)
         values = run_values(project, run_config, folder)
-        changed = read_overrides(run_config, folder)
+        changed = read_overrides(run_config, folder, project.kind)
         if run_dir is not None:
             if "run-dir" not in project.config:
                 raise ConfigError(
                     f"--run-dir sets the app's key run-dir, which {project.name} does not have; "
                     "leave the option out, or have the app read such a key"
                 )
-            chosen = absolute("run-dir", str(run_dir), folder)
+            chosen = absolute("run-dir", str(run_dir), folder, project.kind)
             # As a pair, the option may change what a file of keys has, but not another pair.
-            pairs = read_overrides([text for text in run_config if "=" in text], folder)
+            written = [text for text in run_config if "=" in text]
+            pairs = read_overrides(written, folder, project.kind)
             if "run-dir" in pairs and _real(pairs["run-dir"]) != _real(chosen):
                 raise ConfigError(
                     f"--run-dir is {chosen!r}, but --run-config has run-dir={pairs['run-dir']!r}; "
