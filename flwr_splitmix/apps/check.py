@@ -10,12 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.continuing import check_goes_on, continued, remark_on_kept
 from flwr_splitmix.apps.overrides import read_overrides, run_values
 from flwr_splitmix.apps.project import Project, open_project
 from flwr_splitmix.apps.ray_cluster import lost_cluster
 from flwr_splitmix.apps.report import Report
-from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.flower_run import ABOUT_RESUMING
 from flwr_splitmix.runs.places import runs_directory

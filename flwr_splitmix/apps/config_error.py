@@ -1,8 +1,10 @@
-"""The error of a wrong run configuration. Needs no torch."""
+"""The error of a wrong run configuration, and what it says. Needs no torch."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Any
 
 from flwr_splitmix.suggestions import close_to, either
 
@@ -19,3 +21,33 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
         return f"run-config has an unknown key {key!r}; did you mean {either(alike)}?"
     remedy = f"allowed are {', '.join(names)}" if names else "this app has no keys; leave it out"
     return f"run-config has an unknown key {key!r}; {remedy}"
+
+
+def key_of(field: str) -> str:
+    """Return the key of a field's or an argument's name."""
+    return field.replace("_", "-")
+
+
+def with_key_names(text: str, keys: Iterable[str]) -> str:
+    """Return a message of the library with the names of keys, where it has those of arguments."""
+    arguments = {key.replace("-", "_"): key for key in keys}
+    return re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), text)
+
+
+def sentence_of(error: Any, known: Iterable[str]) -> str:
+    """Return one of pydantic's errors (`ErrorDetails`) as a sentence.
+
+    Parameters
+    ----------
+    known
+        The allowed keys.
+    """
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return unknown_key(key, known)
+    if error["type"] == "missing":
+        return f"run-config lacks {key!r}"
+    message = with_key_names(error["msg"].removeprefix("Value error, "), known)
+    if not key:
+        return f"run-config: {message}"
+    return f"run-config: {key} is {error['input']!r}; {message[:1].lower()}{message[1:]}"

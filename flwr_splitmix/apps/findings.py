@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.report import Report
-from flwr_splitmix.apps.run_config import AppConfig, ConfigError
+from flwr_splitmix.apps.run_config import AppConfig
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.links import LinkError

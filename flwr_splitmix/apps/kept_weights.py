@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore, lower_of
 from flwr_splitmix.runs.export.folder import ExportError

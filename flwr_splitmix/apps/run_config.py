@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import (
@@ -17,12 +16,12 @@ from pydantic import (
     model_validator,
 )
 
-from flwr_splitmix.apps.config_error import ConfigError as ConfigError
-from flwr_splitmix.apps.config_error import unknown_key
+from flwr_splitmix.apps.config_error import ConfigError, key_of, sentence_of
 from flwr_splitmix.apps.continuing import ROUNDS, continued
 from flwr_splitmix.apps.link_keys import check_link_keys
+from flwr_splitmix.apps.links import ray_link, stream_link
 from flwr_splitmix.device import Precision
-from flwr_splitmix.links import AutoLink, Link, LinkError, RayLink, StreamLink
+from flwr_splitmix.links import AutoLink, Link
 from flwr_splitmix.links.frames.feedback import check_feedback
 from flwr_splitmix.links.frames.wire import WireDtype, level_bits
 from flwr_splitmix.observers import Observer
@@ -126,8 +125,8 @@ class AppConfig(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            known = [_key(name) for name in cls.model_fields]
-            said = [_message(wrong, known) for wrong in error.errors()]
+            known = [key_of(name) for name in cls.model_fields]
+            said = [sentence_of(wrong, known) for wrong in error.errors()]
             more = [f"and {len(said) - _MOST_SAID} more"] if len(said) > _MOST_SAID else []
             raise ConfigError("; ".join([*said[:_MOST_SAID], *more])) from None
 
@@ -159,7 +158,7 @@ class AppConfig(BaseModel):
         resumed = Run.open(resume, home=run_dir or None)
         resumed.check_free()
         # Other values than these two are not read unless they are taken.
-        if unknown := resumed.config.keys() - {_key(name) for name in cls.model_fields}:
+        if unknown := resumed.config.keys() - {key_of(name) for name in cls.model_fields}:
             raise ConfigError(
                 f"run {resumed.id} has keys that this app does not know "
                 f"({', '.join(sorted(unknown))[:200]}): resume it with the app that began it"
@@ -293,60 +292,9 @@ class AppConfig(BaseModel):
             format is set.
         """
         if self.link == "ray":
-            return self._ray(run)
+            return ray_link(self, run)
         if self.link == "stream":
-            return self._stream(run)
-        return AutoLink(lambda: self._ray(run), lambda: self._stream(run), self.attach_timeout)
-
-    def _ray(self, run: Run | None) -> RayLink:
-        if self.narrowed:
-            raise LinkError(self.only_over_a_stream)
-        return RayLink(
-            num_hosts=self.num_hosts,
-            host_gpus=self.host_gpus,
-            host_threads=self.host_threads,
-            state_dir=None if run is None else run.clients_dir,
-            attach_timeout=self.attach_timeout,
-            step_timeout=self.step_timeout,
+            return stream_link(self, run)
+        return AutoLink(
+            lambda: ray_link(self, run), lambda: stream_link(self, run), self.attach_timeout
         )
-
-    def _stream(self, run: Run | None) -> StreamLink:
-        return StreamLink(
-            certificate=self.ssl_certfile or None,
-            key=self.ssl_keyfile or None,
-            ca=self.ssl_ca_certfile or None,
-            client_ca=self.link_client_ca or None,
-            insecure=self.link_insecure,
-            address=self.link_address,
-            advertise=self.link_advertise or None,
-            wire_dtype=self.wire_dtype,
-            wire_dtype_down=self.wire_dtype_down,
-            wire_feedback=self.wire_feedback,
-            run="" if run is None else run.id,
-            attach_timeout=self.attach_timeout,
-            step_timeout=self.step_timeout,
-        )
-
-
-def in_keys(text: str, keys: Iterable[str]) -> str:
-    """Return a message of the library with the names of keys, where it has those of arguments."""
-    arguments = {key.replace("-", "_"): key for key in keys}
-    return re.sub(r"\w+", lambda word: arguments.get(word[0], word[0]), text)
-
-
-def _key(field: str) -> str:
-    """Return the key of a field's name."""
-    return field.replace("_", "-")
-
-
-def _message(error: Any, known: Iterable[str]) -> str:
-    """Return an error of pydantic as one sentence; `known` are the allowed keys."""
-    key = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        return unknown_key(key, known)
-    if error["type"] == "missing":
-        return f"run-config lacks {key!r}"
-    message = in_keys(error["msg"].removeprefix("Value error, "), known)
-    if not key:
-        return f"run-config: {message}"
-    return f"run-config: {key} is {error['input']!r}; {message[:1].lower()}{message[1:]}"

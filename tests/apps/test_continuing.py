@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.apps.check import check_app
-from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.runs import Run
 from flwr_splitmix.server.flower_run import given_to

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.language.advice import open_run_model
 from flwr_splitmix.apps.language.model import build_parts
 from flwr_splitmix.apps.language.placing import SHARE, TRAINED, trunk_devices
-from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.segments.language.placement import is_placed, place_trunk
 from flwr_splitmix.server.segments.base import PLACED
 from flwr_splitmix.server.segments.trunk import TrunkSegment

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.report import Report
-from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision.data import sizes_of_clients
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.noise_cost import remark_noise

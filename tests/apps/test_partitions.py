@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, Error, Message
 
-from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.vision import partitions
 from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.partitions import MOST_ASKED, answer_partitions, ask_partitions

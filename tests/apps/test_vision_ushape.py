@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from flwr_splitmix import Run
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.project import open_project
 from flwr_splitmix.apps.report import Report
-from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision import ushape
 from flwr_splitmix.apps.vision.check import check
 from flwr_splitmix.apps.vision.client import client_fn

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.findings import (
     check_devices,
     check_enough,
@@ -31,7 +32,6 @@ from flwr_splitmix.apps.language.texts import (
 )
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
-from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.data.texts.tokens import LongTextsCount
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageParts

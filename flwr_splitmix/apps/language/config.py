@@ -232,9 +232,8 @@ class LanguageConfig(AppConfig):
         if self.strategy == "MixGuard":
             try:
                 self.mixguard()
-            except ValueError as error:  # with the names of keys, and 'none' as their value
-                said = str(error).replace("_", "-").replace("None", "'none'")
-                raise ValueError(said) from None
+            except ValueError as error:  # `read` puts names of keys into it, but not their values
+                raise ValueError(str(error).replace("None", "'none'")) from None
         return self
 
     @property

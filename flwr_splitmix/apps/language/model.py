@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.apps.config_error import ConfigError, with_key_names
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
-from flwr_splitmix.apps.run_config import ConfigError, in_keys
 from flwr_splitmix.segments.language import LanguageParts, add_lora, build_language_parts
 from flwr_splitmix.segments.language.lora import has_targets
 
@@ -98,7 +98,7 @@ def check_vocabulary(config: LanguageConfig, tokenizer: Sized, built: LanguagePa
 
 def unusable(config: LanguageConfig, error: Exception) -> ConfigError:
     """Return a ConfigError with the reason why the run's model cannot be used."""
-    said = in_keys(" ".join(str(error).split())[:500], ["num-labels"])
+    said = with_key_names(" ".join(str(error).split())[:500], ["num-labels"])
     return ConfigError(f"run-config: the model {config.model!r} cannot be used: {said}")
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.language.advice import open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import unusable
-from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.segments.language.placement import devices_of
 from flwr_splitmix.words import gib
 

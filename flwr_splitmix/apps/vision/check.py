@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.findings import (
     check_devices,
     check_enough,
@@ -22,7 +23,6 @@ from flwr_splitmix.apps.findings import (
 )
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
-from flwr_splitmix.apps.run_config import ConfigError
 from flwr_splitmix.apps.vision import ushape_check
 from flwr_splitmix.apps.vision.advice import advise
 from flwr_splitmix.apps.vision.config import VisionConfig

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from flwr_splitmix.apps.run_config import ConfigError
+from flwr_splitmix.apps.config_error import ConfigError, with_key_names
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.third_party import check_sums
@@ -35,8 +35,7 @@ def buildable(config: VisionConfig) -> Iterator[None]:
     except ValueError as error:
         cut = f", cut-at {config.cut_at!r}" if config.cut_at else ""
         said = str(error).replace("positions 'upper'", config.strategy)  # no key: it decides
-        for name in ("patch_size", "image_size", "cut_at"):
-            said = said.replace(name, name.replace("_", "-"))
+        said = with_key_names(said, ["patch-size", "image-size", "cut-at"])
         raise ConfigError(f"run-config: model is {config.model!r}{cut}: {said}") from None
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]

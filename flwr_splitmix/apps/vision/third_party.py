@@ -1,4 +1,4 @@
-"""The keys of a third-party mixer: their requirements and conflicts, and their link."""
+"""The keys of a third-party mixer: their requirements and conflicts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flwr_splitmix.apps.run_config import ConfigError, in_keys
-from flwr_splitmix.links import MixerLink
+from flwr_splitmix.apps.config_error import ConfigError, key_of, with_key_names
 from flwr_splitmix.links.frames.wire import rounds
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.elsewhere import check_adds_nothing, describe
-from flwr_splitmix.runs import Run
 from flwr_splitmix.server.mixing.elsewhere import check_goes_elsewhere
 
 if TYPE_CHECKING:
@@ -75,29 +73,5 @@ def check_sums(config: VisionConfig, prefix: int) -> None:
         check_adds_nothing(config.trial().mixer, prefix, config.wire_dtype)
     except ValueError as error:
         cut = f"cut-at {config.cut_at!r} has prefix tokens, " if prefix else ""
-        said = in_keys(str(error), (key.replace("_", "-") for key in type(config).model_fields))
+        said = with_key_names(str(error), map(key_of, type(config).model_fields))
         raise ConfigError(f"run-config: {cut}{said}") from None
-
-
-def mixer_link(config: VisionConfig, run: Run | None) -> MixerLink:
-    """Make the configured link to the third-party mixer.
-
-    Raises
-    ------
-    LinkError
-        If an address, a file or a certificate is wrong.
-    """
-    return MixerLink(
-        config.link_via,
-        config.link_via_token,
-        ca=config.ssl_ca_certfile or None,
-        certificate=config.ssl_certfile or None,
-        key=config.ssl_keyfile or None,
-        insecure=config.link_insecure,
-        wire_dtype=config.wire_dtype,
-        wire_dtype_down=config.wire_dtype_down,
-        wire_feedback=config.wire_feedback,
-        run="" if run is None else run.id,
-        attach_timeout=config.attach_timeout,
-        step_timeout=config.step_timeout,
-    )
