@@ -29,7 +29,7 @@ from flwr_splitmix.attacks.texts.releasing import Released, release_texts
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextRelease, TextView
 from flwr_splitmix.data.texts.public import load_public_texts
 from flwr_splitmix.data.texts.text_set import TextSet
-from flwr_splitmix.data.texts.tokens import open_tokenizer
+from flwr_splitmix.data.texts.tokenizers import open_tokenizer
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions
 from flwr_splitmix.hiding.naive_mix import NaiveMix

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import LlamaConfig
 
 from flwr_splitmix.data.texts.generated import generated_public
-from flwr_splitmix.data.texts.tokens import open_tokenizer, train_tokenizer
+from flwr_splitmix.data.texts.tokenizers import open_tokenizer, train_tokenizer
 from flwr_splitmix.experiments.scales import TINY
 
 _VOCABULARY = 400

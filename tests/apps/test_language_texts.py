@@ -21,7 +21,7 @@ from flwr_splitmix.apps.language.texts import (
 )
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.generated import generated_public
-from flwr_splitmix.data.texts.tokens import train_tokenizer
+from flwr_splitmix.data.texts.tokenizers import train_tokenizer
 from tests.apps.language_app import TINY, client, read
 
 

@@ -9,7 +9,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from flwr_splitmix.data.texts.generated import GENERATED, generated_public
-from flwr_splitmix.data.texts.tokens import train_tokenizer
+from flwr_splitmix.data.texts.tokenizers import train_tokenizer
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments import Cell
 from flwr_splitmix.experiments.cell_runs import held_run

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from flwr_splitmix import registries
 from flwr_splitmix.cli import app
 from flwr_splitmix.data.errors import DataError
-from flwr_splitmix.data.texts.tokens import open_tokenizer
+from flwr_splitmix.data.texts.tokenizers import open_tokenizer
 from flwr_splitmix.pretrained import MODELS, located, model_folder
 from flwr_splitmix.registries import Package, RegistryError, check_digest, fetch
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts

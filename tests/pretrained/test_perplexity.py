@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from flwr_splitmix.data.texts.tokens import open_tokenizer
+from flwr_splitmix.data.texts.tokenizers import open_tokenizer
 from flwr_splitmix.pretrained import MODELS, model_folder
 
 SENTENCE = (

@@ -18,12 +18,8 @@ from flwr_splitmix.data.texts.public import load_public_texts
 from flwr_splitmix.data.texts.rows import TextRows, TextSets
 from flwr_splitmix.data.texts.sets import load_text_sets
 from flwr_splitmix.data.texts.text_set import TextSet
-from flwr_splitmix.data.texts.tokens import (
-    LongTextsCount,
-    OnLong,
-    open_tokenizer,
-    train_tokenizer,
-)
+from flwr_splitmix.data.texts.tokenizers import open_tokenizer, train_tokenizer
+from flwr_splitmix.data.texts.tokens import LongTextsCount, OnLong
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")

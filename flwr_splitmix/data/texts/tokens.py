@@ -1,22 +1,17 @@
-"""Tokenizers, loaded with a model or trained here, and the conversion of texts to tokens."""
+"""Texts as tokens: with labels for classification and generation, or plain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from flwr_splitmix.data.errors import DataError, import_extra
+from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.texts.rows import TextRows
-from flwr_splitmix.pretrained import located
 from flwr_splitmix.words import are, cause, counted
-
-PADDING, END = "<pad>", "<end>"
-"""Special tokens of tokenizers trained here; END also begins every text."""
 
 PROMPT = "Question: {}\nAnswer:"
 """Template of a prompt; its answer follows after a space."""
@@ -38,108 +33,6 @@ class LongTextsCount:
 
 OnLong = Callable[[LongTextsCount], None]
 """Callback with the numbers of texts that are too long, if there are any."""
-
-_LEAST_VOCABULARY = 256 + 2  # the bytes and the special tokens
-
-_PURPOSE = "reading text as tokens"
-
-
-def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Any:
-    """Train a byte-level BPE tokenizer; the same texts give the same tokenizer.
-
-    Its vocabulary has all bytes, so it can encode any text. It puts `END` before each text, and
-    before each of a pair, so that a decoder can detect the start of a text.
-
-    Parameters
-    ----------
-    texts
-        Public texts, as the vocabulary reveals their content.
-    vocab_size
-        Maximum number of tokens, at least 258; short texts may give fewer.
-
-    Returns
-    -------
-    transformers.PreTrainedTokenizerFast
-
-    Raises
-    ------
-    DataError
-        If `vocab_size` is too small.
-
-    Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016),
-    over bytes as in GPT-2.
-    """
-    if vocab_size < _LEAST_VOCABULARY:
-        raise DataError(f"the vocabulary's size is {vocab_size}; it must be at least 258")
-    tokenizers = import_extra("tokenizers", _PURPOSE, "language")
-    transformers = import_extra("transformers", _PURPOSE, "language")
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[PADDING, END],
-        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    made.train_from_iterator(texts, trainer)
-    made.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{END} $A",
-        pair=f"{END} $A {END} $B",
-        special_tokens=[(END, made.token_to_id(END))],
-    )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token=PADDING, eos_token=END, bos_token=END
-    )
-
-
-def open_tokenizer(source: str, *, padding: str = "") -> Any:
-    """Open the tokenizer of a model.
-
-    Parameters
-    ----------
-    source
-        A folder with tokenizer files, the name of a decoder that `splitmix model fetch` has
-        downloaded, or the name of a model on the Hugging Face hub.
-    padding
-        Token for padding; "": the tokenizer's own.
-
-    Returns
-    -------
-    transformers tokenizer
-
-    Raises
-    ------
-    DataError
-        If there is no tokenizer, it needs code of its own, which never runs, it lacks the token
-        `padding`, or it has no padding token.
-    """
-    transformers = import_extra("transformers", _PURPOSE, "language")
-    try:
-        folder = Path(located(source)).expanduser()
-    except ValueError as error:
-        raise DataError(str(error)) from error
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(folder) if folder.is_dir() else source, trust_remote_code=False
-        )
-    except Exception as error:  # from a missing file to a missing network
-        raise DataError(
-            f"{source!r} has no tokenizer that can be opened ({cause(error)})"
-        ) from error
-    if padding:
-        if padding not in tokenizer.get_vocab():
-            raise DataError(
-                f"padding-token is {padding!r}, but the tokenizer of {source!r} has no such token; "
-                f"{tokenizer.eos_token!r} is one"
-            )
-        tokenizer.pad_token = padding
-    if tokenizer.pad_token_id is None:
-        raise DataError(
-            f"the tokenizer of {source!r} has no padding token; name one of its tokens to pad "
-            f"with: padding-token={tokenizer.eos_token!r}, for example"
-        )
-    return tokenizer
 
 
 def token_ids(tokenizer: Any, *texts: Sequence[str], **options: Any) -> list[list[int]]:

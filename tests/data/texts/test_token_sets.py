@@ -14,7 +14,7 @@ from flwr_splitmix.data.texts.generated import generated_public
 from flwr_splitmix.data.texts.rows import TextRows
 from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.data.texts.token_sets import public_token_set, token_set
-from flwr_splitmix.data.texts.tokens import train_tokenizer
+from flwr_splitmix.data.texts.tokenizers import train_tokenizer
 
 LONG = "the old dog sleeps near the boats and the cat sees it"
 SENTENCES = TextRows(("the cat sleeps", LONG), np.array([1, 0]), (), ())

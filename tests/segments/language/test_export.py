@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from flwr_splitmix.data.texts.tokens import train_tokenizer
+from flwr_splitmix.data.texts.tokenizers import train_tokenizer
 from flwr_splitmix.segments.language import (
     LanguageCut,
     add_lora,
