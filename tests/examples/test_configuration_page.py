@@ -12,7 +12,8 @@ import pytest
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.run_config import AppConfig
 from flwr_splitmix.apps.vision.config import VisionConfig
-from flwr_splitmix.methods import BY_NAME, TABLES, options_table, plain_options, renewed
+from flwr_splitmix.methods import BY_NAME, plain_options
+from flwr_splitmix.methods.tables import TABLES, options_table, renewed
 from flwr_splitmix.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[2]

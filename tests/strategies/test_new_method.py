@@ -1,4 +1,4 @@
-"""A further method is one file in `strategies/`, one in `mixers/` and one entry in `methods.py`."""
+"""A further method is one file in `strategies/`, one in `mixers/` and one entry in `METHODS`."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (package / "mixers" / "turned.py").write_text(MIXER, encoding="utf-8")
     (package / "strategies" / "turned_sl.py").write_text(STRATEGY, encoding="utf-8")
-    catalogue = (package / "methods.py").read_text(encoding="utf-8")
-    (package / "methods.py").unlink()  # a link to the one of this tree
-    before, end, after = catalogue.partition("\n)  # fmt: skip\n")
+    catalogue = package / "methods" / "__init__.py"
+    before, end, after = catalogue.read_text(encoding="utf-8").partition("\n)  # fmt: skip\n")
     assert end
-    (package / "methods.py").write_text(f"{before}\n{ENTRY}{end[1:]}{after}", encoding="utf-8")
+    catalogue.unlink()  # a link to the one of this tree
+    catalogue.write_text(f"{before}\n{ENTRY}{end[1:]}{after}", encoding="utf-8")
     return home
 
 

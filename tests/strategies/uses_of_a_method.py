@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from flwr_splitmix import strategies
 from flwr_splitmix.cli import app
-from flwr_splitmix.methods import BY_NAME, methods_table, options_table
+from flwr_splitmix.methods import BY_NAME
+from flwr_splitmix.methods.tables import methods_table, options_table
 from flwr_splitmix.runs import Run
 from flwr_splitmix.testing.laws import Toy, check_split_equals_whole, check_wire
 from tests.apps.vision_fit import fit

@@ -2,20 +2,14 @@
 
 A further method is a file in `strategies/`, a file in `mixers/` if it mixes in a new way, and one
 entry of `METHODS`. Importing this module loads neither torch nor a strategy.
-
-    python -m flwr_splitmix.methods                                        # prints the tables
-    python -m flwr_splitmix.methods docs/methods.md docs/configuration.md  # renews them there
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 ShapeName = Literal["L", "U"]
@@ -282,77 +276,3 @@ def plain(markdown: str) -> str:
         return f"docs/{link[1]} of flwr-splitmix" if link[1].endswith(".md") else link[1]
 
     return re.sub(r"\[([^]]*)\]\([^)]*\)", words, markdown).replace("*", "")
-
-
-def methods_table(shape: ShapeName) -> str:
-    """Return the Markdown table of what the methods of one shape do and protect."""
-    first, last = ("cut", "protects") if shape == "L" else ("cuts", "stays with the client")
-    return _markdown(
-        ("strategies", f"what happens at the {first}", f"crosses the {first}, up", last),
-        [
-            (_code(method.names), method.at_cut, method.up, method.protects)
-            for method in METHODS
-            if method.shape == shape
-        ],
-    )
-
-
-def options_table() -> str:
-    """Return the Markdown table of the L shape's strategies with the options of their own.
-
-    Options are written as keys of a run configuration. Strategies of which nothing else is to be
-    said are in one row.
-    """
-    rows: dict[tuple[str, str], list[str]] = {}
-    for method in METHODS:
-        if method.shape == "L":
-            keys = [o.replace("_", "-") for o in plain_options(strategy_class(method.name))]
-            rows.setdefault((method.up, _code(keys) or "none"), []).extend(method.names)
-    return _markdown(
-        ("strategies", "what crosses the cut, up", "own keys"),
-        [(_code(names), up, keys) for (up, keys), names in rows.items()],
-    )
-
-
-def _code(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-TABLES: dict[str, Callable[[], str]] = {
-    "methods, L shape": lambda: methods_table("L"),
-    "methods, U shape": lambda: methods_table("U"),
-    "options": options_table,
-}
-"""The tables by the names that they have in pages."""
-
-
-def renewed(page: str) -> str:
-    """Return a page with its tables as the catalogue has them.
-
-    A table stands between the lines `<!-- table: NAME -->` and `<!-- end of table -->`.
-
-    Raises
-    ------
-    ValueError
-        If a table's end is missing.
-    """
-    for name, make in TABLES.items():
-        before, begin, rest = page.partition(f"<!-- table: {name} -->\n")
-        if begin:
-            _, end, after = rest.partition("<!-- end of table -->")
-            if not end:
-                raise ValueError(f"the table {name!r} has no line <!-- end of table -->")
-            page = f"{before}{begin}\n{make()}\n\n{end}{after}"
-    return page
-
-
-if __name__ == "__main__":
-    for page in map(Path, sys.argv[1:]):
-        page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
-    if not sys.argv[1:]:
-        print("\n\n".join(make() for make in TABLES.values()))
