@@ -21,7 +21,8 @@ NEUTRAL = {
 
 MAY_IMPORT: dict[str, set[str]] = {
     "seeding": set(),
-    "methods": set(),
+    "page_blocks": set(),
+    "methods": {"page_blocks"},
     "schedule": {"storage", "values", "words"},
     "files": set(),
     "storage": {"files", "words"},

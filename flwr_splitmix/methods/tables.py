@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flwr_splitmix.methods import METHODS, ShapeName, plain_options, strategy_class
+from flwr_splitmix.page_blocks import replace_block
 
 
 def methods_table(shape: ShapeName) -> str:
@@ -65,10 +66,7 @@ def renewed(page: str) -> str:
         If a table's end is missing.
     """
     for name, make in TABLES.items():
-        before, begin, rest = page.partition(f"<!-- table: {name} -->\n")
-        if begin:
-            _, end, after = rest.partition("<!-- end of table -->")
-            if not end:
-                raise ValueError(f"the table {name!r} has no line <!-- end of table -->")
-            page = f"{before}{begin}\n{make()}\n\n{end}{after}"
+        begin = f"<!-- table: {name} -->"
+        if begin in page:
+            page = replace_block(page, begin, "<!-- end of table -->", make())
     return page

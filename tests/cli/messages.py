@@ -17,9 +17,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
+from flwr_splitmix.page_blocks import replace_block
 from tests.apps.app_config import APPS
 
-BEGIN, END = "<!-- table: messages -->\n", "<!-- end of table -->"
+BEGIN, END = "<!-- table: messages -->", "<!-- end of table -->"
 PLACE = "/path/to"
 
 Prepare = Callable[[Path], None]
@@ -290,15 +291,7 @@ def escaped(text: str) -> str:
     return re.sub(r"([|*<>\[\]_])", r"\\\1", text)
 
 
-def renewed(page: str) -> str:
-    """Return a page with the table as the program makes it."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin
-    assert end
-    return f"{before}{begin}\n{table()}\n\n{end}{after}"
-
-
 if __name__ == "__main__":
     for file in map(Path, sys.argv[1:]):
-        file.write_text(renewed(file.read_text(encoding="utf-8")), encoding="utf-8")
+        page = replace_block(file.read_text(encoding="utf-8"), BEGIN, END, table())
+        file.write_text(page, encoding="utf-8")

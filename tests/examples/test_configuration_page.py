@@ -72,7 +72,7 @@ def test_a_table_is_renewed_in_its_place() -> None:
     page = "before\n\n<!-- table: options -->\nold\n<!-- end of table -->\nafter\n"
     begin, end = "<!-- table: options -->\n\n", "\n\n<!-- end of table -->\nafter\n"
     assert renewed(page) == f"before\n\n{begin}{options_table()}{end}"
-    with pytest.raises(ValueError, match="'options' has no line <!-- end of table -->"):
+    with pytest.raises(ValueError, match="table: options --> has no line <!-- end of table -->"):
         renewed("<!-- table: options -->\n| strategies |\n")
 
 

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 
 from flwr_splitmix.experiments.cells import ExperimentError
+from flwr_splitmix.page_blocks import replace_block
 
 END = "<!-- end of block -->"
 _BEGIN = re.compile(r"^<!-- (\w+): (.*?) -->$", re.MULTILINE)
-_BLOCK = re.compile(rf"(<!-- (\w+): ([^\n]*?) -->\n)((?:(?!<!-- ).)*){END}", re.DOTALL)
+_BLOCK = re.compile(rf"(<!-- (\w+): ([^\n]*?) -->)\n(?:(?!<!-- ).)*{END}", re.DOTALL)
 
 Maker = Callable[[str], str | None]
 """Makes a block's text from the words after its kind; None leaves the block as it is."""
@@ -31,10 +32,11 @@ def renewed(page: str, makers: Mapping[str, Maker]) -> tuple[str, list[str]]:
         If a block has an unknown kind, or its maker raises this error: the message names the
         block; also if a block has no end.
     """
+    begun, blocks = len(_BEGIN.findall(page)), _BLOCK.findall(page)
+    if len(blocks) != begun:
+        raise ExperimentError(f"{begun} blocks begin and {len(blocks)} end; each ends with {END}")
     kept: list[str] = []
-
-    def block(match: re.Match[str]) -> str:
-        begin, kind, words, old = match.groups()
+    for begin, kind, words in blocks:
         name = f"{kind}: {words}"
         if kind not in makers:
             raise ExperimentError(f"block {name!r}: kinds of blocks are {', '.join(makers)}")
@@ -44,11 +46,6 @@ def renewed(page: str, makers: Mapping[str, Maker]) -> tuple[str, list[str]]:
             raise ExperimentError(f"block {name!r}: {error}") from error
         if made is None:
             kept.append(name)
-            return f"{begin}{old}{END}"
-        return f"{begin}\n{made.strip()}\n\n{END}"
-
-    begun = len(_BEGIN.findall(page))
-    text, ended = _BLOCK.subn(block, page)
-    if ended != begun:
-        raise ExperimentError(f"{begun} blocks begin and {ended} end; each ends with {END}")
-    return text, kept
+        else:
+            page = replace_block(page, begin, END, made)
+    return page, kept
