@@ -6,7 +6,7 @@ import builtins
 import json
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -305,22 +305,21 @@ class Run:
     @property
     def record(self) -> Row:
         """Observers' records of clients and server, by the observer's name; {} if not written."""
-        path = self.path / "record.json"
-        if not path.exists():
-            return {}
-        record = read_object(path)
-        check_record(path, record)
-        return record
+        return self._written("record.json", check_record)
 
     @property
     def mixtures(self) -> Row:
         """The mixtures kept from the newest round; {} if none were."""
-        path = self.path / "mixtures.json"
+        return self._written("mixtures.json", check_mixtures)
+
+    def _written(self, name: str, check: Callable[[Path, Row], None]) -> Row:
+        """Return the object in one of the run's files, checked; {} if there is no such file."""
+        path = self.path / name
         if not path.exists():
             return {}
-        kept = read_object(path)
-        check_mixtures(path, kept)
-        return kept
+        written = read_object(path)
+        check(path, written)
+        return written
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Write record.json, which survives the process but not a power loss.

@@ -26,7 +26,7 @@ from flwr_splitmix.attacks.images.noisy_reading import reader_of
 from flwr_splitmix.attacks.images.reading import FrozenLowers, Paint, explained
 from flwr_splitmix.attacks.images.trained import TrainedAttack
 from flwr_splitmix.attacks.images.training import BATCH, image_loss, train_reader
-from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
+from flwr_splitmix.attacks.images.transformer import decoder_of
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
@@ -60,11 +60,7 @@ class Collect(TrainedAttack):
 
     def network(self, knowledge: Knowledge, width: int) -> nn.Module:
         """Make the transformer."""
-        geometry = knowledge.geometry
-        return TransformerDecoder(
-            width, geometry.patches, geometry.prefix, geometry.grid, knowledge.image_shape,
-            **SIZES[self.budget.scale],
-        )  # fmt: skip
+        return decoder_of(knowledge, width, self.budget.scale)
 
     def learn(self, view: View, public: Pictures | None) -> None:
         """Link the view's rows, then train on public images released equally often."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from flwr_splitmix.attacks.images.trained import TrainedAttack
-from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
+from flwr_splitmix.attacks.images.transformer import decoder_of
 from flwr_splitmix.attacks.knowledge import Knowledge
 
 
@@ -25,8 +25,4 @@ class DecoderTransformer(TrainedAttack):
 
     def network(self, knowledge: Knowledge, width: int) -> nn.Module:
         """Make the transformer."""
-        geometry = knowledge.geometry
-        return TransformerDecoder(
-            width, geometry.patches, geometry.prefix, geometry.grid, knowledge.image_shape,
-            **SIZES[self.budget.scale],
-        )  # fmt: skip
+        return decoder_of(knowledge, width, self.budget.scale)

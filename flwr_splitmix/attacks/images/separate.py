@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.images.grouping import moves_patches
 from flwr_splitmix.attacks.images.linear_decoder import set_apart
 from flwr_splitmix.attacks.images.reading import Paint, guess_images
 from flwr_splitmix.attacks.images.trained import TrainedAttack
-from flwr_splitmix.attacks.images.transformer import SIZES, TransformerDecoder
+from flwr_splitmix.attacks.images.transformer import decoder_of
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 
@@ -45,11 +45,7 @@ class _Transformer(TrainedAttack):
 
     def network(self, knowledge: Knowledge, width: int) -> nn.Module:
         """Make the transformer."""
-        geometry = knowledge.geometry
-        return TransformerDecoder(
-            width, geometry.patches, geometry.prefix, geometry.grid, knowledge.image_shape,
-            images=knowledge.k, **SIZES[self.budget.scale],
-        )  # fmt: skip
+        return decoder_of(knowledge, width, self.budget.scale, images=knowledge.k)
 
     def loss(self, made: Tensor, example: Example) -> Tensor:
         """Return the mean squared error under the best assignment."""

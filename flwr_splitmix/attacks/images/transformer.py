@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.attacks.fitted import Scale
 from flwr_splitmix.attacks.images.patches import grid_of, patch_size, to_images
+from flwr_splitmix.attacks.knowledge import Knowledge
 
 SIZES: dict[str, dict[str, Any]] = {
     "smoke": {"model": 64, "blocks": 1, "heads": 4},
@@ -103,6 +105,27 @@ class TransformerDecoder(nn.Module):
         pixels = self.body(tokens).unflatten(2, (self.images, self.pixels)).transpose(1, 2)
         painted = to_images(pixels, self.grid, self.image_shape)
         return painted if self.images > 1 else painted[:, 0]
+
+
+def decoder_of(
+    knowledge: Knowledge, width: int, scale: Scale, *, images: int = 1
+) -> TransformerDecoder:
+    """Make a decoder for the smashed data that an attacker knows of.
+
+    Parameters
+    ----------
+    width
+        d, or d + 1 with a mask as a further input.
+    scale
+        The attack's effort; `SIZES` has the decoder's size.
+    images
+        Number of images that each row of tokens becomes.
+    """
+    geometry = knowledge.geometry
+    return TransformerDecoder(
+        width, geometry.patches, geometry.prefix, geometry.grid, knowledge.image_shape,
+        images=images, **SIZES[scale],
+    )  # fmt: skip
 
 
 def _block(model: int, heads: int) -> nn.Module:
