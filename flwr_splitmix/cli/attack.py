@@ -5,12 +5,12 @@ from __future__ import annotations
 import typer
 
 from flwr_splitmix.cli.attack_matrix import matrix
-from flwr_splitmix.cli.attack_run import list_attacks, run
+from flwr_splitmix.cli.attack_run import list_attacks, run_attack
 from flwr_splitmix.cli.attack_show import forget, show
 
 attack = typer.Typer(name="attack", help="Attacks on what a server receives.", no_args_is_help=True)
 attack.command("list")(list_attacks)
-attack.command()(run)
+attack.command("run")(run_attack)
 attack.command()(show)
 attack.command()(forget)
 attack.add_typer(matrix)

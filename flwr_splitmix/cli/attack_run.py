@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ from flwr_splitmix.runs.reports.words import NOTHING, number
 from flwr_splitmix.runs.selection import select_one
 
 if TYPE_CHECKING:
+    from flwr_splitmix.attacks.fitted import Budget
     from flwr_splitmix.attacks.intervals import Measure
     from flwr_splitmix.attacks.results import Kept
 
@@ -84,7 +85,7 @@ def list_attacks() -> None:
         typer.echo(without, err=True)
 
 
-def run(
+def run_attack(
     run: RunName,
     attack: Annotated[str, typer.Option("--attack", help="See `splitmix attack list`.")],
     view: Annotated[
@@ -147,66 +148,93 @@ def run(
     (record-attacks=true). In the U shape those of any other run are released again by its trained
     parts, as in a training step. Attacks on texts compute on the CPU.
     """
-    from flwr_splitmix.apps.project import kind_of_run
-    from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-    from flwr_splitmix.attacks.pictures import PicturesError
-    from flwr_splitmix.attacks.results import stopped, stopped_note
-    from flwr_splitmix.attacks.vault import VaultError
-    from flwr_splitmix.cli.attack_images import attack_images
-    from flwr_splitmix.cli.attack_texts import attack_texts
-    from flwr_splitmix.data import DataError
-    from flwr_splitmix.device import pick_device
-
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
         raise typer.BadParameter("nan is no time", param_hint="--seconds")
     opened = select_one(run, run_dir)
     recorded = trace_dir(opened).exists()
+    with _budgets(scale, seconds, device) as budget:
+        result, rows = _attacked(
+            opened, attack, view, public, assume or (), victims, client, repeats, budget, seed
+        )
+    _print(opened, result, attack, view, scale, as_json=format is ScoreFormat.json)
+    _keep(opened, result, rows, recorded=recorded)
+
+
+def _attacked(
+    opened: Run,
+    attack: str,
+    view: Adversaries,
+    public: str | None,
+    assume: Sequence[Assumptions],
+    victims: int | None,
+    client: int | None,
+    repeats: int,
+    budget: Callable[[], Budget],
+    seed: int,
+) -> tuple[Kept, list[dict[str, Any]]]:
+    """Attack a run; return the result, and what was measured of each sample.
+
+    Raises
+    ------
+    RunError
+        If there is no such attack or nothing to attack, the adversary lacks what it needs, an
+        option is of another kind of run, or images, texts or the model are not on this machine.
+    """
+    from flwr_splitmix.apps.project import kind_of_run
+    from flwr_splitmix.attacks.fitted import NotApplicable
+    from flwr_splitmix.attacks.pictures import PicturesError
+    from flwr_splitmix.attacks.vault import VaultError
+    from flwr_splitmix.cli.attack_images import attack_images
+    from flwr_splitmix.cli.attack_texts import attack_texts
+    from flwr_splitmix.data import DataError
+
+    assumed = [segment.value for segment in assume]
+    kind = kind_of_run(opened.config)
+    if kind == "own":
+        raise RunError(
+            f"run {opened.id} is of an app of its own, whose model and data this command cannot "
+            "make; docs/own-mixer.md#what-leaks attacks a method in Python"
+        )
     try:
-        with ExitStack() as shown:
-
-            def budget() -> Budget:  # its time begins now
-                return Budget(
-                    scale.value,
-                    seconds=seconds,
-                    device=pick_device(device),
-                    progress=shown.enter_context(_progress()),
-                    stop=shown.enter_context(_stoppable()),
-                )
-
-            given = [a.value for a in assume or ()]
-            kind = kind_of_run(opened.config)
-            if kind == "own":
-                raise RunError(
-                    f"run {opened.id} is of an app of its own, whose model and data this command "
-                    "cannot make; docs/own-mixer.md#what-leaks attacks a method in Python"
-                )
-            if kind == "language":
-                _check_of_texts(view, given, repeats)
-                result, rows = attack_texts(opened, attack, public, victims, client, budget, seed)
-            else:
-                if client is not None:
-                    raise RunError("--client is for runs on texts; images of all are attacked")
-                result, rows = attack_images(
-                    opened, attack, view.value, public, given, victims, repeats, budget, seed
-                )
+        if kind == "language":
+            _check_of_texts(view, assumed, repeats)
+            return attack_texts(opened, attack, public, victims, client, budget, seed)
+        if client is not None:
+            raise RunError("--client is for runs on texts; images of all are attacked")
+        return attack_images(
+            opened, attack, view.value, public, assumed, victims, repeats, budget, seed
+        )
     except (NotApplicable, PicturesError, VaultError, DataError, ValueError) as error:
         raise RunError(str(error)) from error
+
+
+def _print(
+    opened: Run,
+    result: Kept,
+    attack: str,
+    view: Adversaries,
+    scale: Scales,
+    *,
+    as_json: bool,
+) -> None:
+    """Print a result's measures, and notes on what it says less than it seems to."""
+    from flwr_splitmix.attacks.results import stopped, stopped_note
+
     measures = result.measures
     if note := stopped_note(result):
         typer.echo(f"note: {note}", err=True)
-    method = str(opened.config.get("strategy"))
     if scale is Scales.smoke and not any(m.beats_floor for m in measures if m.main):
         typer.echo(
             f"note: that {attack} does not beat its floor says nothing at --scale smoke, the least "
             "effort; use --scale cpu",
             err=True,
         )
-    if format is ScoreFormat.json:
+    if as_json:
         typer.echo(strict_json([_plain(m, result) for m in measures], indent=2))
-    else:
-        title = f"{attack} by {view.value} on {method} ({opened.id}{stopped(result)})"
-        console().print(measures_table(title, measures))
-    _keep(opened, result, rows, recorded=recorded)
+        return
+    method = str(opened.config.get("strategy"))
+    title = f"{attack} by {view.value} on {method} ({opened.id}{stopped(result)})"
+    console().print(measures_table(title, measures))
 
 
 def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded: bool) -> None:
@@ -258,6 +286,26 @@ def _check_of_texts(view: Adversaries, assume: Sequence[str], repeats: int) -> N
             raise RunError(
                 f"{option} is for images; texts are attacked as the server has them: leave it out"
             )
+
+
+@contextmanager
+def _budgets(scale: Scales, seconds: float | None, device: str) -> Iterator[Callable[[], Budget]]:
+    """Yield what makes an attack's budget: it shows the progress, and Ctrl-C stops the attack."""
+    from flwr_splitmix.attacks.fitted import Budget
+    from flwr_splitmix.device import pick_device
+
+    with ExitStack() as shown:
+
+        def budget() -> Budget:  # its time begins now
+            return Budget(
+                scale.value,
+                seconds=seconds,
+                device=pick_device(device),
+                progress=shown.enter_context(_progress()),
+                stop=shown.enter_context(_stoppable()),
+            )
+
+        yield budget
 
 
 @contextmanager
