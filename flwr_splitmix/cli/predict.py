@@ -61,36 +61,39 @@ def predict(
     as_json = format is PredictionFormat.json
     try:
         if text is None:
-            names = [str(image) for image in images or ()]
             predictions = exported.classify_pictures(folder, images or ())
         elif exported.answers_questions(folder):
             question = text if second is None else f"{text}\n{second}"
             said = exported.answer(folder, question, max_new_tokens=max_new_tokens)
-            if as_json:
-                typer.echo(strict_json({"text": text, "answer": said}))
-            else:
-                say(said)
+            _print_answer(text, said, as_json=as_json)
             return
         else:
-            names, predictions = [text], [exported.classify_text(folder, text, second)]
+            predictions = [exported.classify_text(folder, text, second)]
     except ValueError as error:
         raise RunError(str(error)) from error
+    names = [text] if text is not None else [str(image) for image in images or ()]
     if as_json:
-        typer.echo(
-            strict_json(
-                [
-                    _described(name, classes)
-                    for name, classes in zip(names, predictions, strict=True)
-                ]
-            )
-        )
-        return
+        pairs = zip(names, predictions, strict=True)
+        typer.echo(strict_json([_described(name, classes) for name, classes in pairs]))
+    else:
+        shown = names if text is None else [_shortened(text)]
+        console().print(_classes_table(shown, predictions, top))
+
+
+def _print_answer(text: str, said: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(strict_json({"text": text, "answer": said}))
+    else:
+        say(said)
+
+
+def _classes_table(names: Sequence[str], predictions: Sequence[Sequence[Likely]], top: int) -> Any:
+    """Return a table of the most likely classes of each input; `top` is their number."""
     listing = table("", "class", ">probability")
-    shown = names if text is None else [_shortened(text)]
-    for name, classes in zip(shown, predictions, strict=True):
+    for name, classes in zip(names, predictions, strict=True):
         for place, likely in enumerate(classes[:top]):
             listing.add_row("" if place else name, likely.name, percent(likely.probability))
-    console().print(listing)
+    return listing
 
 
 def _shortened(text: str) -> str:
