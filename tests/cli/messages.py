@@ -146,6 +146,10 @@ def components_without_a_table(folder: Path) -> None:
     (folder / "own" / "pyproject.toml").write_text("tool.flwr.app.components = 3", encoding="utf-8")
 
 
+def list_of_rates(folder: Path) -> None:
+    (folder / "keys.toml").write_text("lr = [1e-3, 1e-4]\n", encoding="utf-8")
+
+
 LANGUAGE = "task='classification' strategy='USplitSL'"
 FILE = f"{LANGUAGE} dataset='{PLACE}/rows.csv'"
 
@@ -158,6 +162,7 @@ MISTAKES = (
     Mistake("a method of the other app", "vision", keys("strategy='MixGuard'")),
     Mistake("Python's True", "vision", keys("pretrained=True")),
     Mistake("blanks around the =", "vision", keys("k = 2")),
+    Mistake("a list in a file of keys", "vision", keys(f"{PLACE}/keys.toml"), list_of_rates),
     Mistake("a value out of range", "vision", keys("batch-size=0 lr=-1.0")),
     Mistake("a batch beyond all", "vision", keys("batch-size=10000000000")),
     Mistake(
