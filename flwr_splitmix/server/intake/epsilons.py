@@ -11,7 +11,7 @@ from flwr_splitmix.hiding.hiding import is_epsilon
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.unfinished import UnfinishedRounds
-from flwr_splitmix.server.intake.replies import epsilons_in, epsilons_of
+from flwr_splitmix.server.intake.reply_metrics import epsilons_in, epsilons_of
 
 
 class ReportedEpsilons(Observer):

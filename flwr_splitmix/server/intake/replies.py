@@ -13,27 +13,28 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from flwr_splitmix.clients.lower import Shaped, differences
 from flwr_splitmix.clients.requests import is_variance, largest
-from flwr_splitmix.hiding.hiding import is_epsilon
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
-from flwr_splitmix.observers.metrics import LOSS, column_of, median_norm
+from flwr_splitmix.observers.metrics import column_of, median_norm
 from flwr_splitmix.server.intake.checks import NAME, NAME_RULE, UploadError, plausible
+from flwr_splitmix.server.intake.reply_metrics import (
+    METRICS,
+    check_examples,
+    client_means,
+    common_metrics,
+    metrics_of,
+    read_metrics,
+)
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.values import MAX_COUNT
-from flwr_splitmix.words import counted, one_line
+from flwr_splitmix.words import one_line
 
 log = logging.getLogger("flwr.splitmix")
 
 UNUSUAL = 10.0
 """Updates with a norm above this many times the round's median are named in the log."""
 
-METRICS = "metrics"
-"""Name of a client's own record of metrics in its reply."""
-
 Arrays = Mapping[str, np.ndarray]
-
-_Kind = tuple[str, int | None]
-"""Name of a metric, and the length of its list; None for a number."""
 
 
 class ReplyIntake:
@@ -75,8 +76,8 @@ class ReplyIntake:
         """
         began = to_numpy(like)
         replies = clients.replies
-        common = _common_metrics(list(replies.values()))
-        dtypes = self._widened(list(replies.values()))
+        common = common_metrics(list(replies.values()))
+        dtypes = self._averaging_dtypes(list(replies.values()))
         norms: dict[int, float] = {}
         metrics: dict[int, dict[str, Any]] = {}
         checked: dict[int, Arrays] = {}
@@ -84,7 +85,7 @@ class ReplyIntake:
             try:
                 arrays = self._read_arrays(reply, began, dtypes)
                 examples = clients.descriptions[client]["num-examples"]
-                metrics[client] = _read_metrics(reply, common, examples)
+                metrics[client] = read_metrics(reply, common, examples)
             except UploadError as error:
                 clients.fail(client, str(error))
                 continue
@@ -112,7 +113,7 @@ class ReplyIntake:
         for client, reply in clients.replies.items():
             described = clients.descriptions.get(client, {}).get("num-examples")
             try:
-                _check_examples(_metrics(reply).get("num-examples"), described)
+                check_examples(metrics_of(reply).get("num-examples"), described)
             except UploadError as error:
                 clients.fail(client, str(error))
             else:
@@ -123,7 +124,7 @@ class ReplyIntake:
     def means(self, replies: Sequence[Message]) -> dict[str, float]:
         """Return `client_means`; log, once per run, which metrics have no column of their own."""
         means = client_means(replies)
-        count = Counter(n for own in map(_metrics, replies) for n in own if not NAME.fullmatch(n))
+        count = Counter(n for own in map(metrics_of, replies) for n in own if not NAME.fullmatch(n))
         excluded = sorted(name for name, n in count.items() if 2 * n > len(replies))
         if excluded and not self._told_names:
             self._told_names = True
@@ -152,7 +153,7 @@ class ReplyIntake:
                     column_of(name),
                 )
 
-    def _widened(self, replies: Sequence[Message]) -> dict[str, np.dtype[Any]]:
+    def _averaging_dtypes(self, replies: Sequence[Message]) -> dict[str, np.dtype[Any]]:
         """Return the run's first dtypes; of weights that most clients send wider, theirs.
 
         Otherwise an average would be rounded in every round to what a run's first arrays, of
@@ -229,130 +230,6 @@ def _others(began: Arrays, arrays: Mapping[str, Shaped]) -> UploadError:
     """Return the error of a client's weights with other names or shapes; names are its words."""
     wrong = one_line(differences(began, arrays))
     return UploadError(f"returned other weights than it was given: {wrong}")
-
-
-def client_means(replies: Sequence[Message]) -> dict[str, float]:
-    """Return the example-weighted means of the metrics that most clients report, besides sizes.
-
-    In the U shape they include "train-loss", as the loss is computed at the client; it is of those
-    that had something to predict, however few. Of an epsilon the largest is taken: a mean would be
-    nobody's. It may be infinite.
-    """
-    said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) >= 1]
-    weights = plausible([int(m["num-examples"]) for m in said])
-    count = Counter(name for own in said for name in own if NAME.fullmatch(name))
-    means: dict[str, float] = {}
-    for name in sorted(set(count) - {"num-examples", "num-steps"}):
-        if name == LOSS or 2 * count[name] > len(said):
-            own = [(m[name], n) for m, n in zip(said, weights, strict=True) if name in m]
-            if is_epsilon(name):
-                means[name] = max(value for value, _ in own)
-                continue
-            mean = sum(value * n for value, n in own) / sum(n for _, n in own)
-            if math.isfinite(mean):
-                means[name] = mean
-    return means
-
-
-def _metrics(reply: Message) -> dict[str, Any]:
-    """Return the metrics of all of a reply's records; a mod may add one of its own.
-
-    Of two metrics of one name, that of the client's record counts.
-    """
-    records = reply.content.metric_records
-    merged: dict[str, Any] = {}
-    for key in sorted(records, key=lambda key: key == METRICS):
-        merged |= records[key]
-    return merged
-
-
-def _numbers(reply: Message) -> dict[str, float]:
-    """Return a reply's metrics that are finite numbers; any other epsilon is infinite.
-
-    Without it, the largest of the others' would look like a bound for all.
-    """
-    said = _metrics(reply)
-    numbers = {
-        name: value
-        for name, value in said.items()
-        if isinstance(value, (int, float)) and math.isfinite(value)
-    }
-    return numbers | epsilons_in(said)
-
-
-def epsilons_of(reply: Message) -> dict[str, float]:
-    """Return the epsilons that a client reports, by the metric's name; infinite if not finite."""
-    return epsilons_in(_metrics(reply))
-
-
-def epsilons_in(said: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the epsilons among a client's numbers; what is no finite number is infinite."""
-    return {
-        name: _finite_or_infinite(value)
-        for name, value in said.items()
-        if isinstance(name, str) and is_epsilon(name) and NAME.fullmatch(name)
-    }
-
-
-def _finite_or_infinite(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return math.inf
-    try:
-        number = float(value)
-    except OverflowError:
-        return math.inf
-    return number if math.isfinite(number) else math.inf
-
-
-def _kinds(reply: Message) -> set[_Kind]:
-    return {
-        (name, len(value) if isinstance(value, list) else None)
-        for name, value in _metrics(reply).items()
-    }
-
-
-def _common_metrics(replies: Sequence[Message]) -> set[_Kind]:
-    """Return the metrics that more than half of the clients have, and always "num-examples".
-
-    Flower's aggregators need the same metrics from every client: metrics of only a few clients
-    are dropped, rather than the clients that lack them. So is the loss if one client has none: it
-    had nothing to predict.
-    """
-    count = Counter(kind for reply in replies for kind in _kinds(reply))
-    common = {kind for kind, n in count.items() if 2 * n > len(replies)} | {("num-examples", None)}
-    return common - ({(LOSS, None)} if count[LOSS, None] < len(replies) else set())
-
-
-def _read_metrics(reply: Message, common: set[_Kind], examples: int) -> dict[str, Any]:
-    """Return the common metrics of a reply, sorted by name.
-
-    Raises
-    ------
-    UploadError
-        If one is missing or not finite (an epsilon may be infinite), or the number of examples is
-        not the described one.
-    """
-    own = _metrics(reply)
-    if not common <= _kinds(reply):
-        raise UploadError("returned not all of the metrics that most clients did")
-    kept = {name: own[name] for name, _ in sorted(common, key=lambda kind: kind[0])}
-    if not all(
-        np.isfinite(value).all() or (is_epsilon(name) and value == math.inf)
-        for name, value in kept.items()
-    ):
-        raise UploadError("returned metrics that are NaN or infinite")
-    _check_examples(kept["num-examples"], examples)
-    return {**kept, "num-examples": examples}
-
-
-def _check_examples(said: Any, described: int | None) -> None:
-    """Raise UploadError unless a client has as many examples as it described, if that is known."""
-    if isinstance(said, list) or said is None:
-        raise UploadError("returned no num-examples, the number of its examples, in its metrics")
-    if described is None and not (1 <= said <= MAX_COUNT and said == int(said)):
-        raise UploadError(f"has {said} examples; allowed are 1 to {MAX_COUNT}")
-    if described is not None and said != described:
-        raise UploadError(f"has {counted(said, 'example')} now, and said {described} before")
 
 
 def _rebuild(reply: Message, arrays: Arrays, metrics: Mapping[str, Any]) -> None:

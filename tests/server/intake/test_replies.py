@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from flwr_splitmix.links.link import Clients
 from flwr_splitmix.server.aggregation.choice import fedavg
-from flwr_splitmix.server.intake.replies import ReplyIntake, client_means
+from flwr_splitmix.server.intake.replies import ReplyIntake
 from tests.server.replies import reply_of
 
 
@@ -20,52 +20,6 @@ class Alone(Clients):
 
     def _exchange(self, method: str, payloads: Any) -> Any:
         raise AssertionError
-
-
-def test_means_of_what_clients_say_have_the_same_cap() -> None:
-    said = [{"num-examples": 10, "train-loss": 1.0} for _ in range(4)]
-    said += [{"num-examples": 2**31 - 1, "train-loss": 0.0}]
-    assert client_means([reply_of({}, own) for own in said])["train-loss"] == pytest.approx(4 / 104)
-
-
-def test_who_says_that_it_has_no_examples_is_in_no_mean() -> None:
-    nothing = reply_of({}, {"num-examples": 0, "train-loss": 9.0})
-    assert client_means([nothing]) == {}
-    assert client_means([nothing, reply_of({}, {"num-examples": 2, "own": 1.0})]) == {"own": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("said", "largest"),
-    [
-        ([1.0, 2.0, 3.0], 3.0),
-        ([1.0, math.inf, 3.0], math.inf),
-        ([math.inf] * 3, math.inf),
-        ([1.0, math.nan, 3.0], math.inf),
-    ],
-    ids=str,
-)
-def test_an_epsilon_without_a_bound_is_the_largest(said: list[float], largest: float) -> None:
-    replies = [reply_of({}, {"num-examples": 1, "epsilon": own}) for own in said]
-    assert client_means(replies) == {"epsilon": largest}
-
-
-@pytest.mark.parametrize("name", ["epsilon_greedy", "epsilons"])
-def test_only_epsilons_are_taken_for_epsilons(name: str) -> None:
-    """The rate of exploration that most clients had was the largest of any."""
-    replies = [reply_of({}, {"num-examples": 1, name: own}) for own in (0.1, 0.3, math.inf)]
-    assert client_means(replies) == {name: pytest.approx(0.2)}
-
-
-def test_a_number_that_is_none_does_not_take_the_mean_from_all() -> None:
-    losses = (1.0, 3.0, math.nan, math.inf)
-    replies = [reply_of({}, {"num-examples": 1, "train-loss": loss}) for loss in losses]
-    assert client_means(replies) == {"train-loss": 2.0}
-
-
-def test_most_clients_decide_what_is_averaged() -> None:
-    replies = [reply_of({}, {"num-examples": 1, "train-loss": float(i)}) for i in range(3)]
-    replies.append(reply_of({}, {"num-examples": 1, "own": 7.0}))
-    assert client_means(replies) == {"train-loss": 1.0}
 
 
 def sized(described: dict[int, Any], said: list[Any], kind: type[Clients]) -> tuple[Clients, Any]:
@@ -112,11 +66,6 @@ def test_a_node_behind_a_mixer_has_a_whole_number_of_examples(number: float) -> 
     clients, means = sized({-1: 12}, [10, 2**31 - 1, number], BehindGroups)
     assert clients.failures == {2: f"has {number} examples; allowed are 1 to 2147483647"}
     assert means == {"train-loss": 1.0}
-
-
-def test_half_an_example_is_no_weight() -> None:
-    half = reply_of({}, {"num-examples": 0.5, "train-loss": 1.0})
-    assert client_means([half]) == {}
 
 
 LIKE = {"a": np.zeros((2, 3), np.float32), "count": np.array(5), "b": np.ones(4, np.float32)}

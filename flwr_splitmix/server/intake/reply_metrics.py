@@ -1,0 +1,147 @@
+"""The metrics in clients' replies: which are read, which most clients report, their means."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+
+from flwr_splitmix.hiding.hiding import is_epsilon
+from flwr_splitmix.observers.metrics import LOSS
+from flwr_splitmix.server.intake.checks import NAME, UploadError, plausible
+from flwr_splitmix.values import MAX_COUNT
+from flwr_splitmix.words import counted
+
+METRICS = "metrics"
+"""Name of a client's own record of metrics in its reply."""
+
+MetricKind = tuple[str, int | None]
+"""Name of a metric, and the length of its list; None for a number."""
+
+
+def client_means(replies: Sequence[Message]) -> dict[str, float]:
+    """Return the example-weighted means of the metrics that most clients report, besides sizes.
+
+    In the U shape they include "train-loss", as the loss is computed at the client; it is of those
+    that had something to predict, however few. Of an epsilon the largest is taken: a mean would be
+    nobody's. It may be infinite.
+    """
+    said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) >= 1]
+    weights = plausible([int(m["num-examples"]) for m in said])
+    count = Counter(name for own in said for name in own if NAME.fullmatch(name))
+    means: dict[str, float] = {}
+    for name in sorted(set(count) - {"num-examples", "num-steps"}):
+        if name == LOSS or 2 * count[name] > len(said):
+            own = [(m[name], n) for m, n in zip(said, weights, strict=True) if name in m]
+            if is_epsilon(name):
+                means[name] = max(value for value, _ in own)
+                continue
+            mean = sum(value * n for value, n in own) / sum(n for _, n in own)
+            if math.isfinite(mean):
+                means[name] = mean
+    return means
+
+
+def metrics_of(reply: Message) -> dict[str, Any]:
+    """Return the metrics of all of a reply's records; a mod may add one of its own.
+
+    Of two metrics of one name, that of the client's record counts.
+    """
+    records = reply.content.metric_records
+    merged: dict[str, Any] = {}
+    for key in sorted(records, key=lambda key: key == METRICS):
+        merged |= records[key]
+    return merged
+
+
+def _numbers(reply: Message) -> dict[str, float]:
+    """Return a reply's metrics that are finite numbers; any other epsilon is infinite.
+
+    Without it, the largest of the others' would look like a bound for all.
+    """
+    said = metrics_of(reply)
+    numbers = {
+        name: value
+        for name, value in said.items()
+        if isinstance(value, (int, float)) and math.isfinite(value)
+    }
+    return numbers | epsilons_in(said)
+
+
+def epsilons_of(reply: Message) -> dict[str, float]:
+    """Return the epsilons that a client reports, by the metric's name; infinite if not finite."""
+    return epsilons_in(metrics_of(reply))
+
+
+def epsilons_in(said: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the epsilons among a client's numbers; what is no finite number is infinite."""
+    return {
+        name: _finite_or_infinite(value)
+        for name, value in said.items()
+        if isinstance(name, str) and is_epsilon(name) and NAME.fullmatch(name)
+    }
+
+
+def _finite_or_infinite(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.inf
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.inf
+    return number if math.isfinite(number) else math.inf
+
+
+def _kinds(reply: Message) -> set[MetricKind]:
+    return {
+        (name, len(value) if isinstance(value, list) else None)
+        for name, value in metrics_of(reply).items()
+    }
+
+
+def common_metrics(replies: Sequence[Message]) -> set[MetricKind]:
+    """Return the metrics that more than half of the clients have, and always "num-examples".
+
+    Flower's aggregators need the same metrics from every client: metrics of only a few clients
+    are dropped, rather than the clients that lack them. So is the loss if one client has none: it
+    had nothing to predict.
+    """
+    count = Counter(kind for reply in replies for kind in _kinds(reply))
+    common = {kind for kind, n in count.items() if 2 * n > len(replies)} | {("num-examples", None)}
+    return common - ({(LOSS, None)} if count[LOSS, None] < len(replies) else set())
+
+
+def read_metrics(reply: Message, common: set[MetricKind], examples: int) -> dict[str, Any]:
+    """Return the common metrics of a reply, sorted by name.
+
+    Raises
+    ------
+    UploadError
+        If one is missing or not finite (an epsilon may be infinite), or the number of examples is
+        not the described one.
+    """
+    own = metrics_of(reply)
+    if not common <= _kinds(reply):
+        raise UploadError("returned not all of the metrics that most clients did")
+    kept = {name: own[name] for name, _ in sorted(common, key=lambda kind: kind[0])}
+    if not all(
+        np.isfinite(value).all() or (is_epsilon(name) and value == math.inf)
+        for name, value in kept.items()
+    ):
+        raise UploadError("returned metrics that are NaN or infinite")
+    check_examples(kept["num-examples"], examples)
+    return {**kept, "num-examples": examples}
+
+
+def check_examples(said: Any, described: int | None) -> None:
+    """Raise UploadError unless a client has as many examples as it described, if that is known."""
+    if isinstance(said, list) or said is None:
+        raise UploadError("returned no num-examples, the number of its examples, in its metrics")
+    if described is None and not (1 <= said <= MAX_COUNT and said == int(said)):
+        raise UploadError(f"has {said} examples; allowed are 1 to {MAX_COUNT}")
+    if described is not None and said != described:
+        raise UploadError(f"has {counted(said, 'example')} now, and said {described} before")
