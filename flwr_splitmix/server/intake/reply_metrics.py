@@ -7,14 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from flwr.app import Message
 
 from flwr_splitmix.hiding.hiding import is_epsilon
 from flwr_splitmix.observers.metrics import LOSS
-from flwr_splitmix.server.intake.checks import NAME, UploadError, plausible
+from flwr_splitmix.server.intake.checks import NAME, UploadError, plausible, shown
 from flwr_splitmix.values import MAX_COUNT
-from flwr_splitmix.words import counted
 
 METRICS = "metrics"
 """Name of a client's own record of metrics in its reply."""
@@ -64,12 +62,9 @@ def _numbers(reply: Message) -> dict[str, float]:
     Without it, the largest of the others' would look like a bound for all.
     """
     said = metrics_of(reply)
-    numbers = {
-        name: value
-        for name, value in said.items()
-        if isinstance(value, (int, float)) and math.isfinite(value)
-    }
-    return numbers | epsilons_in(said)
+    numbers = {name: _finite_or_infinite(value) for name, value in said.items()}
+    finite = {name: number for name, number in numbers.items() if number < math.inf}
+    return finite | epsilons_in(said)
 
 
 def epsilons_of(reply: Message) -> dict[str, float]:
@@ -87,6 +82,7 @@ def epsilons_in(said: Mapping[Any, Any]) -> dict[str, float]:
 
 
 def _finite_or_infinite(value: object) -> float:
+    """Return a finite number as a float; infinity for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.inf
     try:
@@ -129,7 +125,7 @@ def read_metrics(reply: Message, common: set[MetricKind], examples: int) -> dict
         raise UploadError("returned not all of the metrics that most clients did")
     kept = {name: own[name] for name, _ in sorted(common, key=lambda kind: kind[0])}
     if not all(
-        np.isfinite(value).all() or (is_epsilon(name) and value == math.inf)
+        _all_finite(value) or (is_epsilon(name) and value == math.inf)
         for name, value in kept.items()
     ):
         raise UploadError("returned metrics that are NaN or infinite")
@@ -137,11 +133,18 @@ def read_metrics(reply: Message, common: set[MetricKind], examples: int) -> dict
     return {**kept, "num-examples": examples}
 
 
+def _all_finite(value: Any) -> bool:
+    """Return whether a metric, a number or a list, has only numbers that floats can hold."""
+    numbers = value if isinstance(value, list) else [value]
+    return math.inf not in map(_finite_or_infinite, numbers)
+
+
 def check_examples(said: Any, described: int | None) -> None:
     """Raise UploadError unless a client has as many examples as it described, if that is known."""
     if isinstance(said, list) or said is None:
         raise UploadError("returned no num-examples, the number of its examples, in its metrics")
     if described is None and not (1 <= said <= MAX_COUNT and said == int(said)):
-        raise UploadError(f"has {said} examples; allowed are 1 to {MAX_COUNT}")
+        raise UploadError(f"has {shown(said)} examples; allowed are 1 to {MAX_COUNT}")
     if described is not None and said != described:
-        raise UploadError(f"has {counted(said, 'example')} now, and said {described} before")
+        examples = "1 example" if said == 1 else f"{shown(said)} examples"
+        raise UploadError(f"has {examples} now, and said {described} before")

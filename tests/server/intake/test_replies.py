@@ -181,3 +181,33 @@ def test_one_clients_width_of_numbers_is_not_everybodys(dtype: Any) -> None:
         assert {name: array.numpy().dtype for name, array in arrays.items()} == {
             name: value.dtype for name, value in LIKE.items()
         }
+
+
+@pytest.mark.parametrize("large", [10**30, [10**30, 1]], ids=["number", "list"])
+def test_a_large_whole_number_is_averaged(large: int | list[int]) -> None:
+    """NumPy has no integers so large: its TypeError ended the `fit`."""
+    clients = checked(reply_of(LIKE, {**TEN, "own": large}), reply_of(LIKE, {**TEN, "own": large}))
+    assert clients.failures == {}
+    _, metrics = fedavg().aggregate_train(1, list(clients.replies.values()))
+    assert metrics is not None
+    assert metrics["own"] == pytest.approx(large)
+
+
+@pytest.mark.parametrize("beyond", [10**400, [1, 10**400]], ids=["number", "list"])
+def test_a_whole_number_that_no_float_can_hold_costs_its_client_only(
+    beyond: int | list[int],
+) -> None:
+    usual = [1, 2] if isinstance(beyond, list) else 1
+    usual_replies = [reply_of(LIKE, {**TEN, "own": usual}) for _ in range(2)]
+    clients = checked(*usual_replies, reply_of(LIKE, {**TEN, "own": beyond}))
+    assert clients.failures == {2: "returned metrics that are NaN or infinite"}
+    assert set(clients.replies) == {0, 1}
+
+
+def test_a_number_of_examples_that_python_does_not_print_costs_its_client_only() -> None:
+    clients, means = sized({0: 10, 1: 10}, [10, 10**5000], Alone)
+    assert clients.failures == {1: "has more than 2147483647 examples now, and said 10 before"}
+    assert means == {"train-loss": 1.0}
+    behind, means = sized({-1: 12}, [10, 10**5000, 10], BehindGroups)
+    assert behind.failures == {1: "has more than 2147483647 examples; allowed are 1 to 2147483647"}
+    assert means == {"train-loss": 1.0}

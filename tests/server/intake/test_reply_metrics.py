@@ -59,3 +59,16 @@ def test_most_clients_decide_what_is_averaged() -> None:
 def test_half_an_example_is_no_weight() -> None:
     half = reply_of({}, {"num-examples": 0.5, "train-loss": 1.0})
     assert client_means([half]) == {}
+
+
+@pytest.mark.parametrize("beyond", [10**400, -(10**400), 10**5000], ids=["400", "minus", "5000"])
+def test_a_whole_number_that_no_float_can_hold_is_in_no_mean(beyond: int) -> None:
+    """It ended the `fit` with an OverflowError, which named no client."""
+    replies = [reply_of({}, {"num-examples": 1, "own": own}) for own in (1, 3, beyond)]
+    assert client_means(replies) == {"own": 2.0}
+
+
+def test_whole_numbers_that_only_their_sum_takes_beyond_all_floats_have_no_mean() -> None:
+    most = int(1.5e308)
+    replies = [reply_of({}, {"num-examples": 1, "own": own}) for own in (most, most, 0.5)]
+    assert client_means(replies) == {}
