@@ -162,13 +162,14 @@ class RoundLoop(WholeRun):
         LinkError
             If clients cannot be reached, fewer than `min_nodes` are left, or every round is lost.
         ValueError
-            If `attach_timeout` is not above 0.
+            If `timeout` or `attach_timeout` is not a number above 0.
         RunError
             If another process executes the run, or its checkpoint is of another strategy,
             aggregator, seed, model or optimizer.
         """
-        if attach_timeout is not None and not real_number("attach_timeout", attach_timeout) > 0:
-            raise ValueError(f"attach_timeout is {attach_timeout}; it must be above 0")
+        _check_wait("timeout", timeout)
+        if attach_timeout is not None:
+            _check_wait("attach_timeout", attach_timeout)
         check_draws_no_nodes(self.aggregator.strategy)
         warn_of_minima(self.aggregator.strategy, self.min_nodes)
         self.prepare(None)
@@ -286,3 +287,9 @@ class RoundLoop(WholeRun):
     def trained(self) -> Mapping[int, int]:
         """By client index, the last round that the client finished."""
         return self._participants.trained
+
+
+def _check_wait(name: str, seconds: object) -> None:
+    """Raise ValueError unless a wait is a number above 0; NaN is not, as it would never end."""
+    if not real_number(name, seconds) > 0:
+        raise ValueError(f"{name} is {seconds}; it must be above 0")

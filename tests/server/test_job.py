@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -92,6 +93,26 @@ def test_an_app_says_how_long_its_nodes_may_take(
     with pytest.raises(LinkError, match="no node"):
         PSL(toy.upper(), device="cpu").start(grid, arrays, 1, **given)
     assert made == [waits]
-    for wrong, said in ((0, "is 0; it must be above 0"), ("9", "is '9'; it must be a number")):
-        with pytest.raises(ValueError, match=f"attach_timeout {said}"):
-            PSL(toy.upper(), device="cpu").start(grid, arrays, 1, attach_timeout=wrong)  # type: ignore[arg-type]
+
+
+NO_WAITS = [
+    ("60", "is '60'; it must be a number"),
+    (True, "is True; it must be a number"),
+    (0, "is 0; it must be above 0"),
+    (-5, "is -5; it must be above 0"),
+    (math.nan, "is nan; it must be above 0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [("timeout", None, "is None; it must be a number")]
+    + [(name, *each) for name in ("timeout", "attach_timeout") for each in NO_WAITS],
+)
+def test_a_wait_is_a_number_of_seconds(name: str, wrong: Any, said: str) -> None:
+    """No `timeout` was checked: text was a TypeError without a name, and NaN waited for ever."""
+    toy = Toy()
+    grid: Any = None
+    arrays = ArrayRecord(toy.lower().state_dict())
+    with pytest.raises(ValueError, match=f"^{name} {said}"):
+        PSL(toy.upper(), device="cpu").start(grid, arrays, 1, **{name: wrong})
