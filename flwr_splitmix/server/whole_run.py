@@ -100,6 +100,7 @@ class WholeRun(OneRound):
                 except RoundLostError as error:
                     log.warning("round %d is lost, the run goes on: %s", self._finished + 1, error)
                     lost = error
+                    self.over = self.over or self.audience.stop
                 else:
                     trained, lost = True, None
                 self._finished += 1

@@ -11,7 +11,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from flwr_splitmix.events import RunEnded
+from flwr_splitmix.events import RunEnded, StepDone
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.observers import Observer
@@ -38,6 +38,18 @@ class Losing(SFL):
 class Ended(Observer):
     def on_end(self, event: RunEnded) -> None:
         self.event = event
+
+
+class Enough(Observer):
+    """Asks the run to stop in a step of round 2, and notes in which rounds it saw steps."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+
+    def on_step(self, event: StepDone) -> None:
+        self.rounds.append(event.server_round)
+        if event.server_round == 2:
+            self.stop = "enough"
 
 
 class Scores:
@@ -161,3 +173,14 @@ def test_a_run_that_an_observer_ends_after_a_lost_round_is_evaluated() -> None:
     strategy = Stops(TOY.upper(), device="cpu", steps_per_round=1, evaluate_every=5)
     strategy.fit(TOY.make_clients(), 4, evaluate_fn=scores)
     assert scores.rounds == [2]
+
+
+def test_an_observer_that_asks_to_stop_ends_a_run_whose_rounds_are_lost(tmp_path: Path) -> None:
+    """It was not heard before a round came through, however many were lost until then."""
+    run, scores, observer = new_run(tmp_path), Scores(), Enough()
+    strategy = losing([2, 3, 4], run, evaluate_every=5, observers=[observer])
+    strategy.fit(TOY.make_clients(), 6, evaluate_fn=scores)
+    assert observer.rounds == [1, 2]
+    assert scores.rounds == [2]
+    assert (run.summary or {})["stopped"] == "enough"
+    assert run.checkpoints.load().round == 2
