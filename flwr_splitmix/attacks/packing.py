@@ -23,7 +23,7 @@ from flwr_splitmix.mixers import (
 from flwr_splitmix.mixers.elsewhere import GROUP_SHARES
 from flwr_splitmix.mixers.plan import grow
 from flwr_splitmix.mixers.shuffled import ShuffledPlan
-from flwr_splitmix.server.intake.split import MAX_SMASHED
+from flwr_splitmix.server.intake.descriptions import MAX_SMASHED
 from flwr_splitmix.storage import text_keys, whole_keys
 
 

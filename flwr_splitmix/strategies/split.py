@@ -21,7 +21,8 @@ from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.split import evaluate_clients
-from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
+from flwr_splitmix.server.intake.descriptions import agree_on_shape
+from flwr_splitmix.server.intake.split import UploadIntake
 from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
 from flwr_splitmix.server.noise import (
     check_ledger_options,

@@ -19,7 +19,7 @@ from flwr_splitmix.segments.modules import check_takes_mask
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_in_u_shape
 from flwr_splitmix.server.frozen_weights import FrozenWeights
-from flwr_splitmix.server.intake.ushape import agree_on_batches, check_hiding
+from flwr_splitmix.server.intake.descriptions import agree_on_batches, check_hiding
 from flwr_splitmix.server.naming import evaluated_without
 from flwr_splitmix.server.options import RoundOptions, check_counts, check_names
 from flwr_splitmix.server.rounds import RoundLoop

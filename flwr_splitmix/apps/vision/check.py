@@ -42,7 +42,7 @@ from flwr_splitmix.segments import SplitModel
 from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
 from flwr_splitmix.segments.spreading import spreading_tokens
 from flwr_splitmix.segments.vision.split_model import LowerSegment
-from flwr_splitmix.server.intake.split import MAX_SMASHED
+from flwr_splitmix.server.intake.descriptions import MAX_SMASHED
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.words import counted
 

@@ -179,3 +179,18 @@ def agreed(said: Iterable[Said], size: Callable[[Said], int]) -> Said:
     """
     count = Counter(said)
     return min(count, key=lambda each: (-count[each], size(each)))
+
+
+def far_larger(amounts: Mapping[int, int], times: int, *, least: int = 0) -> dict[int, int]:
+    """Return the clients whose amount is more than so many times the median, and this median.
+
+    Parameters
+    ----------
+    least
+        Amounts up to this one are never too large.
+    """
+    if not amounts:
+        return {}
+    usual = statistics.median_low(amounts.values())  # of two clients, the smaller
+    most = max(times * usual, least)
+    return {client: usual for client, amount in amounts.items() if amount > most}

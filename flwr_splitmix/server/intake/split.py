@@ -1,49 +1,26 @@
-"""The intake of the L shape: checks descriptions and uploads before the upper segment."""
+"""The intake of the L shape: checks uploads before the upper segment."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from flwr_splitmix.labels import misshapen, wrong_labels
-from flwr_splitmix.links import Clients, LinkError
+from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
-from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.finite import FiniteCheck
 from flwr_splitmix.server.intake.checks import (
     NOT_FINITE,
     UploadError,
-    agreed,
-    check_form,
-    check_number,
     check_range,
     check_shape,
     check_size,
     check_tensor,
-    mean_batches,
 )
-from flwr_splitmix.server.naming import reasons
-from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
-
-MAX_EXAMPLES = 2**20
-"""Most examples in a client's batch: a full batch of vectors may have many."""
-
-MAX_SMASHED = 2**30
-"""Most numbers in the smashed data of a client's batch, 4 GiB of float32."""
-
-_RANGES = {
-    "batch-size": (1, MAX_EXAMPLES),
-    "patches": (1, MAX_COUNT),
-    "width": (1, MAX_COUNT),
-    "prefix": (0, MAX_COUNT),
-    "num-examples": (1, MAX_COUNT),
-}
 
 
 class UploadIntake:
@@ -266,78 +243,3 @@ def _check_integers(
     if wrong := check(values, limit, batch=batch, multi_label=multi_label, ids=ids):
         raise UploadError(f"{what} {wrong}")
     return values
-
-
-def agree_on_shape(
-    clients: Clients, geometry: Geometry | None, num_classes: int = 0
-) -> tuple[SmashedShape, int]:
-    """Return the shape of every client's smashed data, and the mean number of full batches.
-
-    The upper segment's geometry decides, or what most clients make if it is None, and of several
-    shapes as frequent the smallest; clients that differ are left out of the round with a message.
-    The shape includes the number of classes, and the grid of patches: the upper segment's, or else
-    the one that most clients name, if any do.
-
-    Raises
-    ------
-    LinkError
-        If no client fits.
-    """
-    shapes = {}
-    for client in clients.alive:
-        try:
-            shapes[client] = _described_shape(clients.descriptions[client])
-        except UploadError as error:
-            clients.fail(client, str(error))
-    if geometry is not None:
-        expected = (geometry.patches, geometry.width, geometry.prefix)
-        for client, shape in shapes.items():
-            if (shape.patches, shape.width, shape.prefix) != expected:
-                clients.fail(client, _differs(shape, f"the upper segment expects {geometry}"))
-    fitting = [shapes[c] for c in clients.alive]
-    if not fitting:
-        raise LinkError(f"no client fits the upper segment: {reasons(clients)}")
-    chosen = agreed(fitting, lambda shape: math.prod(shape.size))
-    most = 2 * fitting.count(chosen) > len(fitting)
-    for client in clients.alive:
-        if shapes[client] != chosen:
-            others = f"{'most clients' if most else 'others'} make {chosen.size}"
-            if shapes[client].batch != chosen.batch:
-                others += f": give all of them one batch_size, here {chosen.batch}"
-            clients.fail(client, _differs(shapes[client], others))
-    sizes = [int(clients.descriptions[c]["num-examples"]) for c in clients.alive]
-    batches = mean_batches(sizes, [chosen.batch] * len(sizes))
-    grid = geometry.grid if geometry is not None and geometry.grid else _grid_of_most(clients)
-    return replace(chosen, classes=num_classes, grid=grid), batches
-
-
-def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
-    check_form(description, "patches", "calibration-steps", "SplitClient")
-    for key, (least, most) in _RANGES.items():
-        check_number(key, description.get(key), least, most)
-    shape = SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
-    if (numbers := math.prod(shape.size)) > MAX_SMASHED:
-        raise UploadError(_differs(shape, f"or {numbers} numbers; allowed are {MAX_SMASHED}"))
-    if (columns := description.get("grid-columns")) is not None:
-        check_number("grid-columns", columns, 1, shape.patches)
-        if shape.patches % columns:
-            raise UploadError(f"says that its {shape.patches} patches form {columns} columns")
-    return shape
-
-
-def _grid_of_most(clients: Clients) -> tuple[int, int] | None:
-    """Return the grid (rows, columns) that most of those name that name one; None if none does."""
-    said = [clients.descriptions[client] for client in clients.alive]
-    columns = [each["grid-columns"] for each in said if each.get("grid-columns") is not None]
-    if not columns:
-        return None
-    chosen = agreed(columns, int)
-    return said[0]["patches"] // chosen, chosen
-
-
-def _differs(shape: SmashedShape, expected: str) -> str:
-    prefix = f"{counted(shape.prefix, 'prefix token')} + " if shape.prefix else ""
-    return (
-        f"its smashed data are {shape.batch} x ({prefix}{counted(shape.patches, 'patch')}) x "
-        f"{shape.width}, {expected}"
-    )

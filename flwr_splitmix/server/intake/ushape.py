@@ -1,9 +1,8 @@
-"""The intake of the U shape: checks descriptions, messages and gradients before the trunk."""
+"""The intake of the U shape: checks messages and gradients before the trunk, and scores."""
 
 from __future__ import annotations
 
 import logging
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,23 +11,15 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.events import Messages
-from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.server.intake.checks import (
-    MAX_BATCH,
     NAME,
     NAME_RULE,
     UploadError,
-    agreed,
-    check_form,
     check_number,
     check_size,
     check_tensor,
-    mean_batches,
     shown,
 )
-from flwr_splitmix.server.naming import reasons
-from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted, one_line
 
 log = logging.getLogger("flwr.splitmix")
@@ -39,115 +30,14 @@ MAX_MESSAGES = 64
 MORE_MESSAGES = 4
 """A client's messages for one batch may be this many times those of the median client."""
 
-MORE_EXAMPLES = 16
-"""A client's batch may have this many times the examples of the median client's.
-
-The trunk's memory grows with it, and one client must not end the run for all.
-"""
-
-ENOUGH_EXAMPLES = 256
-"""A batch of so many examples is no reason to leave a client out, however few the others have."""
-
 MAX_GROUPS = 4
 """How many groups of public texts may travel with a batch."""
-
-MAX_CALIBRATION = 100_000
-"""Most calibration exchanges of a client, for which the others wait."""
 
 MAX_SCORE = 1e100
 """Bound on scores, so that their means cannot overflow."""
 
 MOST_NAMED = 5
 """Most scores that one warning names."""
-
-_RANGES = {
-    "num-examples": (1, MAX_COUNT),
-    "batch-size": (1, MAX_BATCH),
-    "width": (1, MAX_COUNT),
-    "calibration-steps": (0, MAX_CALIBRATION),
-}
-
-
-def agree_on_batches(clients: Clients, width: int | None) -> int:
-    """Return the mean number of full batches; clients that do not fit are left out of the round.
-
-    Parameters
-    ----------
-    width
-        d of the trunk; None uses what most clients report, and the smallest of several reported as
-        often.
-
-    Raises
-    ------
-    LinkError
-        If no client fits.
-    """
-    for client in clients.alive:
-        said = clients.descriptions[client]
-        try:
-            check_form(said, "calibration-steps", "patches", "UShapeClient")
-            for key, (least, most) in _RANGES.items():
-                check_number(key, said.get(key), least, most)
-        except UploadError as error:
-            clients.fail(client, str(error))
-    widths = [clients.descriptions[c]["width"] for c in clients.alive]
-    expected = width or (agreed(widths, int) if widths else 0)
-    for client in clients.alive:
-        if (own := clients.descriptions[client]["width"]) != expected:
-            clients.fail(client, f"its hidden states have width {own}, the trunk's {expected}")
-    sizes = {c: int(clients.descriptions[c]["batch-size"]) for c in clients.alive}
-    for client, usual in far_larger(sizes, MORE_EXAMPLES, least=ENOUGH_EXAMPLES).items():
-        clients.fail(
-            client,
-            f"its batch-size is {sizes[client]}, more than {MORE_EXAMPLES} times the median "
-            f"client's {usual}, and the trunk's memory is for all: give clients batches of similar "
-            "size",
-        )
-    if not clients.alive:
-        raise LinkError(f"no client fits the trunk: {reasons(clients)}")
-    known = [clients.descriptions[c] for c in clients.alive]
-    return mean_batches(
-        [int(said["num-examples"]) for said in known], [int(said["batch-size"]) for said in known]
-    )
-
-
-def far_larger(amounts: Mapping[int, int], times: int, *, least: int = 0) -> dict[int, int]:
-    """Return the clients whose amount is more than so many times the median, and this median.
-
-    Parameters
-    ----------
-    least
-        Amounts up to this one are never too large.
-    """
-    if not amounts:
-        return {}
-    usual = statistics.median_low(amounts.values())  # of two clients, the smaller
-    most = max(times * usual, least)
-    return {client: usual for client, amount in amounts.items() if amount > most}
-
-
-def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
-    """Leave clients out of the round that do not say that they hide data as the strategy needs.
-
-    It finds clients that were made wrongly; one that lies is not found, and harms only itself.
-
-    Parameters
-    ----------
-    hiding
-        The strategy's; `Hiding` itself promises nothing, so clients may hide in any way.
-    strategy
-        Name of the strategy, for the reason.
-    """
-    if hiding is Hiding:
-        return
-    for client in clients.alive:
-        said = clients.descriptions[client].get("hiding")
-        if not isinstance(said, str) or hiding.__name__ not in said.split():
-            clients.fail(
-                client,
-                f"its data are not hidden by {hiding.__name__}, as {strategy} promises; make it "
-                f"with UShapeClient(..., hiding={hiding.__name__}(...))",
-            )
 
 
 def read_messages(

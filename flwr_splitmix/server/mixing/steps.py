@@ -19,7 +19,8 @@ from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, 
 from flwr_splitmix.mixers.hooks import gradients_of
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import UploadError, check_size, check_tensor
-from flwr_splitmix.server.intake.split import UploadIntake, agree_on_shape
+from flwr_splitmix.server.intake.descriptions import agree_on_shape
+from flwr_splitmix.server.intake.split import UploadIntake
 from flwr_splitmix.server.mixing.ledgers import RoundLedger
 from flwr_splitmix.server.mixing.opening import DTYPES, Opening
 from flwr_splitmix.server.mixing.policy import Policy

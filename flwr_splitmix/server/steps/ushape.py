@@ -15,10 +15,9 @@ from flwr_splitmix.finite import all_finite
 from flwr_splitmix.links import Clients
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.segments.shape_errors import out_of_memory
-from flwr_splitmix.server.intake.checks import read_each
+from flwr_splitmix.server.intake.checks import far_larger, read_each
 from flwr_splitmix.server.intake.ushape import (
     MORE_MESSAGES,
-    far_larger,
     public_groups,
     read_gradients,
     read_messages,
