@@ -22,7 +22,7 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
-from flwr_splitmix.server.intake.split import UploadIntake
+from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
 from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
 from flwr_splitmix.server.noise import (
     check_ledger_options,
@@ -240,9 +240,8 @@ class SplitStrategy(RoundLoop):
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self.labels = labels
-        self._uploads = UploadIntake(
-            self.upper.num_classes, self.upper.input_dtype, labels, multi_label=multi_label
-        )
+        rules = LabelRules(self.upper.num_classes, multi_label)
+        self._uploads = UploadIntake(rules, self.upper.input_dtype, labels)
         self.pace.check(mixer, server_update)
         self._parts = PartCount(micro_batches)
         self._parts.check(mixer, server_update, upper, self.pace)

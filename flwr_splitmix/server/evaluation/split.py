@@ -18,7 +18,7 @@ from flwr_splitmix.server.evaluation.over_link import (
 )
 from flwr_splitmix.server.intake.checks import UploadError
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
-from flwr_splitmix.server.intake.split import read_test_upload
+from flwr_splitmix.server.intake.split import LabelRules, read_test_upload
 from flwr_splitmix.server.naming import evaluated_without
 from flwr_splitmix.server.segments.upper import ServerSegment
 from flwr_splitmix.server.time_limit import TimeLimit
@@ -47,6 +47,7 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
     if not clients.alive:
         return None
     shape, _ = agree_on_shape(clients, upper.geometry, upper.num_classes)
+    rules = LabelRules(upper.num_classes, upper.multi_label)
     sizes = sizes_of_tests(clients, kind)
     tallies = dict.fromkeys(sizes, Tally())
     example = math.prod(shape.size[1:])
@@ -64,9 +65,8 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
                 smashed, labels = read_test_upload(
                     reply,
                     replace(shape, batch=size),
-                    upper.num_classes,
+                    rules,
                     upper.input_dtype,
-                    multi_label=upper.multi_label,
                 )
             except UploadError as error:
                 clients.fail(client, str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,18 +24,53 @@ from flwr_splitmix.server.intake.checks import (
 from flwr_splitmix.words import counted
 
 
+@dataclass(frozen=True)
+class LabelRules:
+    """Which labels a client may upload, where they are neither soft nor ids.
+
+    Parameters
+    ----------
+    num_classes
+        Number L of classes or, if multi-label, of labels; soft labels have as many columns.
+    multi_label
+        Whether an example may have any number of the labels.
+    any_class
+        Whether a label that is no class is accepted; it then counts for nothing in a mixture.
+    """
+
+    num_classes: int
+    multi_label: bool = False
+    any_class: bool = False
+
+    def check(self, labels: Any, batch: int) -> Tensor:
+        """Return labels, int64 (b,) in 0..L-1 or multi-label int64 (b, L) of 0 and 1.
+
+        Raises
+        ------
+        UploadError
+            If they are no tensor of this shape and dtype, or one is no class, unless `any_class`;
+            the message names what was expected.
+        """
+        if not isinstance(labels, Tensor):
+            raise UploadError("uploaded no labels")
+        check = misshapen if self.any_class else wrong_labels
+        if wrong := check(labels, self.num_classes, batch=batch, multi_label=self.multi_label):
+            raise UploadError(f"labels {wrong}")
+        return labels
+
+
 class UploadIntake:
     """Reads the replies to steps, for the lifetime of a strategy.
 
     Parameters
     ----------
+    rules
+        Which labels are accepted.
+    dtype
+        Of smashed data.
     labels
         Each client's labels, by client index: int64 (examples,), or multi-label (examples, L). For
         plans that ask for ids.
-    multi_label
-        Whether an example may have any number of the labels.
-    any_class
-        Whether a label that is no class is accepted; it then counts for nothing in a mixture.
 
     Attributes
     ----------
@@ -45,20 +81,12 @@ class UploadIntake:
     """
 
     def __init__(
-        self,
-        num_classes: int,
-        dtype: torch.dtype,
-        labels: Sequence[Tensor] | None = None,
-        *,
-        multi_label: bool = False,
-        any_class: bool = False,
+        self, rules: LabelRules, dtype: torch.dtype, labels: Sequence[Tensor] | None = None
     ) -> None:
         self.spent: set[int] = set()
-        self._num_classes = num_classes
+        self._rules = rules
         self._dtype = dtype
         self._labels = labels
-        self._multi_label = multi_label
-        self._any_class = any_class
         self.finite = FiniteCheck()
 
     def take(
@@ -72,17 +100,7 @@ class UploadIntake:
         if self._labels is not None and client < len(self._labels):
             table = self._labels[client]
         try:
-            return read_upload(
-                reply,
-                plan,
-                client,
-                self._num_classes,
-                self._dtype,
-                table,
-                self.finite,
-                multi_label=self._multi_label,
-                any_class=self._any_class,
-            )
+            return read_upload(reply, plan, client, self._rules, self._dtype, table, self.finite)
         except UploadError as error:
             clients.fail(client, str(error))
             return None
@@ -106,34 +124,31 @@ def read_upload(
     reply: Mapping[str, Any],
     plan: Plan,
     client: int,
-    num_classes: int,
+    rules: LabelRules,
     dtype: torch.dtype,
     table: Tensor | None = None,
     finite: FiniteCheck | None = None,
-    *,
-    multi_label: bool = False,
-    any_class: bool = False,
 ) -> Upload:
     """Check one client's reply to a step and return it as an upload.
 
     Parameters
     ----------
+    rules
+        Which labels are accepted, where the plan asks for some.
+    dtype
+        Of smashed data.
     table
         Labels of this client's examples, int64 (examples,) or multi-label (examples, L), if the
         plan asks for ids.
     finite
         Checks for NaN and infinite numbers; None checks at once, on any device.
-    multi_label
-        Whether labels are multi-label, int64 (b, L) of 0 and 1; soft ones are floats either way.
-    any_class
-        Whether a label that is no class is accepted.
 
     Raises
     ------
     UploadError
         If a tensor is missing, has the wrong shape or dtype, is not finite, or has numbers beyond
-        what its share allows (with noise: clipping and the farthest draw), or if a label is not a
-        class, unless `any_class`; the message names what was expected.
+        what its share allows (with noise: clipping and the farthest draw), or if labels are not
+        those of `rules`; the message names what was expected.
     """
     shares = plan.shares(client)
     smashed, labels = reply.get("smashed"), reply.get("labels")
@@ -155,29 +170,16 @@ def read_upload(
             check_size(tensor)
             check_range(tensor, -share.smashed_limit, share.smashed_limit, "smashed data")
         checked.append(finite.cleaned(client, tensor) if passes is None else tensor)
-    read = _read_labels(
-        labels,
-        plan,
-        shares,
-        num_classes,
-        dtype,
-        table,
-        multi_label=multi_label,
-        any_class=any_class,
-    )
-    return Upload(checked, read)
+    return Upload(checked, _read_labels(labels, plan, shares, rules, dtype, table))
 
 
 def _read_labels(
     labels: Any,
     plan: Plan,
     shares: Sequence[Share | None],
-    num_classes: int,
+    rules: LabelRules,
     dtype: torch.dtype,
     table: Tensor | None,
-    *,
-    multi_label: bool,
-    any_class: bool,
 ) -> Tensor | Sequence[Tensor | None]:
     """Check labels of the kind that the plan asks for, and replace ids by labels."""
     kinds = {share.label_kind for share in shares if share is not None}
@@ -189,26 +191,31 @@ def _read_labels(
             if (soft is None) != (share is None):
                 raise UploadError("uploaded labels for a pass that is not its own")
             if share is not None:
-                check_tensor(soft, (batch, num_classes), share.label_dtype(dtype))
+                check_tensor(soft, (batch, rules.num_classes), share.label_dtype(dtype))
                 check_size(soft)
                 check_range(soft, *share.label_range, "soft labels")
         return labels
     if "ids" in kinds:
         if table is None:
             raise UploadError("sends ids instead of labels, and the server has no labels for it")
-        return table[_check_integers(labels, batch, len(table), "ids")]
-    return _check_integers(
-        labels, batch, num_classes, "labels", multi_label=multi_label, any_class=any_class
-    )
+        return table[_check_ids(labels, batch, len(table))]
+    return rules.check(labels, batch)
+
+
+def _check_ids(ids: Any, batch: int, examples: int) -> Tensor:
+    """Return ids, int64 (b,) of a client's examples."""
+    if not isinstance(ids, Tensor):
+        raise UploadError("uploaded no ids")
+    if wrong := wrong_labels(ids, examples, batch=batch, multi_label=False, ids=True):
+        raise UploadError(f"ids {wrong}")
+    return ids
 
 
 def read_test_upload(
     reply: Mapping[str, Any],
     shape: SmashedShape,
-    num_classes: int,
+    rules: LabelRules,
     dtype: torch.dtype,
-    *,
-    multi_label: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Check one client's encoded test examples: smashed data and labels.
 
@@ -222,24 +229,4 @@ def read_test_upload(
         raise UploadError("uploaded no list of 1 smashed tensor")
     check_tensor(smashed[0], shape.size, dtype)
     check_size(smashed[0])
-    return smashed[0], _check_integers(
-        labels, shape.batch, num_classes, "labels", multi_label=multi_label
-    )
-
-
-def _check_integers(
-    values: Any,
-    batch: int,
-    limit: int,
-    what: str,
-    *,
-    multi_label: bool = False,
-    any_class: bool = False,
-) -> Tensor:
-    if not isinstance(values, Tensor):
-        raise UploadError(f"uploaded no {what}")
-    ids = what == "ids"
-    check = misshapen if any_class else wrong_labels
-    if wrong := check(values, limit, batch=batch, multi_label=multi_label, ids=ids):
-        raise UploadError(f"{what} {wrong}")
-    return values
+    return smashed[0], rules.check(labels, shape.batch)

@@ -20,7 +20,7 @@ from flwr_splitmix.mixers.hooks import gradients_of
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import UploadError, check_size, check_tensor
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
-from flwr_splitmix.server.intake.split import UploadIntake
+from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
 from flwr_splitmix.server.mixing.ledgers import RoundLedger
 from flwr_splitmix.server.mixing.opening import DTYPES, Opening
 from flwr_splitmix.server.mixing.policy import Policy
@@ -86,9 +86,8 @@ class MixedSteps:
         self._mixer = mixer
         self._clients = clients
         self._ledger = ledger
-        self._uploads = UploadIntake(
-            order.classes, DTYPES[order.dtype], multi_label=order.multi_label, any_class=True
-        )
+        rules = LabelRules(order.classes, order.multi_label, any_class=True)
+        self._uploads = UploadIntake(rules, DTYPES[order.dtype])
         self._told: set[int] = set()
         self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, geometry, order.classes)

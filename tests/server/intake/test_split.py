@@ -30,7 +30,7 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.mechanism import clip_smashed
 from flwr_splitmix.server.intake.checks import UploadError
-from flwr_splitmix.server.intake.split import read_test_upload, read_upload
+from flwr_splitmix.server.intake.split import LabelRules, read_test_upload, read_upload
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import Toy, sgd
 
@@ -50,7 +50,7 @@ def poisoned(value: float) -> Tensor:
 
 
 def read(reply: Mapping[str, Any], plan: Plan = PLAN, client: int = 0) -> Any:
-    return read_upload(reply, plan, client, num_classes=3, dtype=torch.float32)
+    return read_upload(reply, plan, client, LabelRules(3), dtype=torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_finite_numbers_that_would_overflow_in_the_model_are_refused() -> None:
         with pytest.raises(UploadError, match=sentence):
             read(reply)
         with pytest.raises(UploadError, match=sentence):
-            read_test_upload(reply, SHAPE, 3, torch.float32)
+            read_test_upload(reply, SHAPE, LabelRules(3), torch.float32)
 
 
 NOISE = GaussianNoise(sigma_s=0.5, sigma_y=2.0, clip_norm=3.0, clamp_labels=False)
@@ -160,7 +160,7 @@ def test_the_largest_numbers_that_a_client_can_send_pass_rounded(
         plan = noised(noise, NoMixing())
         reply = {**filled(plan, 0.0, 0.0), "smashed": [widen(sent, scale, dtype)]}
         reply["labels"] = [reply["labels"][0].to(dtype)]
-        read_upload(reply, plan, 0, 3, dtype)
+        read_upload(reply, plan, 0, LabelRules(3), dtype)
 
 
 def test_a_share_of_ones_own_that_may_make_numbers_larger_has_no_limit() -> None:
@@ -199,7 +199,7 @@ def test_a_client_uploads_in_its_own_passes_only() -> None:
 
 def test_test_examples_have_integer_labels() -> None:
     good = {"smashed": [smashed()], "labels": LABELS}
-    assert read_test_upload(good, SHAPE, 3, torch.float32)[1] is LABELS
+    assert read_test_upload(good, SHAPE, LabelRules(3), torch.float32)[1] is LABELS
     lies: list[dict[str, Any]] = [
         {"labels": torch.rand(4, 3)},
         {"smashed": []},
@@ -208,7 +208,7 @@ def test_test_examples_have_integer_labels() -> None:
     ]
     for bad in lies:
         with pytest.raises(UploadError):
-            read_test_upload({**good, **bad}, SHAPE, 3, torch.float32)
+            read_test_upload({**good, **bad}, SHAPE, LabelRules(3), torch.float32)
 
 
 def test_metrics_that_would_spoil_the_average_cost_their_sender() -> None:
