@@ -18,7 +18,7 @@ from flwr_splitmix.clients.restrained import restrained
 from flwr_splitmix.clients.ushape_evaluation import UShapeEvaluation
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
-from flwr_splitmix.hiding.hiding import is_epsilon
+from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.scoring.texts import TextScores
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values

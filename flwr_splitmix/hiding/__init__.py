@@ -2,7 +2,8 @@
 
 from flwr_splitmix.hiding.dp_forward import DPForward
 from flwr_splitmix.hiding.dp_sgd import DPSGD
-from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.mixguard import MixGuard, MixGuardOptions
 from flwr_splitmix.hiding.naive_mix import NaiveMix
 from flwr_splitmix.hiding.no_peek import NoPeek

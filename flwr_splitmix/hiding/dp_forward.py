@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.privacy.analytic import gaussian_sigma
 from flwr_splitmix.privacy.events import Channel

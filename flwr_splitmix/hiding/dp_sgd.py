@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.extras import as_logged_before, needed_for
-from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.hiding.unfit import REMEDY as _REMEDY
 from flwr_splitmix.privacy.accountant import check_delta

@@ -7,7 +7,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding.hiding import Hiding, Sent
+from flwr_splitmix.hiding.exchanged import Sent
+from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.scoring.texts import text_loss
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
-from flwr_splitmix.hiding.hiding import ClientSide, Hiding, Sent
+from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.hiding.hiding import Hiding
 
 MOST_TOKENS = 1024
 """Most tokens of a batch to measure, chosen at random: the cost is quadratic."""

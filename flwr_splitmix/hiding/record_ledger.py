@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_splitmix.hiding.hiding import ClientSide
+from flwr_splitmix.hiding.exchanged import ClientSide
 from flwr_splitmix.privacy.analytic import gaussian_epsilon
 from flwr_splitmix.privacy.client_ledger import ClientLedger
 from flwr_splitmix.privacy.events import Channel, Exposure

@@ -13,7 +13,7 @@ from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone
-from flwr_splitmix.hiding.hiding import is_epsilon
+from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.links import Clients, LinkError, LocalLink
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.observers import Audience

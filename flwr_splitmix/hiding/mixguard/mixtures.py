@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from flwr_splitmix.hiding.hiding import Sent
+from flwr_splitmix.hiding.exchanged import Sent
 from flwr_splitmix.hiding.mixguard.secret import Secret
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flwr_splitmix.data.batches import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.calibrating import RECENT, Calibrating
-from flwr_splitmix.hiding.hiding import ClientSide, Sent
+from flwr_splitmix.hiding.exchanged import ClientSide, Sent
 from flwr_splitmix.hiding.mixguard.all_sources import balance_gradients
 from flwr_splitmix.hiding.mixguard.calibration import CalibratedTrunk, Calibration, Calibrator
 from flwr_splitmix.hiding.mixguard.leak import measured_leak

@@ -12,7 +12,7 @@ from torch import Tensor
 from flwr_splitmix.data.batches import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.calibrating import Calibrating
-from flwr_splitmix.hiding.hiding import ClientSide, Sent
+from flwr_splitmix.hiding.exchanged import ClientSide, Sent
 from flwr_splitmix.hiding.snd.denoiser import Denoiser, Denoising
 from flwr_splitmix.hiding.snd.noise import clip_to, largest_norm, metric_noise
 from flwr_splitmix.seeding import derive_seed, seeded_draws

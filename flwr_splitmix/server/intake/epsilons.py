@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from flwr_splitmix.events import Exchange
-from flwr_splitmix.hiding.hiding import is_epsilon
+from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.unfinished import UnfinishedRounds

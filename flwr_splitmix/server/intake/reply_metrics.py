@@ -9,7 +9,7 @@ from typing import Any
 
 from flwr.app import Message
 
-from flwr_splitmix.hiding.hiding import is_epsilon
+from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.observers.metrics import LOSS
 from flwr_splitmix.server.intake.checks import NAME, UploadError, plausible, shown
 from flwr_splitmix.values import MAX_COUNT
