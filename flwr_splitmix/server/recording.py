@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult, RoundDone, RunStarted
-from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.observers import (
     ClientTimes,
     MessageKinds,
@@ -22,14 +19,13 @@ from flwr_splitmix.observers import (
 )
 from flwr_splitmix.observers.metrics import evaluation_columns
 from flwr_splitmix.observers.progress import ProgressFile
-from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.runs.epsilon import epsilon_of
-from flwr_splitmix.runs.flower_run import note_flower_run
 from flwr_splitmix.server.checkpointing import newest_checkpoint
 from flwr_splitmix.server.clock import RunClock
-from flwr_splitmix.server.flower_run import warn_of_given
-from flwr_splitmix.server.run_writes import CheckpointWrites, RunWrites
+from flwr_splitmix.server.run_start import RunStart
+from flwr_splitmix.server.run_writes import CheckpointWrites, needed
 from flwr_splitmix.server.summary import summarise
 from flwr_splitmix.storage import json_values
 
@@ -41,11 +37,8 @@ _EVALUATED = "evaluated-after-loss"
 """Name, in a checkpoint after a last round that was lost, of the columns of its evaluation."""
 
 
-class RunRecorder(RunWrites):
+class RunRecorder(RunStart):
     """Writes a run's directory as the rounds end.
-
-    A run that is resumed is left as it was until clients are admitted to its next round, so that
-    one that is refused, or interrupted before, loses nothing.
 
     A full disk costs a warning and the newest checkpoint, but does not end the run: the last good
     checkpoint is intact, and the next round tries again.
@@ -71,6 +64,15 @@ class RunRecorder(RunWrites):
         self.clients = ClientTimes()
         self.messages = MessageKinds()
         self.unfinished = UnfinishedRounds()
+        files = [] if run is None else [ProgressFile(run.path)]
+        self.observers: list[Observer] = [
+            self.metrics,
+            self.clients,
+            self.messages,
+            self.unfinished,
+            *files,
+        ]
+        """The observers that record for the run's directory, in the order used by checkpoints."""
         self._told_unknown = False
         self._checkpoints = CheckpointWrites(self)
         self._evaluated: dict[str, Any] = {}
@@ -78,40 +80,6 @@ class RunRecorder(RunWrites):
         self.clock = RunClock()
         self.mixtures = False
         """Whether the run's ledger counts mixtures, not each upload; strategies with one set it."""
-        self.resumed_config = ""
-        """JSON of the configuration that a resumed run was started with; "" for a new run."""
-        self._config: Mapping[str, Any] = {}
-        self._start: tuple[int, int] | None = None
-        """Rounds of the whole run (0: as configured), and those kept; None once it goes on."""
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Lock the run within a `with` block; raise RunError if another process executes it.
-
-        An exception that ends the block marks the run as failed; an interruption does not, nor
-        does the refusal of a resumption.
-        """
-        if self.run is None:
-            yield
-            return
-        with self.run.held():
-            fresh = not self.run.begun and not self.run.rows
-            self._start = 0, 0
-            try:
-                yield
-            except Exception as error:
-                said = sentence(error)
-                if fresh or self._start is None:
-                    self.attempt("failure", lambda run: run.note_failure(said))
-                raise
-
-    def note_flower_run(self, flower_run: int | None) -> None:
-        """Write Flower's id of the run, if it has one, by which `splitmix run` finds the directory.
-
-        The lock is held: a run that another process executes keeps the id of that.
-        """
-        if self.run is not None and flower_run is not None:
-            self.attempt("id of Flower's run", lambda run: note_flower_run(run, flower_run))
 
     def resume(self, num_rounds: int) -> Checkpoint | None:
         """Return the newest checkpoint, if the run has one.
@@ -165,34 +133,6 @@ class RunRecorder(RunWrites):
                 self.run.path / "begun.jsonl",
             )
         self.clock.restart(float(checkpoint.meta.get("wall_s", 0.0)))
-
-    def _keep_config(self, run: Run, num_rounds: int, kept: int) -> None:
-        """Have clients, too, go on with the configuration that the run was started with."""
-        self._config = run.extended(num_rounds)
-        self.resumed_config = json.dumps(self._config)
-        self._start = num_rounds, kept
-
-    def _write_start(self) -> None:
-        """Write that the run goes on, once there is no more to refuse."""
-        if self.run is None or self._start is None:
-            return
-        num_rounds, kept = self._start
-        self._start = None  # an error is now the run's own
-        try:
-            if num_rounds:
-                self.run.extend(num_rounds)
-            self.run.rewind(kept)
-        except OSError as error:
-            raise RunError(
-                f"run {self.run.id} cannot go on, as {self.run.path} cannot be written: "
-                f"{error.strerror or error}; free space there and resume the run"
-            ) from error
-        self.attempt("end of the failure before", lambda run: run.note_failure(None))
-
-    def warn_of_given(self, given: Mapping[str, Any]) -> None:
-        """Log which keys given now are not those that a resumed run gives to its clients."""
-        if self.run is not None and self.resumed_config and not self.run.reconciled:
-            warn_of_given(self.run, given)
 
     def started(self, strategy: str, num_rounds: int, first_round: int) -> RunStarted:
         """Return the event that observers get when the run starts."""
@@ -248,25 +188,29 @@ class RunRecorder(RunWrites):
                 )
         if self.run is None:
             return
-        try:
-            again = () if evaluates else self.unfinished.lost
-            protection = self.unfinished.protection
-            self.run.begin(
+        protection = self.unfinished.protection
+
+        def write(run: Run) -> None:
+            run.begin(
                 server_round,
                 clients,
                 evaluates=evaluates,
-                again=again,
+                again=() if evaluates else self.unfinished.lost,
                 steps=None if protection is None else steps,
                 protection=protection or "",
             )
-        except OSError as error:
-            if required:
-                raise RunError(
-                    f"the beginning of round {server_round} cannot be written to {self.run.path}: "
-                    f"{error.strerror or error}; epsilon would lack what is sent again after an "
-                    "interruption: free space there and resume the run"
-                ) from error
-            self.warn("round's beginning", error)
+
+        if required:
+            folder = self.run.path
+            with needed(
+                lambda reason: (
+                    f"the beginning of round {server_round} cannot be written to {folder}: "
+                    f"{reason}; epsilon would lack what is sent again after an interruption: free "
+                    "space there and resume the run"
+                )
+            ):
+                write(self.run)
+        elif not self.attempt("round's beginning", write):
             return
         self.unfinished.recorded()
 
@@ -274,12 +218,6 @@ class RunRecorder(RunWrites):
     def kept_rounds(self) -> list[int]:
         """Rounds that the run could be resumed from, including the unsaved one."""
         return self._checkpoints.rounds
-
-    @property
-    def observers(self) -> list[Observer]:
-        """The observers that record for the run's directory, in the order used by checkpoints."""
-        of_run = [] if self.run is None else [ProgressFile(self.run.path)]
-        return [self.metrics, self.clients, self.messages, self.unfinished, *of_run]
 
     def end_round(self, event: RoundDone, snapshot: Snapshot) -> None:
         """Write the round's row and a checkpoint (durable if due); log one line.
@@ -354,17 +292,20 @@ class RunRecorder(RunWrites):
         if self.run is None:
             return
         summary = json_values(self.summary(facts), "the summary")
-        try:
+        run = self.run
+
+        def unwritten(reason: str) -> str:
+            go_on = "resume the run" if run.checkpoints.rounds() else "start a new run"
+            return (
+                f"the end of the run cannot be written to {run.path}: {reason}; free space there "
+                f"and {go_on}"
+            )
+
+        with needed(unwritten):
             self._write_start()
-            self._checkpoints.save_kept(self.run)
-            self.run.write_summary(summary)
-        except OSError as error:
-            go_on = "resume the run" if self.run.checkpoints.rounds() else "start a new run"
-            raise RunError(
-                f"the end of the run cannot be written to {self.run.path}: "
-                f"{error.strerror or error}; free space there and {go_on}"
-            ) from error
-        log.info("run %s: %s", self.run.id, self.run.path)
+            self._checkpoints.save_kept(run)
+            run.write_summary(summary)
+        log.info("run %s: %s", run.id, run.path)
 
     def summary(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Summarise the rows: totals, the last evaluation, and further facts of the run."""

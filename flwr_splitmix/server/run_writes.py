@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -55,6 +56,26 @@ class RunWrites:
             self.run.path,
             error.strerror or error,
         )
+
+
+@contextmanager
+def needed(message: Callable[[str], str]) -> Iterator[None]:
+    """Write within a `with` block what the run cannot do without.
+
+    Parameters
+    ----------
+    message
+        Makes the message of the error from the reason that the disk gives.
+
+    Raises
+    ------
+    RunError
+        If it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(message(error.strerror or str(error))) from error
 
 
 class CheckpointWrites:
