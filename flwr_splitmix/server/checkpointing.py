@@ -198,7 +198,7 @@ def unpack(
     return to_arrays(lower)
 
 
-def tell_missed(
+def notify_of_missed(
     checkpoint: Checkpoint, audience: Audience, begun: Sequence[Begun], unfinished: Collection[int]
 ) -> None:
     """Tell observers of the finished rounds for which the checkpoint has no state of theirs.

@@ -70,7 +70,7 @@ class OneRound(RoundMessages):
             taken = self.train_round(clients, server_round)
             steps = taken_steps(type(self), taken, announced)
             step_seconds = time.perf_counter() - attached
-        norms, means = self._take_in(clients, result)
+        norms, means = self._aggregate_replies(clients, result)
         seconds = time.perf_counter() - began
         failures = self._participants.finish_round(clients)
         self.over = self.over or self.audience.stop
@@ -142,7 +142,7 @@ class OneRound(RoundMessages):
             )
         return announced_steps(type(self), said, self._length)
 
-    def _take_in(
+    def _aggregate_replies(
         self, clients: Clients, result: flower.Result
     ) -> tuple[dict[int, float], dict[str, float]]:
         """Check and aggregate the replies of a round, and store arrays and metrics in the result.

@@ -17,7 +17,7 @@ from flwr_splitmix.mixers import (
     Upload,
 )
 from flwr_splitmix.mixers.wrapper import innermost
-from flwr_splitmix.server.intake.checks import plausible
+from flwr_splitmix.server.intake.checks import cap_at_median
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.tally import RoundTally
 from flwr_splitmix.words import counted
@@ -81,7 +81,7 @@ class Remarks:
                 f"has fewer batches than the {epoch} steps of an epoch and starts over within it",
             )
         sizes = {client: int(d["num-examples"]) for client, d in known.items()}
-        capped = dict(zip(sizes, plausible(list(sizes.values())), strict=True))
+        capped = dict(zip(sizes, cap_at_median(list(sizes.values())), strict=True))
         self._say(
             [c for c, n in sizes.items() if capped[c] < n],
             f"has far more examples than most and counts as {max(capped.values(), default=0)} in "

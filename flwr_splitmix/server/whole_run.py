@@ -16,9 +16,9 @@ from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.server.checkpointing import (
     facts_of,
     method_of,
+    notify_of_missed,
     pack,
     restoring,
-    tell_missed,
     unpack,
 )
 from flwr_splitmix.server.evaluation.of_round import (
@@ -171,7 +171,7 @@ class WholeRun(OneRound):
         arrays = unpack(checkpoint, self.aggregator, self.audience, initial)
         self.recorder.go_on(checkpoint, self.num_rounds)
         begun = () if self.recorder.run is None else self.recorder.run.begun
-        tell_missed(checkpoint, self.audience, begun, self.recorder.unfinished.clients)
+        notify_of_missed(checkpoint, self.audience, begun, self.recorder.unfinished.clients)
         if checkpoint.round < self.num_rounds:
             log.info("resuming after round %d", checkpoint.round)
         else:

@@ -379,7 +379,7 @@ class SplitStrategy(RoundLoop):
             tally.add_gradients(plan, event.gradients)
             self.audience.on_step(event)
         taken.finish(steps)
-        self.upper.tell_untaken(server_round)
+        self.upper.warn_of_skipped_steps(server_round)
         self._uploads.end_round(clients)
         self._seconds |= {c: clients.seconds[c] / max(steps, 1) for c in clients.alive}
         self._remarks.on_plans(

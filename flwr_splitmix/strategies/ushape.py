@@ -201,7 +201,7 @@ class UShapeStrategy(RoundLoop):
             progress = server_round - 1 + number / steps
             self.audience.on_step(taken.take(Place(server_round, number, progress)))
         taken.finish(Place(server_round, steps, server_round))
-        self.trunk.tell_untaken(server_round)
+        self.trunk.warn_of_skipped_steps(server_round)
         return steps
 
     def _steps(self, clients: Clients) -> TrunkSteps:

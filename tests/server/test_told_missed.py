@@ -11,7 +11,7 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.observer import Audience
 from flwr_splitmix.runs.begun import Begun
 from flwr_splitmix.runs.checkpoints import Checkpoint
-from flwr_splitmix.server.checkpointing import tell_missed
+from flwr_splitmix.server.checkpointing import notify_of_missed
 
 
 class Absent(Observer):
@@ -28,7 +28,7 @@ def told(trained: dict[str, int], begun: list[Begun], unfinished: set[int]) -> A
     entry = {"kind": "Absent", "state": {"some": 1}, "round": 2}
     meta = {"trained": trained, "observers": [entry]}
     observer = Absent()
-    tell_missed(Checkpoint(4, {}, meta), Audience([observer]), begun, unfinished)
+    notify_of_missed(Checkpoint(4, {}, meta), Audience([observer]), begun, unfinished)
     return None if observer.told is None else observer.told.clients
 
 

@@ -237,7 +237,7 @@ def test_only_the_group_whose_gradient_is_nan_gets_none(
 
     segment = ServerSegment(TOY.upper(), loss=loss, server_update=server_update, device="cpu")
     result = segment.learn(mixed, 0.0, 1, 0, np.random.default_rng(0))
-    gradients = gradients_of(mixer, result.gradient, mixed, plan, result.lost)
+    gradients = gradients_of(mixer, result.gradient, mixed, plan, result.without_gradient)
     assert gradients.keys() == {0}
     (own,) = gradients[0]
     assert own is not None

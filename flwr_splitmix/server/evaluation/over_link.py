@@ -11,7 +11,7 @@ from flwr.app import MetricRecord
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
-from flwr_splitmix.server.intake.checks import UploadError, check_number, plausible
+from flwr_splitmix.server.intake.checks import UploadError, cap_at_median, check_number
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.time_limit import TimeLimit
 from flwr_splitmix.words import counted
@@ -31,7 +31,7 @@ MAX_TESTS = 1_000_000
 def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> dict[int, int]:
     """Return how many test examples each client is asked for that reports any.
 
-    Numbers are capped at `MAX_TESTS`, and relative to the other clients' (`plausible`). Clients
+    Numbers are capped at `MAX_TESTS`, and relative to the other clients' (`cap_at_median`). Clients
     that report an invalid number are left out of the round. A warning says if no client has any,
     or if benchmark sets differ in size.
 
@@ -67,7 +67,7 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
             min(sizes.values()),
             max(sizes.values()),
         )
-    asked = dict(zip(sizes, plausible(list(sizes.values())), strict=True))
+    asked = dict(zip(sizes, cap_at_median(list(sizes.values())), strict=True))
     cut = [client for client in sizes if asked[client] < said[client]]
     if cut:
         log.warning(

@@ -149,7 +149,7 @@ def shown(value: object) -> str:
     return repr(value)[:40] if simple else with_article(type(value).__name__)
 
 
-def plausible(sizes: Sequence[int]) -> list[int]:
+def cap_at_median(sizes: Sequence[int]) -> list[int]:
     """Return data set sizes, or other amounts of work, capped at `MUCH_MORE` times the median.
 
     Reported sizes decide how long all clients work: one that exaggerates must not keep the others
@@ -163,11 +163,11 @@ def plausible(sizes: Sequence[int]) -> list[int]:
 
 def mean_batches(examples: Sequence[int], batch_sizes: Sequence[int]) -> int:
     """Return the mean number of full batches of some clients, at least 1: the steps of an epoch."""
-    pairs = zip(plausible(examples), batch_sizes, strict=True)
+    pairs = zip(cap_at_median(examples), batch_sizes, strict=True)
     return max(1, round(sum(n // size for n, size in pairs) / len(examples)))
 
 
-def agreed(said: Iterable[Said], size: Callable[[Said], int]) -> Said:
+def most_common(said: Iterable[Said], size: Callable[[Said], int]) -> Said:
     """Return what most clients say; of several things said as often, the smallest.
 
     Of two clients, one that exaggerates must not decide how much memory a round needs.

@@ -14,11 +14,11 @@ from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
     MAX_BATCH,
     UploadError,
-    agreed,
     check_form,
     check_number,
     far_larger,
     mean_batches,
+    most_common,
 )
 from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.values import MAX_COUNT
@@ -87,7 +87,7 @@ def agree_on_shape(
     fitting = [shapes[c] for c in clients.alive]
     if not fitting:
         raise LinkError(f"no client fits the upper segment: {reasons(clients)}")
-    chosen = agreed(fitting, lambda shape: math.prod(shape.size))
+    chosen = most_common(fitting, lambda shape: math.prod(shape.size))
     most = 2 * fitting.count(chosen) > len(fitting)
     for client in clients.alive:
         if shapes[client] != chosen:
@@ -121,7 +121,7 @@ def _grid_of_most(clients: Clients) -> tuple[int, int] | None:
     columns = [each["grid-columns"] for each in said if each.get("grid-columns") is not None]
     if not columns:
         return None
-    chosen = agreed(columns, int)
+    chosen = most_common(columns, int)
     return said[0]["patches"] // chosen, chosen
 
 
@@ -156,7 +156,7 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
         except UploadError as error:
             clients.fail(client, str(error))
     widths = [clients.descriptions[c]["width"] for c in clients.alive]
-    expected = width or (agreed(widths, int) if widths else 0)
+    expected = width or (most_common(widths, int) if widths else 0)
     for client in clients.alive:
         if (own := clients.descriptions[client]["width"]) != expected:
             clients.fail(client, f"its hidden states have width {own}, the trunk's {expected}")

@@ -16,7 +16,7 @@ from flwr_splitmix.clients.requests import is_variance, largest
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.observers.metrics import column_of, median_norm
-from flwr_splitmix.server.intake.checks import NAME, NAME_RULE, UploadError, plausible
+from flwr_splitmix.server.intake.checks import NAME, NAME_RULE, UploadError, cap_at_median
 from flwr_splitmix.server.intake.reply_metrics import (
     METRICS,
     check_examples,
@@ -207,7 +207,7 @@ class ReplyIntake:
     def _cap_examples(self, metrics: Mapping[int, dict[str, Any]]) -> None:
         """Cap a client's weight at 100 times the median; log so once per client and run."""
         said = {client: own["num-examples"] for client, own in metrics.items()}
-        for client, most in zip(said, plausible(list(said.values())), strict=True):
+        for client, most in zip(said, cap_at_median(list(said.values())), strict=True):
             metrics[client]["num-examples"] = most
             if most < said[client] and client not in self._exaggerates:
                 self._exaggerates.add(client)

@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.observers.metrics import LOSS
-from flwr_splitmix.server.intake.checks import NAME, UploadError, plausible, shown
+from flwr_splitmix.server.intake.checks import NAME, UploadError, cap_at_median, shown
 from flwr_splitmix.values import MAX_COUNT
 
 METRICS = "metrics"
@@ -29,7 +29,7 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
     nobody's. It may be infinite.
     """
     said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) >= 1]
-    weights = plausible([int(m["num-examples"]) for m in said])
+    weights = cap_at_median([int(m["num-examples"]) for m in said])
     count = Counter(name for own in said for name in own if NAME.fullmatch(name))
     means: dict[str, float] = {}
     for name in sorted(set(count) - {"num-examples", "num-steps"}):

@@ -65,7 +65,7 @@ class TrainedSegment:
         self.dtype = pick_precision(precision, self.device)
         self.module = module if placed else module.to(self.device)
         self.optimizer = ScheduledOptimizer(self.module, optimizer, schedule)
-        self._untaken = 0
+        self._skipped = 0
         self._told_unknown = self._told_trained = False
         self._use = object()
 
@@ -145,19 +145,19 @@ class TrainedSegment:
 
     def leave_step(self) -> None:
         """Take no step, as the gradients are not finite, and count that."""
-        self._untaken += 1
+        self._skipped += 1
         self.optimizer.zero_grad()
 
-    def tell_untaken(self, server_round: int) -> None:
+    def warn_of_skipped_steps(self, server_round: int) -> None:
         """Log, at the end of a round, how many steps it has not taken."""
-        untaken, self._untaken = self._untaken, 0
-        if untaken:
+        skipped, self._skipped = self._skipped, 0
+        if skipped:
             log.warning(
                 "round %d: the server's %s left out %s, as gradients in it were NaN or too large: "
                 "the loss may be NaN, or the learning rate too high",
                 server_round,
                 self.name,
-                counted(untaken, "step"),
+                counted(skipped, "step"),
             )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -37,14 +37,14 @@ class Learned(StepResult):
 
     Parameters
     ----------
-    lost
+    without_gradient
         The groups of whose gradient nothing is left without numbers that are not finite, or whose
         gradient has numbers beyond `LARGEST`, for which clients with a `max_epsilon` would leave
         the round; their clients get none. Empty where finding out would mean waiting for an
         accelerator.
     """
 
-    lost: tuple[int, ...] = ()
+    without_gradient: tuple[int, ...] = ()
 
 
 class ServerSegment(TrainedSegment):
@@ -246,9 +246,9 @@ class ServerSegment(TrainedSegment):
 
     def _result(self, loss: Tensor, gradient: Tensor, groups: int) -> Learned:
         """Return the result of a step, given the groups' summed loss and their gradient."""
-        lost: tuple[int, ...] = ()
+        without_gradient: tuple[int, ...] = ()
         if self.waits and not all_finite([gradient]):
-            lost = tuple(
+            without_gradient = tuple(
                 group
                 for group, own in enumerate(gradient.chunk(groups))
                 if not all_finite([own]) and not bool((own.isfinite() & (own != 0)).any())
@@ -260,12 +260,12 @@ class ServerSegment(TrainedSegment):
             gradient.masked_fill_(samples[:, None, None], 0.0)
             self._huge = self._huge + huge.sum()
             if self.waits:
-                lost += tuple(huge.nonzero().flatten().tolist())
-        return Learned(loss / groups, gradient, lost)
+                without_gradient += tuple(huge.nonzero().flatten().tolist())
+        return Learned(loss / groups, gradient, without_gradient)
 
-    def tell_untaken(self, server_round: int) -> None:
+    def warn_of_skipped_steps(self, server_round: int) -> None:
         """Log also how many groups' gradients were too large to be sent."""
-        super().tell_untaken(server_round)
+        super().warn_of_skipped_steps(server_round)
         huge, self._huge = int(self._huge), torch.zeros((), dtype=torch.int64, device=self.device)
         if huge:
             log.warning(

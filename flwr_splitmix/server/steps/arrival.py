@@ -126,7 +126,7 @@ class GroupsOnArrival:
             np.random.default_rng(0),  # would draw the order of several groups; here is one
         )
         self._parts.append((mixed, result))
-        gradients = gradients_of(self.mixer, result.gradient, mixed, own, result.lost)
+        gradients = gradients_of(self.mixer, result.gradient, mixed, own, result.without_gradient)
         self.gradients |= gradients
         return gradients
 

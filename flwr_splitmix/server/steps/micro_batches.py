@@ -99,7 +99,7 @@ class MicroBatchSteps(Steps):
             seed = derive_seed(seed, "part", part) if part else seed
             first = not step.groups
             result = upper.learn_part(mixed, step.plan.shape.batch, seed, first=first)
-            gradients = gradients_of(mixer, result.gradient, mixed, own, result.lost)
+            gradients = gradients_of(mixer, result.gradient, mixed, own, result.without_gradient)
         step.add(uploads, gradients, mixed, result)
         return gradients
 

@@ -133,11 +133,9 @@ class WholeBatchSteps(Steps):
             num_classes=own.upper.num_classes,
             device=own.upper.device,
         )
-        order = generator(own.seed, "order", place.server_round, place.number)
-        result = own.upper.learn(
-            mixed, place.progress, own.num_rounds, own.upper_seed(place), order
-        )
-        gradients = gradients_of(own.mixer, result.gradient, mixed, plan, result.lost)
+        rng = generator(own.seed, "order", place.server_round, place.number)
+        result = own.upper.learn(mixed, place.progress, own.num_rounds, own.upper_seed(place), rng)
+        gradients = gradients_of(own.mixer, result.gradient, mixed, plan, result.without_gradient)
         self._batches.owed = gradients
         return StepDone(
             place.server_round,
