@@ -38,7 +38,7 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class OneRound(RoundMessages):
-    """The part of a strategy that runs one round; `RoundLoop`, which runs all, sets the attributes.
+    """The part of a strategy that runs one round; `RoundLoop` sets the attributes.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ from flwr_splitmix.server.shape import Shape
 class RoundMessages(Shape):
     """The part of a strategy that makes a round's messages, under the names of Flower's strategies.
 
-    `RoundLoop`, which calls them, sets the attributes.
+    `RoundLoop` sets the attributes.
 
     Attributes
     ----------
