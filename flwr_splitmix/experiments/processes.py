@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import select
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -18,6 +21,7 @@ def forked(modules: Sequence[str]) -> BaseContext:
     """Return the start method of processes that are forked from one that imported modules.
 
     They start fast, and share neither threads nor a GPU with each other or with this process.
+    Ctrl-C, which reaches all processes of a terminal, is for this one alone.
 
     Parameters
     ----------
@@ -27,7 +31,23 @@ def forked(modules: Sequence[str]) -> BaseContext:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
+    resource_tracker.ensure_running()  # it unblocks the signal when it starts
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGINT}
+    )  # what is started inherits it
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
+
+
+def _begin(target: Callable[[Work, Any], None], work: Work, connection: Connection) -> None:
+    """Do the work in its own process, if what asked for it still waits for reports."""
+    asked = select.poll()
+    asked.register(connection.fileno(), 0)  # errors alone: that nobody can read
+    if not asked.poll(0):
+        target(work, connection)
 
 
 class Processes(Generic[Work, Told]):
@@ -70,8 +90,14 @@ class Processes(Generic[Work, Told]):
         """Start a process for a piece of work."""
         ours, theirs = self._context.Pipe(duplex=False)
         # For the type checker, only subclasses of the context have Process.
-        process = self._context.Process(target=self._target, args=(work, theirs))  # type: ignore[attr-defined]
-        process.start()
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=_begin, args=(self._target, work, theirs)
+        )
+        try:
+            process.start()
+        except BaseException:  # it may begin all the same, once what it is forked from has started
+            ours.close()
+            raise
         theirs.close()
         self._running[ours] = (process, work)
 

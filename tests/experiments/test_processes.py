@@ -1,0 +1,79 @@
+"""Processes that are interrupted while what they are forked from still starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.waiting import wait_for
+
+PROGRAM = """
+import sys
+from flwr_splitmix.experiments.processes import Processes, forked
+from slow import work
+
+if __name__ == "__main__":
+    processes = Processes(
+        forked(["slow_import"]), work, ended=lambda told: True, died=print, patience=5.0
+    )
+    try:
+        processes.start(sys.argv[1])
+        print("started")
+    except KeyboardInterrupt:
+        print("stopped")
+    finally:
+        processes.stop()
+"""
+
+SLOW = """
+import pathlib, time
+
+def work(folder, connection):
+    (pathlib.Path(folder) / "worked").touch()
+    time.sleep(60)
+"""
+
+SLOW_IMPORT = """
+import pathlib, time
+pathlib.Path(__file__).with_name("importing").touch()
+time.sleep(3)
+"""
+
+
+def ended(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_an_interruption_during_the_first_start_is_silent_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    """What processes are forked from was interrupted too, amid its imports: a traceback."""
+    for name, source in (("program", PROGRAM), ("slow", SLOW), ("slow_import", SLOW_IMPORT)):
+        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+    paths = os.pathsep.join((str(tmp_path), *filter(None, sys.path)))
+    program = subprocess.Popen(
+        [sys.executable, str(tmp_path / "program.py"), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for("the import", (tmp_path / "importing").exists)
+        os.killpg(program.pid, signal.SIGINT)
+        said = program.communicate(timeout=60)
+        wait_for("the end of all processes", lambda: ended(program.pid), timeout=30.0)
+    finally:
+        if not ended(program.pid):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
+    assert said == ("stopped\n", "")
+    assert not (tmp_path / "worked").exists()
