@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Sequence
@@ -52,6 +53,15 @@ class Kept:
     stopped_after
         Seconds after which the attack was stopped, by its time limit or by hand; None if it made
         its full effort, and in files from before it was kept.
+    client
+        Whose texts were attacked; None for images, and in files from before it was kept.
+    victims
+        Number of victims of each kind that were asked for; None in files from before it was kept,
+        and in a cell of the matrix.
+    repeats
+        Releases of each held-out image.
+    public
+        The attacker's own data, as the user named them; None for the run's.
     """
 
     method: str
@@ -63,6 +73,10 @@ class Kept:
     assumed: Sequence[str] = ()
     seed: int | None = None
     stopped_after: float | None = None
+    client: int | None = None
+    victims: int | None = None
+    repeats: int = 1
+    public: str | None = None
 
 
 class _Scores(BaseModel):
@@ -75,6 +89,10 @@ class _Scores(BaseModel):
     assumed: list[str] = Field(default_factory=list)
     seed: int | None = None
     stopped_after: float | None = None
+    client: int | None = None
+    victims: int | None = None
+    repeats: int = 1
+    public: str | None = None
     measures: list[Measure]
 
 
@@ -124,13 +142,46 @@ def score(
 
 
 def folder_of(folder: Path, result: Kept) -> Path:
-    """Return a result's own folder below `folder`."""
+    """Return the folder below `folder` of results with the same options."""
     given = "".join(f"-given-{name}" for name in result.assumed)
-    return folder / re.sub(r"[^a-z-]+", "-", f"{result.attack}-{result.adversary}{given}")
+    options = {**_options(result), "public": result.public and _digest(result.public)}
+    chosen = "".join(
+        f"-{name}-{value}" for name, value in options.items() if value not in ("", None)
+    )
+    named = f"{result.attack}-{result.adversary}{given}{chosen}"
+    return folder / re.sub(r"[^a-z0-9-]+", "-", named)
+
+
+def _options(result: Kept) -> dict[str, Any]:
+    """Return the options that decide what a result says; None or "" where one is not known."""
+    return {
+        "client": result.client,
+        "scale": result.scale,
+        "seed": result.seed,
+        "victims": result.victims,
+        "repeats": None if result.repeats == 1 else result.repeats,
+        "public": result.public,
+    }
+
+
+def _digest(name: str) -> str:
+    """Return a few characters for a name that may have any, and any length."""
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def title(result: Kept, run_id: str) -> str:
+    """Return a result's title: the attack, and the options that decide what it says."""
+    given = f", given {' and '.join(result.assumed)}," if result.assumed else ""
+    options = _options(result).items()
+    chosen = "".join(f", {name} {value}" for name, value in options if value not in ("", None))
+    return (
+        f"{result.attack} by {result.adversary}{given} on {result.method} "
+        f"({run_id}{chosen}{_stopped(result)})"
+    )
 
 
 def complete_result(folder: Path, result: Kept) -> bool:
-    """Whether a result of full effort by the same attack and adversary is below a folder.
+    """Whether a result of full effort with the same options is below a folder.
 
     Raises
     ------
@@ -144,7 +195,8 @@ def complete_result(folder: Path, result: Kept) -> bool:
 def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> None:
     """Write scores, samples (Parquet) and reconstructions to a result's own folder.
 
-    They replace the last ones of the same attack, adversary and assumptions.
+    They replace the last ones of the same options: attack, adversary, assumptions, client, scale,
+    seed, victims, repeats and public data.
 
     Parameters
     ----------
@@ -164,6 +216,10 @@ def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> None:
             "assumed": list(result.assumed),
             "seed": result.seed,
             "stopped_after": result.stopped_after,
+            "client": result.client,
+            "victims": result.victims,
+            "repeats": result.repeats,
+            "public": result.public,
             "measures": [measure.to_json() for measure in result.measures],
         },
         private=True,
@@ -206,6 +262,10 @@ def kept_results(folder: Path) -> list[Kept]:
                 said.assumed,
                 said.seed,
                 said.stopped_after,
+                said.client,
+                said.victims,
+                said.repeats,
+                said.public,
             )
         )
     return made
@@ -220,8 +280,7 @@ def _read(file: Path) -> _Scores:
         raise unreadable(file, f"{where}: {first['msg']}") from error
 
 
-def stopped(result: Kept) -> str:
-    """Return the words for a title of an attack that was cut short; "" of a complete one."""
+def _stopped(result: Kept) -> str:
     return "" if result.stopped_after is None else f", stopped after {result.stopped_after:.1f} s"
 
 

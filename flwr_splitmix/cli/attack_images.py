@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -83,7 +84,7 @@ def attack_images(
         seed=seed,
         stopped_after=spent.stopped_after,
     )
-    return kept, scored.rows
+    return replace(kept, victims=number, repeats=repeats, public=public), scored.rows
 
 
 def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> None:

@@ -156,7 +156,7 @@ def run_attack(
         result, rows = _attacked(
             opened, attack, view, public, assume or (), victims, client, repeats, budget, seed
         )
-    _print(opened, result, attack, view, scale, as_json=format is ScoreFormat.json)
+    _print(opened, result, attack, scale, as_json=format is ScoreFormat.json)
     _keep(opened, result, rows, recorded=recorded)
 
 
@@ -208,17 +208,9 @@ def _attacked(
         raise RunError(str(error)) from error
 
 
-def _print(
-    opened: Run,
-    result: Kept,
-    attack: str,
-    view: Adversaries,
-    scale: Scales,
-    *,
-    as_json: bool,
-) -> None:
+def _print(opened: Run, result: Kept, attack: str, scale: Scales, *, as_json: bool) -> None:
     """Print a result's measures, and notes on what it says less than it seems to."""
-    from flwr_splitmix.attacks.results import stopped, stopped_note
+    from flwr_splitmix.attacks.results import stopped_note, title
 
     measures = result.measures
     if note := stopped_note(result):
@@ -231,10 +223,8 @@ def _print(
         )
     if as_json:
         typer.echo(strict_json([_plain(m, result) for m in measures], indent=2))
-        return
-    method = str(opened.config.get("strategy"))
-    title = f"{attack} by {view.value} on {method} ({opened.id}{stopped(result)})"
-    console().print(measures_table(title, measures))
+    else:
+        console().print(measures_table(title(result, opened.id), measures))
 
 
 def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded: bool) -> None:
@@ -260,8 +250,8 @@ def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded
         )
     if result.stopped_after is not None and complete_result(folder, result):
         typer.echo(
-            f"note: this result is not kept: run {opened.id} has a complete one of the same attack "
-            "and adversary, see `splitmix attack show`",
+            f"note: this result is not kept: run {opened.id} has a complete one of the same "
+            "options, see `splitmix attack show`",
             err=True,
         )
         return
@@ -342,11 +332,11 @@ def _progress() -> Iterator[Any]:
         yield show
 
 
-def measures_table(title: str, measures: list[Measure]) -> Any:
+def measures_table(titled: str, measures: list[Measure]) -> Any:
     """Return a table of measures."""
     listing = table(
         "metric", ">mean", ">95 % interval", ">median", ">5 % worst", ">floor", "beats it",
-        title=title,
+        title=titled,
     )  # fmt: skip
     for own in measures:
         listing.add_row(
@@ -362,5 +352,13 @@ def measures_table(title: str, measures: list[Measure]) -> Any:
 
 
 def _plain(measure: Measure, result: Kept) -> dict[str, Any]:
-    named = {"method": result.method, "attack": result.attack, "adversary": result.adversary}
+    named = {
+        "method": result.method,
+        "attack": result.attack,
+        "adversary": result.adversary,
+        "client": result.client,
+        "scale": result.scale,
+        "seed": result.seed,
+        "victims": result.victims,
+    }
     return {**named, "stopped_after": result.stopped_after, **measure.to_json()}

@@ -35,7 +35,7 @@ def show(
     run_dir: RunDirectory = None,
 ) -> None:  # fmt: skip
     """Show the results of attacks on recorded runs, with the papers' numbers."""
-    from flwr_splitmix.attacks.results import kept_results, paper_note, stopped, stopped_note
+    from flwr_splitmix.attacks.results import kept_results, paper_note, stopped_note, title
 
     out, shown = console(), []
     for opened in select(runs or ["latest"], run_dir):
@@ -47,14 +47,7 @@ def show(
             )
         pictures: list[Reconstructions] = []
         for result in results:
-            effort = f", scale {result.scale}" if result.scale else ""
-            effort += "" if result.seed is None else f", seed {result.seed}"
-            given = f", given {' and '.join(result.assumed)}," if result.assumed else ""
-            title = (
-                f"\n{result.attack} by {result.adversary}{given} on {result.method} "
-                f"({opened.id}{effort}{stopped(result)})"
-            )
-            out.print(measures_table(title, result.measures))
+            out.print(measures_table(f"\n{title(result, opened.id)}", result.measures))
             for note in filter(None, (stopped_note(result), paper_note(result))):
                 out.print(note)
             if result.pictures is not None:

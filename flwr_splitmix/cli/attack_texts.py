@@ -71,7 +71,19 @@ def attack_texts(
     samples = [{**row, "trained": case.trained[row["text"]]} for row in scored.rows]
     method = attacked.config.strategy
     stopped = spent.stopped_after
-    kept = Kept(method, name, "server", spent.scale, scored.measures, None, (), seed, stopped)
+    kept = Kept(
+        method,
+        name,
+        "server",
+        spent.scale,
+        scored.measures,
+        None,
+        seed=seed,
+        stopped_after=stopped,
+        client=attacked.client,
+        victims=number,
+        public=public,
+    )
     if len(scored.rows) < len(case.origins):
         typer.echo(
             f"note: within its time the attack guessed at {len(scored.rows)} of "

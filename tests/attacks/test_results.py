@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from flwr_splitmix.attacks.results import Kept, paper_note, write_rows
+from flwr_splitmix.attacks.results import Kept, keep, kept_results, paper_note, title, write_rows
+from flwr_splitmix.files import write_json
 
 
 @pytest.mark.parametrize(("method", "error"), [("CutMixSFL", "0.0458"), ("SFL", "0.0091")])
@@ -25,3 +28,48 @@ def test_samples_are_parquet_for_their_owner_alone(tmp_path: Path) -> None:
     assert pq.read_table(path).to_pylist()[1] == {"victim": 2, "mse": 0.25, "lpips": 0.1}
     assert pq.read_table(path).to_pylist()[0]["lpips"] is None
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+FIRST = Kept("SFL", "linear", "server", "cpu", [], None, seed=0, client=0, victims=128)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"scale": "smoke"}, "scale smoke, seed 0"),
+        ({"seed": 5}, "scale cpu, seed 5"),
+        ({"client": 1}, "client 1"),
+        ({"victims": 2}, "victims 2"),
+        ({"repeats": 3}, "repeats 3"),
+        ({"public": "../pictures"}, "public ../pictures"),
+        ({"assumed": ["lower"]}, "linear by server, given lower, on SFL"),
+    ],
+)
+def test_a_result_does_not_replace_that_of_other_options(
+    changed: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    other = replace(FIRST, **changed)
+    for result in (FIRST, other, other):
+        keep(tmp_path, result, [])
+    titles = {title(result, "a-run") for result in kept_results(tmp_path)}
+    assert len(kept_results(tmp_path)) == 2
+    assert titles == {title(FIRST, "a-run"), title(other, "a-run")}
+    assert said in title(other, "a-run")
+    assert said not in title(FIRST, "a-run")
+
+
+def test_public_data_of_similar_names_have_results_of_their_own(tmp_path: Path) -> None:
+    for public in ("a/b", "a-b", "ä/b", "x" * 400):
+        keep(tmp_path, replace(FIRST, public=public), [])
+    assert {kept.public for kept in kept_results(tmp_path)} == {"a/b", "a-b", "ä/b", "x" * 400}
+
+
+def test_a_result_of_an_older_version_is_read_and_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "linear-server").mkdir()
+    older = {"method": "SFL", "attack": "linear", "adversary": "server", "measures": []}
+    write_json(tmp_path / "linear-server" / "scores.json", older)
+    keep(tmp_path, FIRST, [])
+    assert [title(kept, "a-run") for kept in kept_results(tmp_path)] == [
+        "linear by server on SFL (a-run)",
+        "linear by server on SFL (a-run, client 0, scale cpu, seed 0, victims 128)",
+    ]

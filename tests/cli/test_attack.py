@@ -99,7 +99,7 @@ def test_run_show_and_forget(splitmix: Splitmix, home: Path, tmp_path: Path) -> 
     shown = splitmix("attack", "show", run.id, "-o", str(picture))
     assert shown.exit_code == 0, shown.output
     titles = " ".join(shown.stdout.split())
-    assert f"linear by server on SFL ({run.id}, scale smoke, seed 0)" in titles
+    assert f"linear by server on SFL ({run.id}, scale smoke, seed 0, victims 16)" in titles
     with Image.open(picture) as image:
         assert min(image.size) > 100
     forgotten = splitmix("attack", "forget", run.id)
@@ -126,8 +126,11 @@ def test_a_result_keeps_what_its_adversary_was_given(splitmix: Splitmix, home: P
         done = splitmix("attack", "run", run.id, "--attack", "linear", "--victims", "16", *given)
         assert done.exit_code == 0, done.output
     titles = " ".join(splitmix("attack", "show", run.id).stdout.split())
-    assert f"linear by server on SFL ({run.id}, scale smoke, seed 0)" in titles
-    assert f"linear by server, given lower, on SFL ({run.id}, scale smoke, seed 3)" in titles
+    assert f"linear by server on SFL ({run.id}, scale smoke, seed 0, victims 16)" in titles
+    assert (
+        f"linear by server, given lower, on SFL ({run.id}, scale smoke, seed 3, victims 16)"
+        in titles
+    )
 
 
 def test_a_run_without_a_recording_says_how_to_record(splitmix: Splitmix, finished: Run) -> None:

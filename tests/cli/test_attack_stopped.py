@@ -41,7 +41,7 @@ def test_an_attack_that_was_cut_short_says_so(splitmix: Splitmix, recorded: Run)
     assert "stopped after 0." in " ".join(done.stdout.split())
     assert "before its full effort" in done.stderr
     shown = " ".join(splitmix("attack", "show", recorded.id).stdout.split())
-    assert "scale cpu, seed 0, stopped after 0." in shown
+    assert "scale cpu, seed 0, victims 8, stopped after 0." in shown
     assert "that it does not beat a floor says nothing" in shown
     told = json.loads(splitmix("attack", "run", recorded.id, *cut, "--format", "json").stdout)
     assert told[0]["stopped_after"] >= 0

@@ -79,7 +79,7 @@ def test_what_is_not_hidden_is_read_without_a_recording(
 ) -> None:
     run = run_of(home, strategy)
     assert reads(attack(splitmix, run, "vocabulary")) > 0.9
-    kept = attacks_dir(run) / "results" / "vocabulary-server"
+    (kept,) = (attacks_dir(run) / "results").iterdir()
     samples = pq.read_table(kept / "samples.parquet").to_pylist()
     assert [row["trained"] for row in samples] == [True, False]
     assert stat.S_IMODE(kept.stat().st_mode) == 0o700
@@ -107,6 +107,20 @@ def test_scores_repeat_and_another_seed_has_other_victims(splitmix: Splitmix, ho
     first = attack(splitmix, run, "vocabulary").stdout
     assert attack(splitmix, run, "vocabulary").stdout == first
     assert attack(splitmix, run, "vocabulary", "--seed", "1").stdout != first
+
+
+def test_the_results_of_several_clients_are_kept_and_told_apart(
+    splitmix: Splitmix, home: Path
+) -> None:
+    run = run_of(home, "USplitFL")
+    for client in ("0", "1"):
+        options = ("--victims", "1", "--client", client)
+        said = splitmix("attack", "run", run.id, "--attack", "vocabulary", *options)
+        assert f"({run.id}, client {client}, scale smoke" in " ".join(said.stdout.split())
+    shown = splitmix("attack", "show", run.id).stdout
+    assert ("client 0" in shown, "client 1" in shown) == (True, True)
+    (told,) = {m["client"] for m in json.loads(attack(splitmix, run, "vocabulary").stdout)}
+    assert told == 0
 
 
 def test_each_client_is_attacked_with_its_own_head_and_state(home: Path) -> None:
