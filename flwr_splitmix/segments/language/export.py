@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,8 @@ def export(
     ValueError
         If a part is missing or has weights on "disk", `folder` exists and is not a folder, or
         there are names, but not one for each class.
+    OSError
+        If the folder cannot be written, as on a full disk.
     """
     target = Path(folder)
     if target.exists() and not target.is_dir():  # transformers only logs this
@@ -73,14 +78,30 @@ def export(
             merge_lora(merged)
         empty.load_state_dict(merged.state_dict(), assign=True)
     whole.tie_weights()
-    with no_progress_bar():
+    with no_progress_bar(), _system_errors(target):
         whole.save_pretrained(target)
     for weights in target.glob("model*.safetensors"):
         follow_umask(weights)  # safetensors writes for one user only
     if generation is not None:
         (target / GENERATION).write_bytes(generation)
     if tokenizer is not None:
-        tokenizer.save_pretrained(target)
+        with _system_errors(target):
+            tokenizer.save_pretrained(target)
+
+
+@contextlib.contextmanager
+def _system_errors(folder: Path) -> Iterator[None]:
+    """Raise the system's errors as OSError: safetensors and tokenizers have them in a text."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number), str(folder)) from error
 
 
 def _name_classes(config: Any, classes: Sequence[str]) -> None:
