@@ -20,7 +20,11 @@ from flwr_splitmix.runs.errors import RunError
 
 _log = logging.getLogger("flwr.splitmix")
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")  # no longer than a file's name may be
+LATEST = "latest"
+"""Stands for the newest run where an id is asked for."""
+
+_BYTES = 255
+"""Most bytes of a folder's name."""
 
 _LONGEST = 200
 """Most characters of a run's name; time and digits are added to it."""
@@ -77,7 +81,7 @@ def check_writable(chosen: str | Path | None, option: str, inside: str = "runs")
 
 
 def run_paths(runs: Path) -> list[Path]:
-    """List the runs' directories, oldest first.
+    """List the runs' directories, oldest first; those whose names no command takes are skipped.
 
     Raises
     ------
@@ -92,7 +96,27 @@ def run_paths(runs: Path) -> list[Path]:
         raise RunError(f"cannot read {runs}: {error.strerror}") from error
     # An id's time is in whole seconds; within one, config.json's modification time decides.
     aged = sorted((path.name[:15], age, path) for path, age in ages.items() if age is not None)
-    return [path for *_, path in aged]
+    return [path for *_, path in aged if _has_id(path)]
+
+
+def _has_id(path: Path) -> bool:
+    """Whether a run's folder has a name by which it can be asked for; a warning says if not."""
+    if path.name == LATEST:
+        _log.warning(
+            "skipped a run: %s: %r stands for the newest run; rename the folder",
+            printable(str(path)),
+            LATEST,
+        )
+    return path.name != LATEST
+
+
+def _no_id(name: str) -> str:
+    """Return why a name is no run's id; "" if it may be one."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name:
+        return "an id is a name, not a path"
+    if len(name.encode("utf-8", "surrogatepass")) > _BYTES:
+        return f"an id has at most {_BYTES} bytes"
+    return ""
 
 
 def _age(path: Path) -> int | None:
@@ -162,21 +186,25 @@ def find_run(run_id: str, home: str | Path | None) -> Path:
     ------
     RunError
         If there is no such run, it is closed to this user, or `run_id` is a path rather than a
-        name.
+        name, or none that a folder may have.
     """
     runs = runs_directory(home)
-    if run_id != "latest":
-        if ".." in run_id or not _ID.fullmatch(run_id):
-            raise RunError(f"{run_id!r} is not a run's id: an id is a name, not a path")
+    why = _no_id(run_id)
+    if run_id != LATEST and not why:
         try:
             if (runs / run_id / "config.json").is_file():
                 return runs / run_id
         except PermissionError as error:
             raise RunError(f"cannot read {runs / run_id}: {error.strerror}") from error
     paths = run_paths(runs)
+    for path in paths:
+        if printable(path.name) == run_id:  # as it is listed
+            return path
+    if why:
+        raise RunError(f"{run_id!r} is not a run's id: {why}")
     if not paths:
         raise RunError(f"there are no runs in {runs}")
-    if run_id != "latest":
+    if run_id != LATEST:
         newest = ", ".join(printable(path.name) for path in reversed(paths[-10:]))
         raise RunError(f"there is no run {run_id!r} in {runs}; the newest are: {newest}")
     return paths[-1]

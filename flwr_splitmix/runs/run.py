@@ -25,7 +25,7 @@ from flwr_splitmix.runs.damage import (
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import MetricsFile, Row
-from flwr_splitmix.runs.places import find_run, new_run, run_paths, runs_directory
+from flwr_splitmix.runs.places import LATEST, find_run, new_run, run_paths, runs_directory
 from flwr_splitmix.values import check_kind
 
 if TYPE_CHECKING:
@@ -97,14 +97,17 @@ class Run:
         Raises
         ------
         RunError
-            If `name` has no ASCII letter or digit, or more than 200 characters, or if the directory
-            or the file cannot be written; no directory is left behind.
+            If `name` has no ASCII letter or digit, or more than 200 characters, `config` has the
+            label "latest", or the directory or the file cannot be written; no directory is left
+            behind.
         TypeError
             If `name` is no text, `config` no dictionary, or one of its values none that JSON can
             represent.
         """
         check_kind("name", name, str, "a text, such as 'baseline'")
         check_kind("config", config, Mapping, "a dictionary, the run's configuration")
+        if config.get("label") == LATEST:
+            raise RunError(f"label is {LATEST!r}, which means the newest run; choose another")
         run = cls(new_run(name, marked(_plain(config)), home))
         run.new = True
         return run

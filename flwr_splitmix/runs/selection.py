@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flwr_splitmix.runs.errors import RunError
+from flwr_splitmix.runs.places import LATEST
 from flwr_splitmix.runs.run import Run
 
 
@@ -15,20 +16,17 @@ def select(names: Sequence[str], home: str | Path | None = None) -> list[Run]:
     Parameters
     ----------
     names
-        Ids, "latest", or labels; a label selects all runs that have it, oldest first.
+        Ids, "latest", or labels; a label that is neither selects all runs that have it, oldest
+        first.
 
     Raises
     ------
     RunError
         If a name is none of these.
     """
-    labelled: dict[str, list[Run]] = {}
-    for run in Run.list(home):
-        if run.label:
-            labelled.setdefault(run.label, []).append(run)
     chosen: dict[str, Run] = {}
     for name in names:
-        for run in labelled.get(name) or [Run.open(name, home=home)]:
+        for run in _named(name, home):
             chosen.setdefault(run.id, run)
     return list(chosen.values())
 
@@ -41,16 +39,21 @@ def select_one(name: str, home: str | Path | None = None) -> Run:
     RunError
         If `name` is none of these, or several runs have this label.
     """
+    named = _named(name, home)
+    if len(named) > 1:
+        newest = ", ".join(run.id for run in reversed(named[-10:]))
+        raise RunError(
+            f"{len(named)} runs have the label {name!r}; give the id of one, newest first: {newest}"
+        )
+    return named[0]
+
+
+def _named(name: str, home: str | Path | None) -> list[Run]:
+    """Return the run with this id, the newest one for "latest", or else all with this label."""
     try:
-        return Run.open(name, home=home)
+        return [Run.open(name, home=home)]
     except RunError:
-        labelled = [run for run in Run.list(home) if run.label == name]
+        labelled = [run for run in Run.list(home) if run.label == name != LATEST]
         if not labelled:
             raise
-    if len(labelled) > 1:
-        newest = ", ".join(run.id for run in reversed(labelled[-10:]))
-        raise RunError(
-            f"{len(labelled)} runs have the label {name!r}; give the id of one, newest first: "
-            f"{newest}"
-        )
-    return labelled[0]
+        return labelled

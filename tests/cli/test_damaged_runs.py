@@ -149,7 +149,7 @@ def test_a_configuration_that_cannot_be_read_is_skipped(
 def test_a_very_long_id_is_none(splitmix: Splitmix, finished: Run) -> None:
     done = splitmix("show", "a" * 300)
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert "is not a run's id" in done.stderr
+    assert "is not a run's id: an id has at most 255 bytes" in done.stderr
 
 
 def test_nothing_of_a_run_commands_the_terminal(

@@ -77,6 +77,36 @@ def test_links_that_lead_nowhere_and_files_are_no_runs(tmp_path: Path) -> None:
     assert run_paths(folder) == [run.path]
 
 
+@pytest.mark.parametrize(
+    "name", ["a copy of a run", "läufe-ab12", ".hidden", "-dash", "a..b", "a\\b"]
+)
+def test_a_run_is_found_by_the_name_that_its_folder_was_given(tmp_path: Path, name: str) -> None:
+    run = Run.create({}, name="run", home=tmp_path)
+    run.path.rename(run.path.with_name(name))
+    assert [each.id for each in Run.list(tmp_path)] == [name]
+    assert Run.open(name, home=tmp_path).id == name
+
+
+def test_a_run_whose_name_commands_the_terminal_is_found_as_it_is_listed(tmp_path: Path) -> None:
+    run = Run.create({}, name="run", home=tmp_path)
+    moved = run.path.rename(run.path.with_name("a\x1b[31m"))
+    (listed,) = Run.list(tmp_path)
+    assert listed.id == "a\\x1b[31m"
+    assert Run.open(listed.id, home=tmp_path).path == moved
+
+
+def test_a_run_in_a_folder_named_latest_is_skipped_with_the_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other, run = (Run.create({}, name="run", home=tmp_path) for _ in range(2))
+    run.path.rename(run.path.with_name("latest"))
+    assert [each.id for each in Run.list(tmp_path)] == [other.id]
+    assert Run.open("latest", home=tmp_path).id == other.id
+    (said,) = {record.getMessage() for record in caplog.records}
+    assert said.startswith(f"skipped a run: {tmp_path / 'runs'}")
+    assert said.endswith("'latest' stands for the newest run; rename the folder")
+
+
 def test_values_keep_their_kind_and_missing_ones_are_none(tmp_path: Path) -> None:
     run = Run.create({}, name="kinds", home=tmp_path)
     run.append_round({"round": 1, "loss": np.float64(0.5), "steps": 10, "slowest_node": "node-1"})

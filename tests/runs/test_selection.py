@@ -35,6 +35,23 @@ def test_a_label_of_several_runs_chooses_none_and_their_ids_are_named(tmp_path: 
     assert str(said.value).endswith(f"newest first: {ids[1]}, {ids[0]}")
 
 
+def test_an_id_and_latest_come_before_a_label(tmp_path: Path) -> None:
+    """A label had priority where several runs are chosen, and the id where one is."""
+    run = Run.create({}, name="run", home=tmp_path)
+    config = run.path / "config.json"
+    config.write_text('{"label": "latest"}', encoding="utf-8")  # by an earlier version
+    newest = _labelled(run.id, tmp_path)
+    for name, chosen in (("latest", newest), (run.id, run)):
+        assert select_one(name, tmp_path).id == chosen.id
+        assert [each.id for each in select([name], tmp_path)] == [chosen.id]
+
+
+def test_a_run_cannot_be_labelled_latest(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="label is 'latest', which means the newest run; choose"):
+        _labelled("latest", tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("name", ["nobody", "no such label"])
 def test_a_name_of_no_run_is_refused(tmp_path: Path, name: str) -> None:
     _labelled("mine", tmp_path)
