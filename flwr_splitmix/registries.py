@@ -10,11 +10,12 @@ import shutil
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = ["Package", "RegistryError", "check_digest", "fetch"]
 
@@ -22,8 +23,14 @@ Told = Callable[[int, int], None]
 """Is told how many bytes of how many are there; 0 of 0 where nobody says how many."""
 
 _TIMEOUT = 600.0  # seconds without a byte; a whole command of npm or pip has it six times
+_CONNECTING = 20.0  # seconds for a connection
 _ASKING = 60.0  # seconds in which npm says which registry it uses, without asking any
 _PIECE = 1 << 20
+
+_LOGIN = (401, 403)
+"""Answers of a registry that may want a login, which npm knows."""
+
+_INSTEAD = "fetch it elsewhere and give it with --archive"
 
 
 class RegistryError(ValueError):
@@ -84,13 +91,14 @@ def fetch(package: Package, place: Path, told: Told | None = None) -> Path:
     """Fetch a package's archive into a folder; what an earlier try left there is gone on with.
 
     A package of npm is downloaded from the registry that npm, or the environment variable
-    `npm_config_registry`, names; where that refuses, as registries with a login do, by npm itself.
+    `npm_config_registry`, names; by npm itself where that wants a login.
     A package of PyPI is downloaded by pip. The digest is not compared: see `check_digest`.
 
     Raises
     ------
     RegistryError
-        If it cannot be fetched; the message says what is needed.
+        If it cannot be fetched; the message says what is needed. A registry that cannot be reached
+        is not tried again.
     """
     place.mkdir(parents=True, exist_ok=True)
     archive = place / package.archive
@@ -98,9 +106,9 @@ def fetch(package: Package, place: Path, told: Told | None = None) -> Path:
         return _by_pip(package, place)
     npm = shutil.which("npm")
     registry = _npm_registry(npm)
+    if npm is not None and (not registry or "@" in urllib.parse.urlsplit(registry).netloc):
+        return _by_npm(npm, package, place)  # it knows the registry, or how to log in
     if not registry:
-        if npm is not None:
-            return _by_npm(npm, package, place)
         raise RegistryError(
             f"fetching {package.name} needs npm, or a registry named by the environment variable "
             "npm_config_registry, or the archive itself (--archive)"
@@ -108,10 +116,18 @@ def fetch(package: Package, place: Path, told: Told | None = None) -> Path:
     file = f"{package.name.rpartition('/')[2]}-{package.version}.tgz"
     try:
         _download(f"{registry.rstrip('/')}/{package.name}/-/{file}", archive, told)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        if npm is not None:
+    except urllib.error.HTTPError as error:
+        if npm is not None and error.code in _LOGIN:
             return _by_npm(npm, package, place)
-        raise RegistryError(f"{package} could not be fetched: {error}") from error
+        raise RegistryError(f"{package} could not be fetched: {error}; {_INSTEAD}") from error
+    except urllib.error.URLError as error:
+        reason = getattr(error.reason, "strerror", None) or error.reason
+        raise RegistryError(
+            f"{registry} cannot be reached: {reason}; fetch {package} elsewhere and give it with "
+            "--archive"
+        ) from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise RegistryError(f"{package} could not be fetched: {error}; {_INSTEAD}") from error
     return archive
 
 
@@ -140,12 +156,12 @@ def _download(address: str, archive: Path, told: Told | None) -> None:
     there = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address, headers={"Range": f"bytes={there}-"} if there else {})
     try:
-        reply = urllib.request.urlopen(request, timeout=_TIMEOUT)
+        reply = _opened(request)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
         part.unlink()  # it is as long as the file, or longer: not a part of it
-        there, reply = 0, urllib.request.urlopen(address, timeout=_TIMEOUT)
+        there, reply = 0, _opened(urllib.request.Request(address))
     with reply:
         if reply.status != 206:
             there = 0
@@ -162,6 +178,34 @@ def _download(address: str, archive: Path, told: Told | None) -> None:
     os.replace(part, archive)
 
 
+class _Connection(http.client.HTTPConnection):
+    """A connection that waits less for its begin than for what it brings."""
+
+    def connect(self) -> None:
+        self.timeout = _CONNECTING
+        super().connect()
+        self.timeout = _TIMEOUT
+        self.sock.settimeout(_TIMEOUT)
+
+
+class _SafeConnection(_Connection, http.client.HTTPSConnection):
+    """The same with TLS."""
+
+
+class _Plain(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _Safe(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_SafeConnection, req)
+
+
+def _opened(request: urllib.request.Request) -> Any:
+    return urllib.request.build_opener(_Plain, _Safe).open(request)
+
+
 def _by_npm(npm: str, package: Package, place: Path) -> Path:
     command = [npm, "pack", f"{package.name}@{package.version}", "--pack-destination"]
     return _by_command(command, "npm", package, place, ".tgz")
@@ -170,6 +214,7 @@ def _by_npm(npm: str, package: Package, place: Path) -> Path:
 def _by_pip(package: Package, place: Path) -> Path:
     command = [
         sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet",
+        "--retries", "1", "--disable-pip-version-check",
         f"{package.name}=={package.version}", "--dest",
     ]  # fmt: skip
     return _by_command(command, "pip", package, place, ".whl")
@@ -197,8 +242,8 @@ def _by_command(command: list[str], by: str, package: Package, place: Path, kind
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.splitlines() if "error" in line.lower()]
         reason = lines[0] if lines else f"exit status {error.returncode}"
-        raise RegistryError(f"{by} could not fetch {package}: {reason}") from error
+        raise RegistryError(f"{by} could not fetch {package}: {reason}; {_INSTEAD}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RegistryError(f"{by} could not fetch {package}: {error}") from error
+        raise RegistryError(f"{by} could not fetch {package}: {error}; {_INSTEAD}") from error
     finally:
         shutil.rmtree(own, ignore_errors=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flwr_splitmix.cli.terminal import terminated_as_interrupted
 from flwr_splitmix.runs import RunError
 
 data = typer.Typer(
@@ -41,7 +43,8 @@ def cifar10(
     from flwr_splitmix.data.images.cifar10 import HUB_NAME, make_cifar10
 
     try:
-        make_cifar10(folder.expanduser(), archive=archive)
+        with terminated_as_interrupted(signal.SIGHUP):  # what was written so far is removed
+            make_cifar10(folder.expanduser(), archive=archive)
     except DataError as error:
         raise RunError(str(error)) from error
     typer.echo(

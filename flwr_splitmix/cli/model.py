@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flwr_splitmix.cli.terminal import console, table
+from flwr_splitmix.cli.terminal import console, table, terminated_as_interrupted
 from flwr_splitmix.runs import RunError
 
 model = typer.Typer(
@@ -77,7 +78,7 @@ def fetch(
         question = "Its packages state no licence, so you must know that you may use it. Fetch it?"
         typer.confirm(question, abort=True)
     try:
-        with _Bar() as bar:
+        with _Bar() as bar, terminated_as_interrupted(signal.SIGHUP):
             fetch_model(known, archives=tuple(archive or ()), told=bar.show)
     except RegistryError as error:
         raise RunError(str(error)) from error
