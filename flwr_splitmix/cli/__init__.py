@@ -5,6 +5,8 @@ No module here loads torch on import, so that `splitmix --version` and `splitmix
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 from importlib.metadata import version
@@ -44,6 +46,7 @@ class _ErrorMessageGroup(TyperGroup):
     """
 
     def main(self, *arguments: Any, **options: Any) -> Any:
+        _replace_what_it_lacks()
         try:
             try:
                 return super().main(*arguments, **options)
@@ -82,6 +85,13 @@ class _ErrorMessageGroup(TyperGroup):
                     raise
             say(str(error), err=True)
             raise typer.Exit(1) from error
+
+
+def _replace_what_it_lacks() -> None:
+    """Let an output that is not of UTF-8 take all text: what it lacks becomes a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="replace")
 
 
 def _working_directory_exists() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,6 +64,20 @@ def test_what_is_wrong_is_one_clear_error(
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_of_ascii_takes_a_deviation(toy_home: Path) -> None:
+    """The sign of a deviation ended the command in a traceback."""
+    command = [sys.executable, "-c", "from flwr_splitmix.cli import app; app()"]
+    done = subprocess.run(
+        [*command, "compare", "mixed", "plain", "--run-dir", str(toy_home)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    said = done.stdout.decode("ascii")
+    assert (done.returncode, "Traceback" in done.stderr.decode()) == (0, False)
+    assert " ? " in said
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.png", "x.html"])
