@@ -60,7 +60,12 @@ def compare(
     format: Annotated[  # noqa: A002 - the option's name
         TableFormat, typer.Option("--format", help="Format of the printed table.")
     ] = TableFormat.table,
-    over: Annotated[XAxis, typer.Option("--over", help="The x axis of the curves.")] = XAxis.all,
+    over: Annotated[
+        XAxis | None,
+        typer.Option(
+            "--over", help="The x axis of the curves; by default all.", show_default=False
+        ),
+    ] = None,
     mix_kinds: Annotated[
         bool,
         typer.Option("--mix-kinds", help="Put accuracies of several kinds side by side."),
@@ -78,10 +83,15 @@ def compare(
                 f"cannot write {file}: its name ends in none of "
                 f"{', '.join([*_FORMATS, *EXTENSIONS])}"
             )
+    if over is not None and all(file.suffix.lower() in _FORMATS for file in outputs):
+        raise RunError(
+            "--over is the x axis of curves, and no file for curves is named; add -o curves.png, "
+            "or leave it out"
+        )
     comparison = compare_runs(select(runs, run_dir), mix_kinds=mix_kinds)
     made = tabulate(comparison)
     for file in outputs:
-        _write(file, comparison, made, over)
+        _write(file, comparison, made, over or XAxis.all)
     if format is TableFormat.table:
         _print(comparison, made)
     else:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _SHOWN = 60
 """Most characters of a text in the table; the JSON has all of it."""
 
+_TOP = 3
+
 
 class PredictionFormat(StrEnum):
     """What `splitmix predict` prints."""
@@ -41,7 +43,9 @@ def predict(
         str | None,
         typer.Option(help="The second sentence of a pair, or what follows the question."),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Number of classes to print.")] = 3,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Number of classes to print; by default 3.")
+    ] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's.")
     ] = None,
@@ -56,6 +60,8 @@ def predict(
         raise RunError("--text is empty; give a text to classify, or a question to answer")
     if second is not None and text is None:
         raise RunError("--second goes with --text")
+    if max_new_tokens is not None and text is None:
+        raise RunError("--max-new-tokens goes with --text")
     from flwr_splitmix.runs.export import predict as exported  # loads torch
 
     as_json = format is PredictionFormat.json
@@ -63,10 +69,16 @@ def predict(
         if text is None:
             predictions = exported.classify_pictures(folder, images or ())
         elif exported.answers_questions(folder):
+            if top is not None:
+                raise RunError("--top is for classes, and this model answers; leave it out")
             question = text if second is None else f"{text}\n{second}"
             said = exported.answer(folder, question, max_new_tokens=max_new_tokens)
-            _print_answer(text, said, as_json=as_json)
+            _print_answer(text, second, said, as_json=as_json)
             return
+        elif max_new_tokens is not None:
+            raise RunError(
+                "--max-new-tokens is for answers, and this model classifies; leave it out"
+            )
         else:
             predictions = [exported.classify_text(folder, text, second)]
     except ValueError as error:
@@ -77,12 +89,13 @@ def predict(
         typer.echo(strict_json([_described(name, classes) for name, classes in pairs]))
     else:
         shown = names if text is None else [_shortened(text)]
-        console().print(_classes_table(shown, predictions, top))
+        console().print(_classes_table(shown, predictions, top or _TOP))
 
 
-def _print_answer(text: str, said: str, *, as_json: bool) -> None:
+def _print_answer(text: str, second: str | None, said: str, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(strict_json({"text": text, "answer": said}))
+        asked = {"text": text} if second is None else {"text": text, "second": second}
+        typer.echo(strict_json({**asked, "answer": said}))
     else:
         say(said)
 

@@ -13,14 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
+from click.core import ParameterSource
 
 from flwr_splitmix.cli.privacy_plan import (
+    CLIPPED,
     ClipKind,
     Labels,
     Neighbours,
     NoiseMethod,
     Smashed,
+    check_mixes,
     make_plan,
 )
 from flwr_splitmix.cli.terminal import console, table
@@ -92,6 +96,24 @@ def library_errors_end_command() -> Iterator[None]:
         raise RunError(str(error)) from error
 
 
+def _given() -> list[str]:
+    """Return the names of the options that the user has given."""
+    context = click.get_current_context()
+    return [
+        name
+        for name in context.params
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    ]
+
+
+_REMEDIES = {
+    "clip": f"; {CLIPPED}",
+    "sigma_s": "; give --sigma-s above 0",
+    "sigma_y": "; give --sigma-y above 0",
+}
+"""What to do about a key of `UNBOUNDED` that options cause."""
+
+
 @privacy.command()
 def epsilon(
     sigma_s: Annotated[float, typer.Option(help="Noise on the smashed data, std. deviation.")],
@@ -127,11 +149,13 @@ def epsilon(
     from flwr_splitmix.privacy.events import UNBOUNDED
 
     with library_errors_end_command():
+        check_mixes(method, _given())
         plan = make_plan(locals())
         orders = ORDERS if order is None else [order]
         tight = plan.epsilon(orders)
         if gaps := plan.release.noise.gaps:
-            raise ValueError(f"there is no epsilon: {'; '.join(UNBOUNDED[gap] for gap in gaps)}")
+            said = "; ".join(f"{UNBOUNDED[gap]}{_REMEDIES.get(gap, '')}" for gap in gaps)
+            raise ValueError(f"there is no epsilon: {said}")
         if not math.isfinite(tight):
             raise ValueError(
                 f"the epsilon is beyond all numbers: --sigma-s {sigma_s:g} and --sigma-y "
@@ -172,7 +196,16 @@ def sigma(
 
     The defaults are those of the vision app.
     """
+    from flwr_splitmix.privacy.events import UNBOUNDED
+
     with library_errors_end_command():
+        check_mixes(method, _given())
+        if not 0 < label_ratio < math.inf:
+            raise ValueError(
+                f"--label-ratio is {label_ratio:g}; it is sigma_y over sigma_s, a number above 0"
+            )
+        if clip is ClipKind.none:
+            raise ValueError(f"no sigma gives an epsilon: {UNBOUNDED['clip']}; {CLIPPED}")
         plan = make_plan({**locals(), "sigma_s": 1.0, "sigma_y": label_ratio})
         noise = plan.noise_for(epsilon)
     plan = replace(plan, release=replace(plan.release, noise=noise))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,24 @@ class Neighbours(StrEnum):
 
     replaced = "replace"
     add_remove = "add-remove"
+
+
+_OF_MIXING = ("k", "clients", "alpha", "kept", "trusted_mixer")
+"""Options without a meaning where nothing is mixed."""
+
+CLIPPED = "choose --clip patch, range or sample"
+
+
+def check_mixes(method: NoiseMethod, given: Collection[str]) -> None:
+    """Raise ValueError if an option for methods that mix was given for another."""
+    if method is not NoiseMethod.sl:
+        return
+    for name in _OF_MIXING:
+        if name in given:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for methods that mix, and the method is "
+                f"{method.value}; leave it out"
+            )
 
 
 def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
@@ -158,6 +176,11 @@ def _kept(given: Mapping[str, Any], family: Family, k: int) -> Any:
     if n is not None and n < k:
         raise ValueError(f"k is {k} for {counted(n, 'client')}; a group has at most all")
     if given["kept"] is not None:
+        if not 0 <= given["kept"] <= 1:
+            raise ValueError(
+                f"kept is {given['kept']:g}; it is a share of the client's data, 0 to 1, and 1 the "
+                "worst case"
+            )
         if given["kept"] < 1 and left_over(n, k):
             raise ValueError(
                 f"kept is {given['kept']}, but groups of {k} of {n} clients leave some over, which "

@@ -185,6 +185,10 @@ def test_a_pair_is_classified_as_the_parts_would(tmp_path: Path) -> None:
     assert list(prediction["classes"].values()) == pytest.approx(
         sorted(expected, reverse=True), rel=1e-4
     )
+    tokens = splitmix(*both, "--max-new-tokens", "5")
+    assert "--max-new-tokens is for answers, and this model classifies; leave it" in tokens.stderr
+    pictures = splitmix("predict", model, "a.png", "--max-new-tokens", "5")
+    assert "--max-new-tokens goes with --text" in pictures.stderr
     alone = splitmix("predict", model, "--text", "a dog")
     assert "classifies pairs of sentences" in alone.stderr
     assert "--second" in alone.stderr
@@ -217,6 +221,10 @@ def test_a_question_is_answered_as_the_parts_would(tmp_path: Path) -> None:
     asked = ("predict", tmp_path / "model", "--text", "Who sees?", "--max-new-tokens", "5")
     said = splitmix(*asked)
     assert said.exit_code == 0, said.output
+    classes = splitmix(*asked, "--top", "3")
+    assert "--top is for classes, and this model answers; leave it out" in classes.stderr
+    followed = json.loads(splitmix(*asked, "--second", "A cat?", "--format", "json").stdout)
+    assert (followed["text"], followed["second"]) == ("Who sees?", "A cat?")
     halved = splitmix("predict", tmp_path / "model", "--text", "Who \ud83d?")
     assert "the question has half a character" in halved.stderr
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")

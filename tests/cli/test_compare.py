@@ -49,6 +49,8 @@ def test_a_format_is_all_that_is_printed(toy_home: Path, kind: str, begin: str) 
     [
         (["compare", "plain", "-o", "x.docx"], "its name ends in none of .csv, .md, .tex"),
         (["compare", "plain", "-o", "missing/x.csv"], "cannot write missing/x.csv: No such"),
+        (["compare", "plain", "--over", "time"], "--over is the x axis of curves, and no file"),
+        (["compare", "plain", "--over", "all", "-o", "x.csv"], "--over is the x axis of curves"),
         (["compare", "nosuch"], "there is no run 'nosuch'"),
         (["report", "plain", "-o", "x.pdf"], "a report's name ends in .html"),
         (["report", "plain", "-o", "missing/x.html"], "cannot write missing/x.html: No such"),

@@ -143,7 +143,9 @@ def test_which_masks_an_epsilon_is_of_is_said(splitmix: Splitmix, options: str, 
 def test_the_sigma_for_an_epsilon_costs_that_epsilon(
     splitmix: Splitmix, method: str, alpha: str
 ) -> None:
-    shared = f"--method {method} --alpha {alpha} --clip-norm 1 --passes 20 --k 3".split()
+    shared = f"--method {method} --clip-norm 1 --passes 20".split()
+    if method != "sl":
+        shared += f"--alpha {alpha} --k 3".split()
     answer = splitmix("privacy", "sigma", "--epsilon", "8", "--label-ratio", "0.1", *shared)
     sigmas = [str(value(answer, name)) for name in ("sigma_s", "sigma_y")]
     back = splitmix("privacy", "epsilon", "--sigma-s", sigmas[0], "--sigma-y", sigmas[1], *shared)
@@ -185,10 +187,20 @@ def test_clients_left_over_and_k_times_cost_what_a_ledger_charges(
 
 
 WRONG = [
-    ("--sigma-s 0", "there is no epsilon: no noise on the smashed data (sigma_s = 0)"),
-    ("--sigma-y 0", "there is no epsilon: no noise on the labels (sigma_y = 0)"),
+    (
+        "--sigma-s 0",
+        "there is no epsilon: no noise on the smashed data (sigma_s = 0); give --sigma-s above 0\n",
+    ),
+    (
+        "--sigma-y 0",
+        "there is no epsilon: no noise on the labels (sigma_y = 0); give --sigma-y above 0\n",
+    ),
     ("--sigma-s -1", "sigma_s is -1.0"),
-    ("--clip none", "there is no epsilon: no clipping of the smashed data"),
+    (
+        "--clip none",
+        "there is no epsilon: no clipping of the smashed data; choose --clip patch, range or "
+        "sample\n",
+    ),
     ("--delta 0", "delta is 0.0; it must lie strictly between 0 and 1"),
     ("--delta 1", "delta is 1.0"),
     ("--delta 1 --alpha 2", "delta is 1.0"),
@@ -197,7 +209,13 @@ WRONG = [
     ("--alpha 0", "alpha is 0.0"),
     ("--alpha nan", "alpha is nan"),
     ("--k 0", "k is 0"),
-    ("--kept 2", "kept holds a ratio that is not in 0..1"),
+    ("--kept 1.5", "kept is 1.5; it is a share of the client's data, 0 to 1, and 1 the worst"),
+    ("--kept nan", "kept is nan; it is a share of the client's data, 0 to 1, and 1 the worst"),
+    ("--method sl --k 3", "--k is for methods that mix, and the method is sl; leave it out"),
+    ("--method sl --clients 2", "--clients is for methods that mix"),
+    ("--method sl --alpha 6", "--alpha is for methods that mix"),
+    ("--method sl --kept 0.5", "--kept is for methods that mix"),
+    ("--method sl --trusted-mixer", "--trusted-mixer is for methods that mix"),
     ("--passes 0", "passes is 0"),
     ("--passes 100000000000000", "passes is above 1,000,000,000, which is beyond any run"),
     (
@@ -229,7 +247,21 @@ def test_what_is_wrong_is_one_clear_error(splitmix: Splitmix, options: str, said
     ("command", "said"),
     [
         ("sigma --epsilon 0 --clip-norm 1 --passes 1", "epsilon is 0.0"),
-        ("sigma --epsilon 8 --clip none --clip-norm 1 --passes 1", "no sigma gives epsilon 8.0"),
+        (
+            "sigma --epsilon 8 --clip none --clip-norm 1 --passes 1",
+            "no sigma gives an epsilon: no clipping "
+            "of the smashed data; choose --clip patch, range or sample",
+        ),
+        ("sigma --epsilon 8 --label-ratio -1 --clip-norm 1 --passes 1", "--label-ratio is -1; it"),
+        (
+            "sigma --epsilon 8 --label-ratio nan --clip-norm 1 --passes 1",
+            "--label-ratio is nan; it",
+        ),
+        ("sigma --epsilon 8 --label-ratio 0 --clip-norm 1 --passes 1", "--label-ratio is 0; it"),
+        (
+            "sigma --epsilon 8 --method sl --kept 1 --clip-norm 1 --passes 1",
+            "--kept is for methods",
+        ),
         ("sigma --epsilon 8 --clip-norm 1", "give --passes, or --rounds"),
         (
             "sigma --epsilon 8 --clip-norm 1 --rounds 1 --steps 1 --records 5 --batch-size 6",
