@@ -16,7 +16,7 @@ from flwr_splitmix.cli.terminal import RunDirectory, RunName, console, table
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.recording import results_dir, trace_dir
-from flwr_splitmix.runs.reports.words import NOTHING, number
+from flwr_splitmix.runs.reports.words import NOTHING
 from flwr_splitmix.runs.selection import select_one
 
 if TYPE_CHECKING:
@@ -341,14 +341,19 @@ def measures_table(titled: str, measures: list[Measure]) -> Any:
     for own in measures:
         listing.add_row(
             own.metric,
-            number(own.value, 4),
-            f"{own.low:.4f} .. {own.high:.4f}",
-            number(own.median, 4),
-            number(own.worst, 4),
-            number(own.floor, 4),
+            _digits(own.value),
+            f"{_digits(own.low)} .. {_digits(own.high)}",
+            _digits(own.median),
+            _digits(own.worst),
+            _digits(own.floor),
             "yes" if own.beats_floor else "no",
         )
     return listing
+
+
+def _digits(value: float | None) -> str:
+    """Return a number with four significant digits: errors are of any size."""
+    return NOTHING if value is None else f"{value:.4g}"
 
 
 def _plain(measure: Measure, result: Kept) -> dict[str, Any]:

@@ -72,9 +72,7 @@ def forget(
     if there is None:
         typer.echo(f"run {opened.id} has no recording")
         return
-    typer.echo(
-        f"removed {counted(there.steps, 'recorded step')} and all results of attacks on run "
-        f"{opened.id}: {size(there.nbytes)}"
-    )
+    steps = f"{counted(there.steps, 'recorded step')} and " if there.steps else ""
+    typer.echo(f"removed {steps}all results of attacks on run {opened.id}: {size(there.nbytes)}")
     if running and there.steps:  # otherwise it makes its folder with its first step
         typer.echo("the run is in progress, and records nothing further until it is resumed")

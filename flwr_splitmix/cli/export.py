@@ -23,7 +23,8 @@ def export(
     client: Annotated[
         int | None,
         typer.Option(
-            help="The client (partition-id) whose segment to export, if clients have their own."
+            min=0,
+            help="The client (partition-id) whose segment to export, if clients have their own.",
         ),
     ] = None,
     onnx: Annotated[

@@ -49,6 +49,19 @@ def test_a_field_of_a_later_version_is_no_damage(splitmix: Splitmix, finished: R
     assert "MSE" in splitmix("attack", "show", finished.id).stdout
 
 
+def test_small_numbers_have_digits(splitmix: Splitmix, finished: Run) -> None:
+    """2e-10 and 4e-5 were both 0.0000."""
+    measure = {"metric": "MSE", "value": 2e-10, "low": 1e-10, "high": 4e-5, "floor": 0.9375}
+    scores = {"method": "SFL", "attack": "x", "adversary": "y", "measures": [measure]}
+    folder = attacks_dir(finished) / "results" / "x-y"
+    folder.mkdir(parents=True)
+    (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    shown = " ".join(splitmix("attack", "show", finished.id).stdout.split())
+    assert "MSE 2e-10 1e-10 .. 4e-05 - - 0.9375" in shown
+    forgotten = splitmix("attack", "forget", finished.id).stdout
+    assert forgotten.startswith(f"removed all results of attacks on run {finished.id}: ")
+
+
 @pytest.mark.parametrize(
     ("name", "changed"),
     [

@@ -132,6 +132,12 @@ def test_an_interrupted_export_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_client_has_no_negative_number(make: Make, splitmix: Splitmix, tmp_path: Path) -> None:
+    run = make("CutMixSFL").run
+    refused = splitmix("export", run.id, tmp_path / "model", "--client", "-1")
+    assert (refused.exit_code, "'--client'" in refused.stderr) == (2, True)
+
+
 def test_a_full_disk_is_named_with_a_remedy(make: Make, tmp_path: Path) -> None:
     """It was "[Errno 28]" alone. A limit on the size of files stands in for the disk."""
     script = (
