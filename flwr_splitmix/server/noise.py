@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, Noisy
 from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
 from flwr_splitmix.mixers.wrapper import WrappedMixer
-from flwr_splitmix.observers import LedgerElsewhere, PrivacyLedger
+from flwr_splitmix.observers import LedgerElsewhere, Observer, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import check_relation
@@ -61,19 +62,49 @@ def check_ledger_options(delta: float, relation: str, *, trusted: bool) -> None:
     check_truth("trusted_mixer", trusted)
 
 
-def ledger_of(
-    mixer: Mixer, delta: float, relation: Relation, *, trusted: bool, elsewhere: bool
-) -> PrivacyLedger | LedgerElsewhere:
-    """Make the ledger of a strategy with noise.
+class Noised(NamedTuple):
+    """A strategy's mixer with its noise, and the ledger that is kept of it: here, or elsewhere."""
 
-    Parameters
-    ----------
-    trusted, elsewhere
-        Whether the mixer is trusted, and whether it is a third party, which then keeps the ledger.
-    """
-    if elsewhere:
-        return LedgerElsewhere(delta, relation=relation)
-    return PrivacyLedger(delta, trusted_mixer=trusted, relation=relation, shares=mixer.shares)
+    mixer: Mixer
+    ledger: PrivacyLedger | None = None
+    elsewhere: LedgerElsewhere | None = None
+
+    @classmethod
+    def of(
+        cls,
+        mixer: Mixer,
+        noise: GaussianNoise | None,
+        delta: float,
+        relation: Relation,
+        *,
+        trusted: bool,
+        elsewhere: bool,
+    ) -> Noised:
+        """Wrap a mixer, unless there is no noise, and make the ledger.
+
+        Parameters
+        ----------
+        trusted, elsewhere
+            Whether the mixer is trusted, and whether it is a third party, which then keeps the
+            ledger.
+        """
+        if noise is None:
+            return cls(mixer)
+        mixer = Noisy(mixer, noise)
+        if elsewhere:
+            return cls(mixer, elsewhere=LedgerElsewhere(delta, relation=relation))
+        ledger = PrivacyLedger(delta, trusted_mixer=trusted, relation=relation, shares=mixer.shares)
+        return cls(mixer, ledger)
+
+    @property
+    def observers(self) -> list[Observer]:
+        """The ledger, if there is one."""
+        return [each for each in (self.ledger, self.elsewhere) if each is not None]
+
+    @property
+    def counts_mixtures(self) -> bool:
+        """Whether the ledger counts mixtures, not each upload."""
+        return self.elsewhere is not None or (self.ledger is not None and self.ledger.trusted_mixer)
 
 
 def why_spent(

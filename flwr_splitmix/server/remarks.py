@@ -35,22 +35,35 @@ MUCH_LARGER = 10
 
 
 class Remarks:
-    """Logs each warning about each client once per run."""
+    """Logs each warning about each client once per run.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    mixer
+        The run's mixer.
+    min_nodes
+        The fewest clients of a round.
+    noisy
+        Whether noise is added to uploads.
+    averages
+        Whether clients get the averaged lower segment, so that a lost state costs less.
+    """
+
+    def __init__(
+        self, mixer: Mixer, min_nodes: int = 1, *, noisy: bool = False, averages: bool = False
+    ) -> None:
+        self._mixer, self._min_nodes = mixer, min_nodes
+        self._noisy, self._averages = noisy, averages
         self._said: set[tuple[str, int]] = set()
         self._told_few = self._told_leftover = self._told_whole = self._told_untaught = False
 
     def on_clients(
         self,
         clients: Clients,
-        mixer: Mixer,
         shape: SmashedShape,
         batches: int,
         epoch: int,
         trained: Mapping[int, int],
-        *,
-        averages: bool,
     ) -> None:
         """Warn about small data sets, lost states, and what the mixer cannot protect.
 
@@ -62,14 +75,19 @@ class Remarks:
             Steps of an epoch, which `steps_per_round` sets.
         trained
             By client index, the last round that the client finished.
-        averages
-            Whether clients get the averaged lower segment, so that a lost state costs less.
         """
         known = {client: clients.descriptions[client] for client in clients.alive}
-        full = {client: int(d["num-examples"]) // shape.batch for client, d in known.items()}
+        sizes = {client: int(said["num-examples"]) for client, said in known.items()}
+        self._on_sizes(sizes, shape.batch, batches, epoch)
+        self._on_lost_states({c: int(said["state-round"]) for c, said in known.items()}, trained)
+        self._on_shape(list(known), shape)
+
+    def _on_sizes(self, sizes: Mapping[int, int], batch: int, batches: int, epoch: int) -> None:
+        """Warn about few and many examples."""
+        full = {client: size // batch for client, size in sizes.items()}
         self._say(
             [c for c, n in full.items() if n == 0],
-            f"has less than one batch of {shape.batch} and draws with replacement",
+            f"has less than one batch of {batch} and draws with replacement",
         )
         self._say(
             [c for c, n in full.items() if 0 < n < batches],
@@ -80,19 +98,20 @@ class Remarks:
                 [c for c, n in full.items() if batches <= n < epoch],
                 f"has fewer batches than the {epoch} steps of an epoch and starts over within it",
             )
-        sizes = {client: int(d["num-examples"]) for client, d in known.items()}
         capped = dict(zip(sizes, cap_at_median(list(sizes.values())), strict=True))
         self._say(
             [c for c, n in sizes.items() if capped[c] < n],
             f"has far more examples than most and counts as {max(capped.values(), default=0)} in "
             "the length of a round; steps_per_round sets it",
         )
-        behind = {c: int(d["state-round"]) for c, d in known.items()}
-        behind = {c: done for c, done in behind.items() if done < trained.get(c, 0)}
+
+    def _on_lost_states(self, states: Mapping[int, int], trained: Mapping[int, int]) -> None:
+        """Warn about states that are older than the last round that their clients finished."""
+        behind = {c: done for c, done in states.items() if done < trained.get(c, 0)}
         self._say(
             [c for c, done in behind.items() if not done],
             "has lost the state that it had and begins anew "
-            + ("its optimizer" if averages else "its lower segment and its optimizer")
+            + ("its optimizer" if self._averages else "its lower segment and its optimizer")
             + WHERE_STATES_ARE,
         )
         self._say(
@@ -100,7 +119,10 @@ class Remarks:
             "has lost its newest state and goes on from an older one: the newest is damaged, or "
             "was not written" + WHERE_STATES_ARE,
         )
-        inner = innermost(mixer)
+
+    def _on_shape(self, clients: Sequence[int], shape: SmashedShape) -> None:
+        """Warn about smashed data of which the mixer leaves nothing, or hides not everything."""
+        inner = innermost(self._mixer)
         drawn = isinstance(inner, RandomCutout) and inner.ratio is None
         if drawn and shape.patches == 1 and not self._told_whole:
             self._told_whole = True
@@ -108,49 +130,41 @@ class Remarks:
                 "%s leaves out patches, and each sample has only one: at times nothing of a batch "
                 "is left but zeros, with its labels, from which nothing can be learned and the "
                 "loss may grow without bound; cut the model where there are several patches",
-                mixer,
+                self._mixer,
             )
-        if shape.prefix and mixer.min_members > 1 and not mixer.raw_inputs_cross:
+        if shape.prefix and self._mixer.min_members > 1 and not self._mixer.raw_inputs_cross:
             self._say(
-                list(known),
+                clients,
                 f"sends {counted(shape.prefix, 'prefix token')} of every image, which have "
                 "attended to all of it if the model is cut at a block: they are summed with the "
                 "others', not masked",
             )
 
-    def on_few(self, server_round: int, mixer: Mixer, nodes: int, min_nodes: int) -> None:
-        """Log, once per run, that a round has fewer clients than the mixer asks for.
-
-        Parameters
-        ----------
-        nodes, min_nodes
-            Clients that take part in the round, and the fewest of any round.
-        """
+    def on_few(self, server_round: int, nodes: int) -> None:
+        """Log, once per run, that a round of `nodes` clients has fewer than the mixer asks for."""
         if self._told_few:
             return
         try:
-            mixer.check_clients(nodes)
+            self._mixer.check_clients(nodes)
         except ValueError as error:
             self._told_few = True
             log.warning(
                 "round %d goes on in smaller mixing groups than asked for, as later ones may, down "
                 "to %s: %s",
                 server_round,
-                counted(min_nodes, "client"),
+                counted(self._min_nodes, "client"),
                 error,
             )
 
-    def on_leftover(self, mixer: Mixer, nodes: int, *, noisy: bool) -> None:
+    def on_leftover(self, nodes: int) -> None:
         """Log, once per run and before anything is sent, that one client at a time is not mixed.
 
         Parameters
         ----------
         nodes
             Clients that take part in the round.
-        noisy
-            Whether noise is added to uploads.
         """
-        inner = innermost(mixer)
+        inner = innermost(self._mixer)
         if not isinstance(inner, GroupMixer) or inner.asked(nodes) < nodes:
             return
         if self._told_leftover or nodes < inner.k or not inner.leaves_one(nodes):
@@ -161,7 +175,9 @@ class Remarks:
             "data%s; with leftover='skip' it sends nothing",
             inner.k,
             nodes,
-            ", which only noise protects" if noisy else " with hard labels, which nothing protects",
+            ", which only noise protects"
+            if self._noisy
+            else " with hard labels, which nothing protects",
         )
 
     def on_uploads(self, uploads: Mapping[int, object], plan: Plan) -> None:
@@ -188,23 +204,13 @@ class Remarks:
                 "client's: are its inputs scaled like the others'?",
             )
 
-    def on_plans(
-        self,
-        server_round: int,
-        tally: RoundTally,
-        alive: Collection[int],
-        mixer: Mixer,
-        *,
-        noisy: bool,
-    ) -> None:
+    def on_plans(self, server_round: int, tally: RoundTally, alive: Collection[int]) -> None:
         """Warn, at the end of a round, about what its plans did not mix, left out or lacked.
 
         Parameters
         ----------
         alive
             The clients that are left.
-        noisy
-            Whether noise was added to uploads.
         """
         unmixed = tally.unmixed
         if unmixed and not (self._told_leftover and unmixed.total() <= tally.steps):
@@ -215,19 +221,19 @@ class Remarks:
                 f"{name_clients(sorted(unmixed))} {'was' if len(unmixed) == 1 else 'was at times'}",
                 counted(unmixed.total(), "upload"),
                 ": only the noise protected them"
-                if noisy
+                if self._noisy
                 else " with hard labels: nothing protected them",
             )
-        inner = innermost(mixer)
+        inner = innermost(self._mixer)
         skips = isinstance(inner, GroupMixer) and inner.leftover == "skip"
         self._say(
             sorted(tally.left_out.intersection(alive)),
             "was left over in every step of a round (leftover='skip'), so nothing was learned from "
             "its data: regroup='step', or more steps in a round, let others be left over, too"
             if skips
-            else f"was in none of the plans that {mixer} made for a round, so nothing was learned "
-            "from its data; `plan` must give every member a share, at least in some steps of a "
-            "round",
+            else f"was in none of the plans that {self._mixer} made for a round, so nothing was "
+            "learned from its data; `plan` must give every member a share, at least in some steps "
+            "of a round",
         )
         if tally.teachable and not tally.taught and not self._told_untaught:
             self._told_untaught = True
@@ -236,7 +242,7 @@ class Remarks:
                 "warning says why, `split` of %s returned none (a share that is not to learn has a "
                 "false `learns`)",
                 server_round,
-                mixer,
+                self._mixer,
             )
         if tally.steps and tally.empty == tally.steps:
             log.warning(

@@ -13,7 +13,7 @@ from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Clients, MixerLink
-from flwr_splitmix.mixers import EmptyMixtureError, Mixer, Noisy, NoMixing, SmashedShape
+from flwr_splitmix.mixers import EmptyMixtureError, Mixer, NoMixing, SmashedShape
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.mixers.hooks import check_mixer
 from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
@@ -25,9 +25,9 @@ from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
 from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
 from flwr_splitmix.server.noise import (
+    Noised,
     check_ledger_options,
     check_noise,
-    ledger_of,
     noise_of,
     why_spent,
 )
@@ -187,17 +187,12 @@ class SplitStrategy(RoundLoop):
         check_mixer(mixer)
         check_observers(options.get("observers", ()))
         self._check_positions(upper, mixer)
-        self.ledger: PrivacyLedger | None = None
-        self.ledger_elsewhere: LedgerElsewhere | None = None
-        if noise is not None:
-            mixer = Noisy(mixer, noise)
-            elsewhere = isinstance(options.get("link"), MixerLink)
-            own = ledger_of(mixer, delta, relation, trusted=trusted_mixer, elsewhere=elsewhere)
-            if isinstance(own, PrivacyLedger):
-                self.ledger = own
-            else:
-                self.ledger_elsewhere = own
-            options["observers"] = [own, *options.get("observers", ())]
+        elsewhere = isinstance(options.get("link"), MixerLink)
+        noised = Noised.of(
+            mixer, noise, delta, relation, trusted=trusted_mixer, elsewhere=elsewhere
+        )
+        mixer, self.ledger, self.ledger_elsewhere = noised
+        options["observers"] = [*noised.observers, *options.get("observers", ())]
         check_counts(
             steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
         )
@@ -218,9 +213,7 @@ class SplitStrategy(RoundLoop):
             device=device,
             precision=precision,
         )
-        self.recorder.mixtures = self.ledger_elsewhere is not None or (
-            self.ledger is not None and self.ledger.trusted_mixer
-        )
+        self.recorder.mixtures = noised.counts_mixtures
         self.recorder.metrics.labels = self.upper.num_classes if multi_label else 1
         self.pace = pace or Pace()
         if isinstance(self.link, MixerLink):
@@ -245,7 +238,7 @@ class SplitStrategy(RoundLoop):
         self.pace.check(mixer, server_update)
         self._parts = PartCount(micro_batches)
         self._parts.check(mixer, server_update, upper, self.pace)
-        self._remarks = Remarks()
+        self._remarks = self._new_remarks()
         self._seconds: dict[int, float] = {}
         self._agreed: tuple[SmashedShape, int, RoundLength]
 
@@ -275,7 +268,7 @@ class SplitStrategy(RoundLoop):
         """
         if clients is not None and isinstance(self.mixer, MixedElsewhere):
             raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
-        self._remarks = Remarks()  # each run makes them anew
+        self._remarks = self._new_remarks()
         self.upper.check_shares_no_weights(clients or ())
         warn_if_frozen("upper segment", self.upper.module, clients or (), "lower segments")
         if not self.mixer.raw_inputs_cross:
@@ -289,6 +282,11 @@ class SplitStrategy(RoundLoop):
         peers = cast(Sequence[SplitClient], clients)
         for client in peers:
             client.peers = peers
+
+    def _new_remarks(self) -> Remarks:
+        """Return the remarks of a run, each of which is made once in it."""
+        averages = self.aggregator.averages
+        return Remarks(self.mixer, self.min_nodes, noisy=self.keeps_ledger, averages=averages)
 
     def warn_if_trained(self) -> None:
         """Log, once, if the upper segment has learned already, though a run begins anew."""
@@ -342,35 +340,27 @@ class SplitStrategy(RoundLoop):
         self._uploads.begin_round(clients)
         shape, batches, length = self._agreed
         length.check_still(batches, self.steps_per_round, self.epochs_per_round)
-        self._remarks.on_few(server_round, self.mixer, len(clients.nodes), self.min_nodes)
-        self._remarks.on_leftover(self.mixer, len(clients.nodes), noisy=self.keeps_ledger)
-        self._remarks.on_clients(
-            clients,
-            self.mixer,
-            shape,
-            batches,
-            length.epoch,
-            self.trained,
-            averages=self.aggregator.averages,
-        )
+        self._remarks.on_few(server_round, len(clients.nodes))
+        self._remarks.on_leftover(len(clients.nodes))
+        self._remarks.on_clients(clients, shape, batches, length.epoch, self.trained)
         planner = Planner(self.mixer, shape, length, self.draws, server_round)
-        steps = length.steps
+        num_steps = length.steps
         self.mixer.group_within(self.pace.classes(self._seconds))
         least = max(self.min_nodes, self.mixer.min_members)
-        taken = self._steps(clients, shape.batch)
+        steps = self._steps(clients, shape.batch)
         tally = RoundTally(mixes=self.mixer.min_members > 1)
-        for number in range(steps):
+        for number in range(num_steps):
             spent = self._uploads.spent
             members = [client for client in clients.alive if client not in spent]
             if why := why_spent(clients, members, spent, self.min_nodes):
-                self.over, steps = why, number
+                self.over, num_steps = why, number
                 break
             members = self.pace.members(clients, members, least)
             plan = planner.plan(members, number)
             tally.add(members, plan)
-            progress = server_round - 1 + number / steps
+            progress = server_round - 1 + number / num_steps
             try:
-                event = taken.take(Place(server_round, number, progress), plan)
+                event = steps.take(Place(server_round, number, progress), plan)
             except EmptyMixtureError:  # the clients that remain had no patch in this step
                 tally.add_empty()
                 continue
@@ -378,14 +368,12 @@ class SplitStrategy(RoundLoop):
                 self._remarks.on_uploads(event.uploads, plan)
             tally.add_gradients(plan, event.gradients)
             self.audience.on_step(event)
-        taken.finish(steps)
+        steps.finish(num_steps)
         self.upper.warn_of_skipped_steps(server_round)
         self._uploads.end_round(clients)
-        self._seconds |= {c: clients.seconds[c] / max(steps, 1) for c in clients.alive}
-        self._remarks.on_plans(
-            server_round, tally, clients.alive, self.mixer, noisy=self.keeps_ledger
-        )
-        return steps
+        self._seconds |= {c: clients.seconds[c] / max(num_steps, 1) for c in clients.alive}
+        self._remarks.on_plans(server_round, tally, clients.alive)
+        return num_steps
 
     def _steps(self, clients: Clients, batch: int) -> Steps:
         """Return the object that takes a round's steps, with batches of `batch` samples."""

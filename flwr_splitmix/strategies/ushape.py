@@ -194,15 +194,14 @@ class UShapeStrategy(RoundLoop):
         batches, length = self._agreed
         length.check_still(batches, self.steps_per_round, self.epochs_per_round)
         self.trunk.warn_of_unknown_weights()
-        taken = self._steps(clients)
-        taken.calibrate()
-        steps = length.steps
-        for number in range(steps):
-            progress = server_round - 1 + number / steps
-            self.audience.on_step(taken.take(Place(server_round, number, progress)))
-        taken.finish(Place(server_round, steps, server_round))
+        steps = self._steps(clients)
+        steps.calibrate()
+        for number in range(length.steps):
+            progress = server_round - 1 + number / length.steps
+            self.audience.on_step(steps.take(Place(server_round, number, progress)))
+        steps.finish(Place(server_round, length.steps, server_round))
         self.trunk.warn_of_skipped_steps(server_round)
-        return steps
+        return length.steps
 
     def _steps(self, clients: Clients) -> TrunkSteps:
         """Return the object that takes a round's steps."""

@@ -30,11 +30,11 @@ def test_a_lost_state_and_an_older_one_are_told_apart(
     described = {c: {"num-examples": 8, "state-round": done} for c, done in states.items()}
     clients: Any = SimpleNamespace(alive=[0, 1, 2], descriptions=described)
     shape = SmashedShape(batch=4, patches=4, width=8)
-    remarks = Remarks()
+    remarks = Remarks(strategy.mixer, averages=averages)
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         for _ in range(2):
             trained = {0: 4, 1: 4, 2: 4}
-            remarks.on_clients(clients, strategy.mixer, shape, 2, 2, trained, averages=averages)
+            remarks.on_clients(clients, shape, 2, 2, trained)
     lost, older = (record.getMessage() for record in caplog.records)
     anew = "its optimizer" if averages else "its lower segment and its optimizer"
     assert lost.startswith(f"client 0 has lost the state that it had and begins anew {anew} (")
@@ -51,7 +51,7 @@ def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
     mixer = CutMixSL(Toy().upper(), device="cpu").mixer
     shape = SmashedShape(batch=4, patches=4, width=8, prefix=1)
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
-        Remarks().on_clients(clients, mixer, shape, 2, 2, {}, averages=True)
+        Remarks(mixer).on_clients(clients, shape, 2, 2, {})
     assert caplog.messages == [
         "each of clients 0, 1 sends 1 prefix token of every image, which have attended to all "
         "of it if the model is cut at a block: they are summed with the others', not masked"
@@ -87,13 +87,13 @@ def test_more_clients_left_over_than_one_a_step_are_named_though_one_was_told(
     unmixed: dict[int, int], told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One in each step is what was said before the first; more are so because clients left."""
-    remarks, mixer = Remarks(), Mixup(k=2)
-    remarks.on_leftover(mixer, 3, noisy=False)
+    remarks = Remarks(Mixup(k=2))
+    remarks.on_leftover(3)
     assert "in each step one is left over" in caplog.text
     tally = RoundTally(mixes=True)
     tally.steps = 2
     tally.unmixed.update(unmixed)
-    remarks.on_plans(1, tally, [0, 1, 2], mixer, noisy=False)
+    remarks.on_plans(1, tally, [0, 1, 2])
     assert ("left over when groups were formed, in 3 uploads in all" in caplog.text) == told
     assert ("left over when groups were formed" in caplog.text) == told
 
