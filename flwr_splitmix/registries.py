@@ -123,8 +123,8 @@ def fetch(package: Package, place: Path, told: Told | None = None) -> Path:
     except urllib.error.URLError as error:
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise RegistryError(
-            f"{registry} cannot be reached: {reason}; fetch {package} elsewhere and give it with "
-            "--archive"
+            f"{_without_login(registry)} cannot be reached: {reason}; fetch {package} elsewhere "
+            "and give it with --archive"
         ) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise RegistryError(f"{package} could not be fetched: {error}; {_INSTEAD}") from error
@@ -150,18 +150,34 @@ def _npm_registry(npm: str | None) -> str:
     return said if asked.returncode == 0 and said.startswith(("http://", "https://")) else ""
 
 
+def _without_login(address: str) -> str:
+    parts = urllib.parse.urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _request(address: str) -> urllib.request.Request:
+    """Return a request for an address, with its login as a header: urllib takes it for a host."""
+    request = urllib.request.Request(_without_login(address))
+    if login := urllib.parse.urlsplit(address).netloc.rpartition("@")[0]:
+        encoded = base64.b64encode(urllib.parse.unquote_to_bytes(login)).decode()
+        request.add_unredirected_header("Authorization", f"Basic {encoded}")
+    return request
+
+
 def _download(address: str, archive: Path, told: Told | None) -> None:
     """Download to a file that appears when it is whole; a part that is there is continued."""
     part = archive.with_name(f"{archive.name}.part")
     there = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(address, headers={"Range": f"bytes={there}-"} if there else {})
+    request = _request(address)
+    if there:
+        request.add_header("Range", f"bytes={there}-")
     try:
         reply = _opened(request)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
         part.unlink()  # it is as long as the file, or longer: not a part of it
-        there, reply = 0, _opened(urllib.request.Request(address))
+        there, reply = 0, _opened(_request(address))
     with reply:
         if reply.status != 206:
             there = 0

