@@ -60,7 +60,7 @@ def test_rounding_to_few_bits_follows_the_noise(dtype: torch.dtype) -> None:
         WeightedShare(lam=3.1e-8), sigma_s=1e-6, sigma_y=1e-6, clip_norm=0.5, clamp_labels=False
     )
     upload, _ = share.upload(torch.ones(2000, 4, 64, dtype=dtype))
-    labels = share.upload_labels(torch.ones(20_000, dtype=torch.int64), dtype)
+    labels = share.upload_labels(torch.ones(100_000, dtype=torch.int64), dtype)
     assert upload.dtype == labels.dtype == dtype
     assert float(upload.double().mean()) == pytest.approx(0.5 / 8 * 3.1e-8, abs=6e-9)
     assert float(labels.double()[:, 1].mean()) == pytest.approx(3.1e-8, abs=2.2e-8)
