@@ -106,13 +106,14 @@ def fetch(package: Package, place: Path, told: Told | None = None) -> Path:
         return _by_pip(package, place)
     npm = shutil.which("npm")
     registry = _npm_registry(npm)
-    if npm is not None and (not registry or "@" in urllib.parse.urlsplit(registry).netloc):
+    if npm is not None and (not registry or "@" in registry):
         return _by_npm(npm, package, place)  # it knows the registry, or how to log in
     if not registry:
         raise RegistryError(
             f"fetching {package.name} needs npm, or a registry named by the environment variable "
             "npm_config_registry, or the archive itself (--archive)"
         )
+    _check_address(registry)
     file = f"{package.name.rpartition('/')[2]}-{package.version}.tgz"
     try:
         _download(f"{registry.rstrip('/')}/{package.name}/-/{file}", archive, told)
@@ -148,6 +149,16 @@ def _npm_registry(npm: str | None) -> str:
         ) from error
     said = asked.stdout.strip()
     return said if asked.returncode == 0 and said.startswith(("http://", "https://")) else ""
+
+
+def _check_address(registry: str) -> None:
+    """Refuse an address that would be read otherwise than it was meant, without its login."""
+    parts = urllib.parse.urlsplit(registry)
+    if parts.scheme not in ("http", "https") or "@" in registry.replace(parts.netloc, "", 1):
+        raise RegistryError(
+            "npm_config_registry is no address that begins with http:// or https://; in a login, "
+            "/ is written %2F, ? %3F and # %23"
+        )
 
 
 def _without_login(address: str) -> str:

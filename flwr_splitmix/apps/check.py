@@ -18,7 +18,7 @@ from flwr_splitmix.apps.ray_cluster import lost_cluster
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.flower_run import ABOUT_RESUMING
-from flwr_splitmix.runs.places import runs_directory
+from flwr_splitmix.runs.places import check_label, runs_directory
 
 FLOWERS_DEFAULT = 2
 """Flower's default number of SuperNodes in a simulation."""
@@ -75,14 +75,23 @@ def check_app(
         except RunError as error:
             report.problems.append(f"resume is {values['resume']!r}, but {error}")
             values = {**values, "resume": ""}
-    elif project.kind != "own" and not any_nodes:  # `splitmix run` has looked itself
-        run_dir = values.get("run-dir") or None
-        if run_dir is None or isinstance(run_dir, str):  # the app's own check tells of others
-            _check_run_directory(run_dir, report)
+    elif project.kind != "own":
+        _check_new_run(values, report, here=not any_nodes)  # else `splitmix run` has looked itself
     check_values(project, values, report, setting)
     if nodes is None and "clients" in report.facts:
         report.facts["clients"] += " (Flower's default number of them; --nodes says another)"
     return report
+
+
+def _check_new_run(values: Mapping[str, Any], report: Report, *, here: bool) -> None:
+    """Check a new run's label and, if it is written `here`, its directory."""
+    try:
+        check_label(values.get("label"))
+    except RunError as error:
+        report.problems.append(f"run-config: {error}")
+    run_dir = values.get("run-dir") or None
+    if here and isinstance(run_dir, str | None):  # the app's own check tells of others
+        _check_run_directory(run_dir, report)
 
 
 def _of_resumed(

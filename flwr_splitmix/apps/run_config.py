@@ -28,7 +28,6 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.trackers import make_trackers
 from flwr_splitmix.observers.trackers.choice import split_names
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.places import LATEST
 from flwr_splitmix.runs.recording import trace_dir
 from flwr_splitmix.schedule import OptimizerFactory, adamw
 from flwr_splitmix.server.intake.checks import MAX_BATCH
@@ -237,13 +236,6 @@ class AppConfig(BaseModel):
             asked = "an integer" if kind is int else "a number"
             raise ValueError(f"it must be {asked}, written without quotes")
         return value
-
-    @field_validator("label")
-    @classmethod
-    def _is_no_other_name(cls, label: str) -> str:
-        if label == LATEST:
-            raise ValueError("that is the newest run wherever a run is named; choose another")
-        return label
 
     @field_validator("tracker")
     @classmethod

@@ -86,7 +86,7 @@ def predict(
     names = [text] if text is not None else [str(image) for image in images or ()]
     if as_json:
         pairs = zip(names, predictions, strict=True)
-        typer.echo(strict_json([_described(name, classes) for name, classes in pairs]))
+        typer.echo(strict_json([_described(name, classes[:top]) for name, classes in pairs]))
     else:
         shown = names if text is None else [_shortened(text)]
         console().print(_classes_table(shown, predictions, top or _TOP))

@@ -64,22 +64,27 @@ class Neighbours(StrEnum):
     add_remove = "add-remove"
 
 
-_OF_MIXING = ("k", "clients", "alpha", "kept", "trusted_mixer")
+_OF_MIXING = ("k", "clients", "alpha", "kept", "trusted_mixer", "label_noise")
 """Options without a meaning where nothing is mixed."""
+
+_OF_MASKS = ("k_times", "smashed_noise")
+"""Options without a meaning where no patches are left out."""
 
 CLIPPED = "choose --clip patch, range or sample"
 
 
 def check_mixes(method: NoiseMethod, given: Collection[str]) -> None:
-    """Raise ValueError if an option for methods that mix was given for another."""
-    if method is not NoiseMethod.sl:
-        return
-    for name in _OF_MIXING:
-        if name in given:
-            raise ValueError(
-                f"--{name.replace('_', '-')} is for methods that mix, and the method is "
-                f"{method.value}; leave it out"
-            )
+    """Raise ValueError if an option for methods that mix, or have masks, was given for another."""
+    for names, has, kind in (
+        (_OF_MASKS, method is NoiseMethod.cutmix, "cutmix"),
+        (_OF_MIXING, method is not NoiseMethod.sl, "methods that mix"),
+    ):
+        for name in names:
+            if name in given and not has:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is for {kind}, and the method is {method.value}; "
+                    "leave it out"
+                )
 
 
 def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
@@ -106,8 +111,6 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
         raise ValueError(f"k is {k}; a group has at least 1 client")
     check_at_most("k", k, MOST_CLIENTS)
     check_at_most("patches", given["patches"], MOST_PATCHES)
-    if given["k_times"] and method is not NoiseMethod.cutmix:
-        raise ValueError(f"k_times is an option of cutmix, and the method is {method.value}")
     families: dict[NoiseMethod, Family] = {
         NoiseMethod.sl: "full",
         NoiseMethod.mix: "mixup",

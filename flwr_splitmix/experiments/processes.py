@@ -32,9 +32,8 @@ def forked(modules: Sequence[str]) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
     resource_tracker.ensure_running()  # it unblocks the signal when it starts
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGINT}
-    )  # what is started inherits it
+    # What is started inherits the mask.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
@@ -97,6 +96,7 @@ class Processes(Generic[Work, Told]):
             process.start()
         except BaseException:  # it may begin all the same, once what it is forked from has started
             ours.close()
+            theirs.close()
             raise
         theirs.close()
         self._running[ours] = (process, work)

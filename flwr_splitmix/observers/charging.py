@@ -146,7 +146,8 @@ class ClientLedgers:
             if said is None:
                 strange.append(client)
                 continue
-            if client not in self._passes:
+            if client not in self._passes:  # what it sent before, this ledger has not charged
+                said = said._replace(goes_on=False)
                 self._passes[client] = DataPass.met(said)
             before = longest(attempts.get(client, ()), self.unfinished(client))
             self._passes[client].begin_round(server_round, said, before)
@@ -223,7 +224,7 @@ class ClientLedgers:
                 self.delta,
             )
 
-    def charge_sums(self, plan: Plan, mixed: Mixed, *, rounded: bool = False) -> None:
+    def charge_sums(self, plan: Plan, mixed: Mixed, *, rounded: bool = False) -> Collection[int]:
         """Charge a step's mixtures to the clients whose uploads are in them, and to no others.
 
         Each upload is protected by the noise of all members that sent theirs. A sum of one upload
@@ -236,7 +237,12 @@ class ClientLedgers:
             Whether uploads were rounded on the wire, before they were added. A sum of rounded
             numbers is not a function of the sum of unrounded ones, so each upload is then charged
             as seen alone; also if the mixture is narrower than float32, as its uploads then were.
+
+        Returns
+        -------
+        The clients that were charged.
         """
+        charged: set[int] = set()
         rounded = rounded or torch.finfo(mixed.smashed.dtype).bits < 32
         parts = zip(*(source.came for source in mixed.sources), strict=True)
         for came in dict.fromkeys(parts):  # mostly all parts have the same clients
@@ -251,6 +257,8 @@ class ClientLedgers:
                     groups.setdefault(member.client, {})[source.index] = ratios
             for client, seen in shares.items():
                 self.charge(client, seen, {} if rounded else groups[client])
+            charged |= shares.keys()
+        return charged
 
     def charge(
         self,

@@ -30,7 +30,8 @@ class Description(NamedTuple):
     repeats
         Whether its secrets are the run's seed's, so that a repeated round has the same noise.
     goes_on
-        Whether it is the object that was asked for the last batches, and charges no earlier ones.
+        Whether it is the object that was asked for all batches since this ledger met it. A client
+        that is made anew for each round, as on a node, does not say so.
     unbounded
         Why what it has sent before, perhaps in other runs, has no epsilon: keys of `UNBOUNDED`,
         sorted; empty if it has one, or the client does not say.

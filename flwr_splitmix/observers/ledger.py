@@ -117,14 +117,15 @@ class PrivacyLedger(ClientLedgers, Observer):
         """Count an arrived part of a batch; return whether it is the first."""
         left = self._parts_left.get(client, 0)
         self._parts_left[client] = (left or self._parts_of[client]) - 1
-        if not left:
+        if not left and not self.trusted_mixer:  # of a mixture it is charged with the step
             self.answer(client)
         return not left
 
     def on_step(self, event: StepDone) -> None:
         """Charge the mixtures, if the server sees only these (`trusted_mixer`)."""
         if self.trusted_mixer and event.plan is not None and event.mixed is not None:
-            self.charge_sums(event.plan, event.mixed, rounded=self._rounded)
+            for client in self.charge_sums(event.plan, event.mixed, rounded=self._rounded):
+                self.answer(client)
 
     def on_round(self, event: RoundDone) -> None:
         """Record who finished; log the report whenever there is more that no number covers.

@@ -99,6 +99,12 @@ def run_paths(runs: Path) -> list[Path]:
     return [path for *_, path in aged if _has_id(path)]
 
 
+def check_label(label: object) -> None:
+    """Raise RunError for a label of a new run that means another one; older runs may have it."""
+    if label == LATEST:
+        raise RunError(f"label is {LATEST!r}, which means the newest run; choose another")
+
+
 def _has_id(path: Path) -> bool:
     """Whether a run's folder has a name by which it can be asked for; a warning says if not."""
     if path.name == LATEST:

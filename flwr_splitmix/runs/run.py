@@ -25,7 +25,7 @@ from flwr_splitmix.runs.damage import (
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import MetricsFile, Row
-from flwr_splitmix.runs.places import LATEST, find_run, new_run, run_paths, runs_directory
+from flwr_splitmix.runs.places import check_label, find_run, new_run, run_paths, runs_directory
 from flwr_splitmix.values import check_kind
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ class Run:
         """
         check_kind("name", name, str, "a text, such as 'baseline'")
         check_kind("config", config, Mapping, "a dictionary, the run's configuration")
-        if config.get("label") == LATEST:
-            raise RunError(f"label is {LATEST!r}, which means the newest run; choose another")
+        check_label(config.get("label"))
         run = cls(new_run(name, marked(_plain(config)), home))
         run.new = True
         return run

@@ -6,8 +6,12 @@ import pickle
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+_NUMPY = (np.ndarray, np.generic)
+"""Types whose copies have all that is pickled, though they make these themselves."""
 
 
 class _Hashed:
@@ -26,8 +30,11 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
+            if hasattr(type(value), "__deepcopy__") and not isinstance(value, _NUMPY):
+                raise pickle.PicklingError("a copy of its own making may depend on anything")
             return NotImplemented
-        if type(value) not in (Tensor, nn.Parameter) or value.layout != torch.strided:
+        plain = type(value) in (Tensor, nn.Parameter) and not value.__dict__
+        if not plain or value.layout != torch.strided:
             raise pickle.PicklingError(f"a {type(value).__name__} may hold more than its values")
         own = value.detach()
         kind = (own.dtype, own.device, tuple(own.shape), own.stride(), value.requires_grad)
@@ -39,14 +46,12 @@ def state_digest(module: nn.Module, *tensors: Tensor) -> bytes | None:
     """Return a digest of a module's weights, buffers and attributes, and of tensors.
 
     Equal digests mean that copies of the module (`copy.deepcopy`) do the same with equal random
-    draws, unless its classes have changed meanwhile.
+    draws, unless its classes, or what it uses outside of it, have changed meanwhile.
 
     Returns
     -------
     16 bytes; None if the module, or one of the tensors, cannot be written in this way.
     """
-    if any(hasattr(type(part), "__deepcopy__") for part in module.modules()):
-        return None  # a copy of its own making may depend on anything
     file = _Hashed()
     try:
         _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump((module, tensors))

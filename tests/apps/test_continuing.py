@@ -52,6 +52,16 @@ def test_what_is_ignored_need_not_be_right(
         continued(tmp_path, {"link-address": 5})
 
 
+def test_a_run_that_an_earlier_version_labelled_latest_goes_on(tmp_path: Path) -> None:
+    """No new run may have this label, and the label of a run cannot be changed."""
+    run = Run.create(run_config(label="first"), name="x", home=tmp_path)
+    kept = run.path / "config.json"
+    kept.write_text(kept.read_text(encoding="utf-8").replace('"first"', '"latest"'), "utf-8")
+    values = {**run_config(), "resume": run.id, "run-dir": str(tmp_path)}
+    config, resumed = VisionConfig.of_run(values)
+    assert (config.label, resumed and resumed.id) == ("latest", run.id)
+
+
 def test_a_run_of_another_app_is_refused_in_one_sentence(tmp_path: Path) -> None:
     run = Run.create({"strategy": "MixGuard", "pad-to": 9, "secret": 1}, name="x", home=tmp_path)
     values = {**run_config(), "resume": "latest", "run-dir": str(tmp_path)}

@@ -88,7 +88,6 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {"straggler": "skip", "link": "ray"},
         ["straggler is 'skip'", "in a simulation", "straggler 'wait'"],
     ),
-    ({"label": "latest"}, ["label is 'latest'", "the newest run", "choose another"]),
     ({"micro_batches": 0}, ["micro-batches is 0; allowed are integers from 1 to 64, and 'auto'"]),
     ({"micro_batches": "many"}, ["micro-batches is 'many'; allowed are"]),
     ({"micro_batches": 1.5}, ["micro-batches is 1.5; allowed are"]),

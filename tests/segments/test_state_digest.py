@@ -63,13 +63,29 @@ class OwnCopy(nn.Linear):
         return nn.Linear(3, 3)
 
 
-@pytest.mark.parametrize("kind", ["function", "copy", "sparse"])
+class OwnAttribute:
+    """Copies what it does not pickle."""
+
+    secret = 0
+
+    def __deepcopy__(self, memo: Any) -> OwnAttribute:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("kind", ["function", "copy", "attribute's copy", "marked", "sparse"])
 def test_what_it_cannot_tell_has_none(kind: str) -> None:
     module = made()
     if kind == "function":
         module.forward = lambda inputs: inputs  # type: ignore[method-assign]
     elif kind == "copy":
         module.append(OwnCopy(3, 3))
+    elif kind == "attribute's copy":
+        module.extra = OwnAttribute()  # type: ignore[assignment]
+    elif kind == "marked":
+        module[1].running_mean.tag = 1  # type: ignore[union-attr]
     else:
         module.register_buffer("sparse", torch.eye(3).to_sparse())
     assert state_digest(module, INPUTS) is None

@@ -97,7 +97,8 @@ class RoundLedger:
         """
         with self._run.lock:
             self._check()
-            self._run.ledger.charge_sums(plan, mixed)
+            for client in self._run.ledger.charge_sums(plan, mixed):
+                self._run.ledger.answer(client)
 
     def finish(self, failures: Collection[int]) -> RunAccount:
         """End the round and return the account for the server.
