@@ -87,7 +87,7 @@ class DataPass:
     is the newest in which the client was asked for a batch. `unfinished` has the numbers of batches
     asked for in the rounds since the last one that it finished, and `earlier` the lengths, in
     batches, of earlier attempts that are to be charged; None where the length is not known.
-    `unanswered` is the number of batches asked for since then, of which nothing came.
+    `unanswered` is the number of batches asked for in this round of which nothing came.
     """
 
     per_epoch: int = 0
