@@ -44,7 +44,10 @@ def predict(
         typer.Option(help="The second sentence of a pair, or what follows the question."),
     ] = None,
     top: Annotated[
-        int | None, typer.Option(min=1, help="Number of classes to print; by default 3.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of classes to print; by default 3 in a table, all in JSON."
+        ),
     ] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's.")

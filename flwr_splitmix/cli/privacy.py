@@ -24,7 +24,7 @@ from flwr_splitmix.cli.privacy_plan import (
     Neighbours,
     NoiseMethod,
     Smashed,
-    check_mixes,
+    check_method_takes,
     make_plan,
 )
 from flwr_splitmix.cli.terminal import console, table
@@ -149,7 +149,7 @@ def epsilon(
     from flwr_splitmix.privacy.events import UNBOUNDED
 
     with library_errors_end_command():
-        check_mixes(method, _given())
+        check_method_takes(method, _given())
         plan = make_plan(locals())
         orders = ORDERS if order is None else [order]
         tight = plan.epsilon(orders)
@@ -199,7 +199,7 @@ def sigma(
     from flwr_splitmix.privacy.events import UNBOUNDED
 
     with library_errors_end_command():
-        check_mixes(method, _given())
+        check_method_takes(method, _given())
         if not 0 < label_ratio < math.inf:
             raise ValueError(
                 f"--label-ratio is {label_ratio:g}; it is sigma_y over sigma_s, a number above 0"

@@ -73,7 +73,7 @@ _OF_MASKS = ("k_times", "smashed_noise")
 CLIPPED = "choose --clip patch, range or sample"
 
 
-def check_mixes(method: NoiseMethod, given: Collection[str]) -> None:
+def check_method_takes(method: NoiseMethod, given: Collection[str]) -> None:
     """Raise ValueError if an option for methods that mix, or have masks, was given for another."""
     for names, has, kind in (
         (_OF_MASKS, method is NoiseMethod.cutmix, "cutmix"),

@@ -33,20 +33,11 @@ class PrivacyLedger(ClientLedgers, Observer):
 
     Parameters
     ----------
-    delta
-        Delta of the reported (epsilon, delta).
     trusted_mixer
         The user's assertion that another party mixes and the server sees only the sums. By default
         the server, which runs the mixer, sees each upload alone.
-    relation
-        How neighbouring data sets differ: see `privacy.events.Relation`.
-    shares
-        Further types of shares in plans, besides the built-in ones.
 
-    Attributes
-    ----------
-    ledgers
-        By client index.
+    See `ClientLedgers` for the other parameters, and for attributes.
 
     Raises
     ------

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict, cast, get_args
 
 from flwr.serverapp import strategy as flower
-from torch import Tensor
+from torch import Tensor, nn
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Link
+from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.observers import Metrics, Observer
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.runs import Run
@@ -121,6 +122,23 @@ def check_observers(observers: Sequence[object]) -> None:
     check_kind("observers", observers, Sequence, "a list of observers, observers=[...]")
     for place, observer in enumerate(observers):
         check_kind(f"observers[{place}]", observer, Observer, "an object of a subclass of Observer")
+
+
+def check_positions(strategy: type, upper: nn.Module, mixer: Mixer) -> None:
+    """Raise ValueError if the mixer moves patches that have their position embeddings already."""
+    placed = getattr(getattr(upper, "geometry", None), "positions", None)
+    if mixer.positions != "upper" or placed != "lower":
+        return
+    if stem := getattr(upper, "unmixed_at", ""):
+        raise ValueError(
+            f"{strategy.__name__} moves patches, and layers before the cut have mixed them by "
+            "their slots already: a model without position embeddings must be cut before such "
+            f"layers, this one with cut_at={stem!r}"
+        )
+    raise ValueError(
+        f"{strategy.__name__} moves patches, so their position embeddings must be added in the "
+        "upper segment: cut the model at its embedding with positions='upper'"
+    )
 
 
 def check_parts(

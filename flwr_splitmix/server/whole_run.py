@@ -66,6 +66,8 @@ class WholeRun(OneRound):
                 self.warn_if_trained()
         self.recorder.warn_of_given(given_to(job.grid))
         self.summary()
+        if self.recorder.run is not None:
+            log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)
         name = type(self).__name__
         if job.evaluate_fn is not None and not self.aggregator.averages:
             warn_of_initial_weights(name)

@@ -37,6 +37,7 @@ from flwr_splitmix.server.options import (
     check_labels,
     check_names,
     check_observers,
+    check_positions,
 )
 from flwr_splitmix.server.remarks import Remarks
 from flwr_splitmix.server.rounds import RoundLoop
@@ -186,7 +187,7 @@ class SplitStrategy(RoundLoop):
         mixer = NoMixing() if mixer is None else mixer
         check_mixer(mixer)
         check_observers(options.get("observers", ()))
-        self._check_positions(upper, mixer)
+        check_positions(type(self), upper, mixer)
         elsewhere = isinstance(options.get("link"), MixerLink)
         noised = Noised.of(
             mixer, noise, delta, relation, trusted=trusted_mixer, elsewhere=elsewhere
@@ -241,20 +242,6 @@ class SplitStrategy(RoundLoop):
         self._remarks = self._new_remarks()
         self._seconds: dict[int, float] = {}
         self._agreed: tuple[SmashedShape, int, RoundLength]
-
-    def _check_positions(self, upper: nn.Module, mixer: Mixer) -> None:
-        placed = getattr(getattr(upper, "geometry", None), "positions", None)
-        if mixer.positions == "upper" and placed == "lower":
-            if stem := getattr(upper, "unmixed_at", ""):
-                raise ValueError(
-                    f"{type(self).__name__} moves patches, and layers before the cut have mixed "
-                    "them by their slots already: a model without position embeddings must be cut "
-                    f"before such layers, this one with cut_at={stem!r}"
-                )
-            raise ValueError(
-                f"{type(self).__name__} moves patches, so their position embeddings must be added "
-                "in the upper segment: cut the model at its embedding with positions='upper'"
-            )
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Begin a run; make clients of this process known to each other if raw inputs are mixed.
@@ -429,5 +416,3 @@ class SplitStrategy(RoundLoop):
         if (ledger := self._any_ledger) is not None:
             where = "" if self.ledger_elsewhere is None else " by the mixer"
             log.info("noise: the ledger is kept%s at delta %g", where, ledger.delta)
-        if self.recorder.run is not None:
-            log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)

@@ -259,8 +259,6 @@ class UShapeStrategy(RoundLoop):
             self.trunk.device,
             str(self.trunk.dtype).removeprefix("torch."),
         )
-        if self.recorder.run is not None:
-            log.info("run %s: %s", self.recorder.run.id, self.recorder.run.path)
         if self.hiding.warning:
             log.warning(self.hiding.warning)
 
