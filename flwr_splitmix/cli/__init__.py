@@ -1,4 +1,4 @@
-"""The command `splitmix`; each command group is a file of this package, registered at the end.
+"""The command `splitmix`; each of its commands is a module here, registered at the end.
 
 No module here loads torch on import, so that `splitmix --version` and `splitmix runs` are fast.
 """

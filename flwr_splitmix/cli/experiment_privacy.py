@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from flwr_splitmix.cli.attack_matrix import run_cells
+from flwr_splitmix.cli.attack.matrix import run_cells
 from flwr_splitmix.cli.terminal import console, table
 from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.experiments.named import experiment_named

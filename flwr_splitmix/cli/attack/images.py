@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flwr_splitmix.cli.attack_victims import tell_of_fewer
+from flwr_splitmix.cli.attack.request import AttackRequest
+from flwr_splitmix.cli.attack.victims import tell_of_fewer
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.recording import recording_of
 from flwr_splitmix.words import counted
@@ -25,15 +26,7 @@ VICTIMS = 128
 
 
 def attack_images(
-    opened: Run,
-    name: str,
-    adversary: Any,
-    public: str | None,
-    assume: Sequence[Any],
-    victims: int | None,
-    repeats: int,
-    budget: Callable[[], Budget],
-    seed: int,
+    opened: Run, request: AttackRequest, budget: Callable[[], Budget]
 ) -> tuple[Kept, list[dict[str, Any]]]:
     """Attack recorded images of a run, and return the result and what was measured of each sample.
 
@@ -51,26 +44,26 @@ def attack_images(
     from flwr_splitmix.attacks.own_shares import taken_as_sent
     from flwr_splitmix.attacks.results import score
 
-    kind = attack_named(name)
+    kind = attack_named(request.attack)
     attacked = attacked_run(opened)
     for remark in filter(None, (*attacked.remarks, taken_as_sent(attacked.kinds))):
         typer.echo(f"note: {remark}", err=True)
-    number = VICTIMS if victims is None else victims
+    number = VICTIMS if request.victims is None else request.victims
     case = attacked.case(
-        adversary,
+        request.adversary,
         trained=number,
         held_out=number,
-        repeats=repeats,
-        assume=assume,
-        gradients="gradients" in kind.needs and adversary != "eavesdropper",
+        repeats=request.repeats,
+        assume=request.assumed,
+        gradients="gradients" in kind.needs and request.adversary != "eavesdropper",
         again=kind.goal == "membership",
-        seed=seed,
+        seed=request.seed,
     )
     _check_victims(opened, case, number, recorded=kind.goal != "membership")
     spent = budget()
-    images = _public(public, attacked, case, PUBLIC[spent.scale], seed)
+    images = _public(request.public, attacked, case, PUBLIC[spent.scale], request.seed)
     try:
-        fitted, guess = attempt(kind, case, images, spent, seed=seed)
+        fitted, guess = attempt(kind, case, images, spent, seed=request.seed)
     except NotApplicable as error:
         raise RunError(f"{error}{_remedy(error.assumable)}") from error
     scored, kept = score(
@@ -80,11 +73,12 @@ def attack_images(
         images,
         attacked.classify,
         scale=spent.scale,
-        assumed=assume,
-        seed=seed,
+        assumed=request.assumed,
+        seed=request.seed,
         stopped_after=spent.stopped_after,
     )
-    return replace(kept, victims=number, repeats=repeats, public=public), scored.rows
+    own = replace(kept, victims=number, repeats=request.repeats, public=request.public)
+    return own, scored.rows
 
 
 def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flwr_splitmix.cli.attack_victims import tell_of_fewer
+from flwr_splitmix.cli.attack.request import AttackRequest
+from flwr_splitmix.cli.attack.victims import tell_of_fewer
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.words import counted
 
@@ -27,13 +28,7 @@ PUBLIC = {"smoke": 100, "cpu": 800, "paper": 8000}
 
 
 def attack_texts(
-    opened: Run,
-    name: str,
-    public: str | None,
-    victims: int | None,
-    client: int | None,
-    budget: Callable[[], Budget],
-    seed: int,
+    opened: Run, request: AttackRequest, budget: Callable[[], Budget]
 ) -> tuple[Kept, list[dict[str, Any]]]:
     """Attack texts of a client of a run, and return the result and what was measured of each.
 
@@ -52,16 +47,17 @@ def attack_texts(
     from flwr_splitmix.attacks.results import Kept
     from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
 
-    kind = text_attack_named(name)
-    attacked = attacked_texts(opened, client)
+    kind = text_attack_named(request.attack)
+    attacked = attacked_texts(opened, request.client)
     for remark in attacked.remarks:
         typer.echo(f"note: {remark}", err=True)
-    number = VICTIMS if victims is None else victims
+    seed = request.seed
+    number = VICTIMS if request.victims is None else request.victims
     case = attacked.case(number, seed=seed)
     trained = sum(case.trained)
     tell_of_fewer(number, trained, len(case.trained) - trained, "text")
     spent = replace(budget(), device=torch.device("cpu"))
-    texts = _public(attacked, public, PUBLIC[spent.scale], seed)
+    texts = _public(attacked, request.public, PUBLIC[spent.scale], seed)
     attack = kind()
     attack.fit(case.view, texts, spent, seed=seed)
     guesses = attack.run(case.view)
@@ -73,8 +69,8 @@ def attack_texts(
     stopped = spent.stopped_after
     kept = Kept(
         method,
-        name,
-        "server",
+        request.attack,
+        request.adversary,
         spent.scale,
         scored.measures,
         None,
@@ -82,7 +78,7 @@ def attack_texts(
         stopped_after=stopped,
         client=attacked.client,
         victims=number,
-        public=public,
+        public=request.public,
     )
     if len(scored.rows) < len(case.origins):
         typer.echo(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flwr_splitmix.cli.attack_run import measures_table
+from flwr_splitmix.cli.attack.measures import measures_table
 from flwr_splitmix.cli.picture import draw_reconstructions
 from flwr_splitmix.cli.terminal import RUNS_HELP, RunDirectory, console
 from flwr_splitmix.runs import RunError

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from flwr_splitmix.cli.attack_matrix import matrix
-from flwr_splitmix.cli.attack_run import list_attacks, run_attack
-from flwr_splitmix.cli.attack_show import forget, show
+from flwr_splitmix.cli.attack.listing import list_attacks
+from flwr_splitmix.cli.attack.matrix import matrix
+from flwr_splitmix.cli.attack.run import run_attack
+from flwr_splitmix.cli.attack.show import forget, show
 
 attack = typer.Typer(name="attack", help="Attacks on what a server receives.", no_args_is_help=True)
 attack.command("list")(list_attacks)

@@ -1,27 +1,25 @@
-"""`splitmix attack list` and `run`: an attack on a recorded run, scored against its truth."""
+"""`splitmix attack run`: an attack on a recorded run, scored against its truth."""
 
 from __future__ import annotations
 
 import math
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flwr_splitmix.cli.terminal import RunDirectory, RunName, console, table
+from flwr_splitmix.cli.attack.budget import budgets
+from flwr_splitmix.cli.attack.measures import measures_table, plain_measure
+from flwr_splitmix.cli.attack.request import AttackRequest
+from flwr_splitmix.cli.terminal import RunDirectory, RunName, console
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.recording import results_dir, trace_dir
-from flwr_splitmix.runs.reports.words import NOTHING
 from flwr_splitmix.runs.selection import select_one
 
 if TYPE_CHECKING:
     from flwr_splitmix.attacks.fitted import Budget
-    from flwr_splitmix.attacks.intervals import Measure
     from flwr_splitmix.attacks.results import Kept
 
 
@@ -55,34 +53,6 @@ class Assumptions(StrEnum):
 
     lower_segment = "lower"
     upper_segment = "upper"
-
-
-def list_attacks() -> None:
-    """List all attacks: what each guesses, and what its adversary must have.
-
-    Attacks on images work on recorded runs and on all runs of the vision app in the U shape,
-    attacks on texts on all runs of the language app.
-    """
-    from flwr_splitmix.attacks.catalogue import image_attacks, text_attacks
-    from flwr_splitmix.extras import MissingExtraError, needed_for
-
-    listing = table("attack", "of", "guesses", "needs", "settings")
-
-    def add(name: str, of: str, goal: str, needs: Iterable[str], settings: int) -> None:
-        listing.add_row(name, of, goal, ", ".join(sorted(needs)) or NOTHING, str(settings))
-
-    for name, kind in image_attacks().items():
-        add(name, "images", kind.goal, kind.needs, len(kind.settings))
-    without = ""
-    try:
-        with needed_for("a list of the attacks on texts"):
-            for name, reader in text_attacks().items():
-                add(name, "texts", "words", reader.needs, 1)
-    except MissingExtraError as missing:
-        without = str(missing)
-    console().print(listing)
-    if without:
-        typer.echo(without, err=True)
 
 
 def run_attack(
@@ -150,27 +120,26 @@ def run_attack(
     """
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
         raise typer.BadParameter("nan is no time", param_hint="--seconds")
+    request = AttackRequest(
+        attack=attack,
+        adversary=view.value,
+        public=public,
+        assumed=tuple(segment.value for segment in assume or ()),
+        victims=victims,
+        client=client,
+        repeats=repeats,
+        seed=seed,
+    )
     opened = select_one(run, run_dir)
     recorded = trace_dir(opened).exists()
-    with _budgets(scale, seconds, device) as budget:
-        result, rows = _attacked(
-            opened, attack, view, public, assume or (), victims, client, repeats, budget, seed
-        )
+    with budgets(scale.value, seconds, device) as budget:
+        result, rows = _attacked(opened, request, budget)
     _print(opened, result, attack, scale, as_json=format is ScoreFormat.json)
     _keep(opened, result, rows, recorded=recorded)
 
 
 def _attacked(
-    opened: Run,
-    attack: str,
-    view: Adversaries,
-    public: str | None,
-    assume: Sequence[Assumptions],
-    victims: int | None,
-    client: int | None,
-    repeats: int,
-    budget: Callable[[], Budget],
-    seed: int,
+    opened: Run, request: AttackRequest, budget: Callable[[], Budget]
 ) -> tuple[Kept, list[dict[str, Any]]]:
     """Attack a run; return the result, and what was measured of each sample.
 
@@ -184,11 +153,10 @@ def _attacked(
     from flwr_splitmix.attacks.fitted import NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
     from flwr_splitmix.attacks.vault import VaultError
-    from flwr_splitmix.cli.attack_images import attack_images
-    from flwr_splitmix.cli.attack_texts import attack_texts
+    from flwr_splitmix.cli.attack.images import attack_images
+    from flwr_splitmix.cli.attack.texts import attack_texts
     from flwr_splitmix.data import DataError
 
-    assumed = [segment.value for segment in assume]
     kind = kind_of_run(opened.config)
     if kind == "own":
         raise RunError(
@@ -197,13 +165,11 @@ def _attacked(
         )
     try:
         if kind == "language":
-            _check_of_texts(view, assumed, repeats)
-            return attack_texts(opened, attack, public, victims, client, budget, seed)
-        if client is not None:
+            _check_of_texts(request)
+            return attack_texts(opened, request, budget)
+        if request.client is not None:
             raise RunError("--client is for runs on texts; images of all are attacked")
-        return attack_images(
-            opened, attack, view.value, public, assumed, victims, repeats, budget, seed
-        )
+        return attack_images(opened, request, budget)
     except (NotApplicable, PicturesError, VaultError, DataError, ValueError) as error:
         raise RunError(str(error)) from error
 
@@ -222,7 +188,7 @@ def _print(opened: Run, result: Kept, attack: str, scale: Scales, *, as_json: bo
             err=True,
         )
     if as_json:
-        typer.echo(strict_json([_plain(m, result) for m in measures], indent=2))
+        typer.echo(strict_json([plain_measure(m, result) for m in measures], indent=2))
     else:
         console().print(measures_table(title(result, opened.id), measures))
 
@@ -265,105 +231,14 @@ def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded
         ) from error
 
 
-def _check_of_texts(view: Adversaries, assume: Sequence[str], repeats: int) -> None:
+def _check_of_texts(request: AttackRequest) -> None:
     """Refuse options that attacks on texts do not have."""
     for option, given in (
-        (f"--view '{view.value}'", view is not Adversaries.server),
-        ("--assume", bool(assume)),
-        ("--repeats", repeats != 1),
+        (f"--view '{request.adversary}'", request.adversary != Adversaries.server),
+        ("--assume", bool(request.assumed)),
+        ("--repeats", request.repeats != 1),
     ):
         if given:
             raise RunError(
                 f"{option} is for images; texts are attacked as the server has them: leave it out"
             )
-
-
-@contextmanager
-def _budgets(scale: Scales, seconds: float | None, device: str) -> Iterator[Callable[[], Budget]]:
-    """Yield what makes an attack's budget: it shows the progress, and Ctrl-C stops the attack."""
-    from flwr_splitmix.attacks.fitted import Budget
-    from flwr_splitmix.device import pick_device
-
-    with ExitStack() as shown:
-
-        def budget() -> Budget:  # its time begins now
-            return Budget(
-                scale.value,
-                seconds=seconds,
-                device=pick_device(device),
-                progress=shown.enter_context(_progress()),
-                stop=shown.enter_context(_stoppable()),
-            )
-
-        yield budget
-
-
-@contextmanager
-def _stoppable() -> Iterator[threading.Event]:
-    """Let the first Ctrl-C stop the attack, and the second end the command."""
-    stop = threading.Event()
-
-    def ask(*_: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """Show a progress bar on standard error, and yield the function that updates it."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, of: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what or "attack", total=of)
-            bar.update(tasks[what], completed=done, total=of)
-
-        yield show
-
-
-def measures_table(titled: str, measures: list[Measure]) -> Any:
-    """Return a table of measures."""
-    listing = table(
-        "metric", ">mean", ">95 % interval", ">median", ">5 % worst", ">floor", "beats it",
-        title=titled,
-    )  # fmt: skip
-    for own in measures:
-        listing.add_row(
-            own.metric,
-            _digits(own.value),
-            f"{_digits(own.low)} .. {_digits(own.high)}",
-            _digits(own.median),
-            _digits(own.worst),
-            _digits(own.floor),
-            "yes" if own.beats_floor else "no",
-        )
-    return listing
-
-
-def _digits(value: float | None) -> str:
-    """Return a number with four significant digits: errors are of any size."""
-    return NOTHING if value is None else f"{value:.4g}"
-
-
-def _plain(measure: Measure, result: Kept) -> dict[str, Any]:
-    named = {
-        "method": result.method,
-        "attack": result.attack,
-        "adversary": result.adversary,
-        "client": result.client,
-        "scale": result.scale,
-        "seed": result.seed,
-        "victims": result.victims,
-    }
-    return {**named, "stopped_after": result.stopped_after, **measure.to_json()}

@@ -1,0 +1,50 @@
+"""Measures of an attack, as a table and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flwr_splitmix.cli.terminal import table
+from flwr_splitmix.runs.reports.words import NOTHING
+
+if TYPE_CHECKING:
+    from flwr_splitmix.attacks.intervals import Measure
+    from flwr_splitmix.attacks.results import Kept
+
+
+def measures_table(titled: str, measures: list[Measure]) -> Any:
+    """Return a table of measures."""
+    listing = table(
+        "metric", ">mean", ">95 % interval", ">median", ">5 % worst", ">floor", "beats it",
+        title=titled,
+    )  # fmt: skip
+    for own in measures:
+        listing.add_row(
+            own.metric,
+            _digits(own.value),
+            f"{_digits(own.low)} .. {_digits(own.high)}",
+            _digits(own.median),
+            _digits(own.worst),
+            _digits(own.floor),
+            "yes" if own.beats_floor else "no",
+        )
+    return listing
+
+
+def _digits(value: float | None) -> str:
+    """Return a number with four significant digits: errors are of any size."""
+    return NOTHING if value is None else f"{value:.4g}"
+
+
+def plain_measure(measure: Measure, result: Kept) -> dict[str, Any]:
+    """Return a measure as plain JSON values, with what names its result."""
+    named = {
+        "method": result.method,
+        "attack": result.attack,
+        "adversary": result.adversary,
+        "client": result.client,
+        "scale": result.scale,
+        "seed": result.seed,
+        "victims": result.victims,
+    }
+    return {**named, "stopped_after": result.stopped_after, **measure.to_json()}
