@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Collection
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -52,9 +54,9 @@ class SplitClientApp(ClientApp):
     Raises
     ------
     TypeError
-        If `client_fn` cannot be called with a context, or `mods` is no list.
+        If `client_fn` cannot be called with a context, or `mods` is no list of functions.
     ValueError
-        If a mod is one of Flower's that do not fit.
+        If a mod is, derives from or calls one of Flower's that do not fit, as far as can be seen.
     """
 
     def __init__(self, client_fn: ClientFn, mods: list[Any] | None = None) -> None:
@@ -63,8 +65,9 @@ class SplitClientApp(ClientApp):
         if mods is not None:
             check_kind("mods", mods, list, "a list of mods, mods=[...]")
         for mod in mods or ():
-            name = getattr(mod, "__name__", type(mod).__name__)
-            if name in _UNFIT:
+            if not callable(mod):
+                check_kind("a mod", mod, FunctionType, "a function of message, context and app")
+            if name := _unfit(mod):
                 raise ValueError(
                     f"mods has {name}, which changes arrays of one train message and its reply; "
                     "here the steps carry the training: take noise=GaussianNoise(...), or a "
@@ -171,6 +174,15 @@ _UNFIT = {
     "secaggplus_mod",
 }
 """Flower's mods that need the arrays of a round in one message and its reply."""
+
+
+def _unfit(mod: Any) -> str:
+    """Return which unfit mod of Flower's a mod is, derives from or passes its calls to; else ""."""
+    while isinstance(mod, partial):
+        mod = mod.func
+    mod = inspect.unwrap(mod) if callable(mod) else mod
+    names = [getattr(mod, "__name__", ""), *(kind.__name__ for kind in type(mod).__mro__)]
+    return next((name for name in names if name in _UNFIT), "")
 
 
 def _check_client_fn(client_fn: object) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,35 @@ def test_flower_can_measure_a_ticket() -> None:
     assert Ticket.from_message(message("train", TICKET)) == TICKET
 
 
-@pytest.mark.parametrize("mod", [LocalDpMod(1.0, 1.0, 1.0, 1e-5), fixedclipping_mod])
+class OwnDp(LocalDpMod):
+    """A mod of Flower's with a detail changed."""
+
+
+@wraps(fixedclipping_mod)
+def wrapped(*arguments: Any) -> Message:
+    return fixedclipping_mod(*arguments)
+
+
+@pytest.mark.parametrize(
+    "mod",
+    [
+        LocalDpMod(1.0, 1.0, 1.0, 1e-5),
+        fixedclipping_mod,
+        OwnDp(1.0, 1.0, 1.0, 1e-5),
+        partial(fixedclipping_mod),
+        wrapped,
+    ],
+)
 def test_mods_that_need_the_arrays_of_a_round_in_one_message_are_refused(mod: Any) -> None:
     with pytest.raises(ValueError, match=r"mod.*, which changes arrays of one train message and"):
         SplitClientApp(no_client, mods=[message_size_mod, mod])
+
+
+def test_what_is_no_mod_is_named() -> None:
+    with pytest.raises(
+        TypeError, match="a mod is 'fixedclipping'; needed is a function of message"
+    ):
+        SplitClientApp(no_client, mods=["fixedclipping"])
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from operator import index
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import torch
@@ -46,7 +47,6 @@ ExampleSet = Dataset[Any] | _Indexed
 """Pairs (input, label) by index, with a length: a map-style data set of torch, a list of pairs."""
 
 
-@runtime_checkable
 class Batched(Protocol):
     """A data set that returns whole batches."""
 
@@ -283,9 +283,16 @@ def _map_style_of(name: str, data: object) -> str:
 
 
 def _is_batched(data: object) -> TypeGuard[Batched]:
-    # Hugging Face's data sets and torch's data pipes have a `batch`, too, which makes another one.
-    named = isinstance(data, Batched) and callable(data.batch)  # not a mere number of that name
-    return named and type(data).__module__.partition(".")[0] not in ("datasets", "torch")
+    """Return whether a data set's class, or it itself, has a method that makes whole batches.
+
+    One that is only passed on by `__getattr__` is for the indices of what is wrapped; torch's data
+    pipes have theirs so. That of Hugging Face's data sets makes another data set.
+    """
+    own = inspect.getattr_static(data, "batch", None)
+    if own is None or not callable(getattr(data, "batch", None)):  # such as a mere number
+        return False
+    kinds = (kind for kind in type(data).__mro__ if "batch" in vars(kind))
+    return next(kinds, type(data)).__module__ != "datasets.arrow_dataset"
 
 
 def _own_batch(data: Batched, indices: np.ndarray) -> Any:

@@ -21,6 +21,7 @@ from flwr_splitmix.observers.metrics import LOSS
 from flwr_splitmix.server.aggregation import AggregatorError
 from flwr_splitmix.server.aggregation.answers import (
     aggregated,
+    check_finite,
     messages_of,
     training_messages_of,
 )
@@ -167,6 +168,8 @@ class OneRound(RoundMessages):
                 f"aggregate_train of {type(self).__name__} returns no arrays, so that no client's "
                 "lower segment would learn; return those of super().aggregate_train"
             )
+        if arrays:  # also of a method that is overridden
+            check_finite(arrays, self, sent, result.arrays)
         result.arrays = arrays or result.arrays
         names = [name for name in means if is_epsilon(name)]
         self._epsilons.take(clients, names)

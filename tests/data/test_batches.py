@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, MapDataPipe, TensorDataset
 
 from flwr_splitmix.data import batches as batches_module
 from flwr_splitmix.data.batches import Batches, Example, check_map_style, fetch
@@ -288,6 +288,59 @@ def test_a_method_batch_that_is_for_something_else_is_named() -> None:
 
     with pytest.raises(TypeError, match=r"`batch` of the data set Cut .* give it another name"):
         fetch(Cut(), np.arange(4))
+
+
+def test_a_batch_method_counts_in_a_module_of_any_name() -> None:
+    """A project's own `datasets.py` was taken for Hugging Face's: rows were used, silently."""
+
+    class Own(Augmented):
+        def batch(self, indices: np.ndarray) -> Example:
+            return torch.full((len(indices), 1), 7.0), torch.zeros(len(indices), dtype=torch.int64)
+
+    for module in ("datasets", "datasets.images", "torch_data"):
+        Own.__module__ = module
+        assert fetch(Own(), np.arange(3))[0].tolist() == [[7.0]] * 3
+
+
+class _Derived(hugging_face.Dataset):  # type: ignore[misc]
+    def __getitem__(self, index: Any) -> Any:
+        row = super().__getitem__(index)
+        return torch.tensor(row["image"]), row["label"]
+
+
+class _Passing(Dataset[Example]):
+    """Passes on what it has not itself."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+
+    def __len__(self) -> int:
+        return len(self.wrapped)
+
+    def __getitem__(self, index: int) -> Example:
+        row = self.wrapped[len(self) - 1 - index]
+        return torch.tensor(row["image"]), row["label"]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["wrapped"], name)
+
+
+class _Pipe(MapDataPipe):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Example:
+        return torch.tensor([float(index)]), torch.tensor(index)
+
+
+def test_a_batch_method_that_is_not_ones_own_is_left_alone() -> None:
+    rows = {"image": [[float(index)] for index in range(4)], "label": list(range(4))}
+    found = hugging_face.Dataset.from_dict(rows)
+    derived = _Derived(found.data, info=found.info)
+    for data, expected in ((derived, [0, 2]), (_Passing(found), [3, 1]), (_Pipe(), [0, 2])):
+        inputs, labels = fetch(data, np.array([0, 2]))
+        assert labels.tolist() == expected, type(data)
+        assert inputs.flatten().tolist() == expected
 
 
 def test_a_method_batch_of_other_arguments_is_named() -> None:

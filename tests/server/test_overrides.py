@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 
 from flwr_splitmix.server.aggregation import AggregatorError
 from flwr_splitmix.strategies import PSL, SFL, SplitStrategy
@@ -35,6 +36,10 @@ def each(made: Any) -> Any:
     yield from made
 
 
+def with_nan(arrays: ArrayRecord) -> ArrayRecord:
+    return ArrayRecord({n: Array(np.full_like(a.numpy(), np.nan)) for n, a in arrays.items()})
+
+
 def test_messages_may_come_from_a_generator() -> None:
     """Flower's type is an iterable; only the first loop over the messages had some."""
     expected = rows(SFL, evaluation="federated")
@@ -52,6 +57,11 @@ def test_messages_may_come_from_a_generator() -> None:
         ("aggregate_train", lambda _: None, "aggregate_train of Own returns no arrays, so that"),
         ("aggregate_train", lambda pair: (None, pair[1]), "of Own returns no arrays, so that"),
         ("aggregate_train", lambda pair: pair[0], "of Own returns an ArrayRecord; needed is a"),
+        (
+            "aggregate_train",
+            lambda pair: (with_nan(pair[0]), pair[1]),
+            "Own returns NaN or infinite",
+        ),
         ("aggregate_train", lambda pair: (pair[0], {}), "a dict in its pair where MetricRecord"),
     ],
 )

@@ -132,6 +132,37 @@ def aggregated(
     return in_dtypes_of(like, arrays), metrics
 
 
+def check_finite(
+    arrays: Mapping[str, Array], strategy: flower.Strategy, *finite_in: Mapping[str, Array]
+) -> None:
+    """Refuse NaN and infinite numbers that only the aggregation can have made.
+
+    Parameters
+    ----------
+    finite_in
+        A lower segment as a client sent it, and as the round began with it. A constant mask of -inf
+        is in both; one in either is no matter of the aggregation.
+
+    Raises
+    ------
+    AggregatorError
+        If arrays have such numbers where all of `finite_in` have others.
+    """
+    for name, array in arrays.items():
+        made = np.isfinite(array.numpy())
+        if made.all():
+            continue
+        for other in finite_in:
+            if name in other:
+                made = made | ~np.isfinite(other[name].numpy())
+        if not made.all():
+            raise AggregatorError(
+                f"aggregate_train of {type(strategy).__name__} returns NaN or infinite numbers in "
+                f"{name!r}, though those of the clients are finite: the training diverges, or the "
+                "aggregator's step is too large"
+            )
+
+
 def _check_kind(strategy: flower.Strategy, name: str, array: Array, sent: np.dtype[Any]) -> None:
     """Raise AggregatorError unless an array has numbers that could be of the dtype sent."""
     try:

@@ -23,6 +23,7 @@ from torch import Tensor
 from flwr_splitmix.server.aggregation.answers import (
     aggregated,
     asked_no_node,
+    check_finite,
     in_dtypes_of,
     training_messages_of,
 )
@@ -213,7 +214,7 @@ class LowerAggregator:
         ------
         AggregatorError
             If the strategy returns something else than arrays like the clients', or nothing though
-            no client was lost, in this round or since an earlier one.
+            no client was lost, in this round or since an earlier one, or NaN or infinite numbers.
         """
         if self.strategy is None or not replies:
             return None, None
@@ -239,6 +240,7 @@ class LowerAggregator:
             name: without_negative_variances(name, means.get(name, array))
             for name, array in arrays.items()
         }
+        check_finite(tensors, self.strategy, like, self._current or {})
         return with_whole_numbers(in_dtypes_of(like, tensors), whole), metrics
 
     def _kept(self, server_round: int, replies: int) -> ArrayRecord:

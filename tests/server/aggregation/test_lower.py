@@ -293,6 +293,24 @@ def test_an_own_aggregator_that_changes_names_is_named(
         strategy.fit(toy.make_clients(sgd(0.1)), 1)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_an_aggregator_that_makes_nan_is_named(number: float) -> None:
+    """In the last round the run finished with such weights; a round earlier clients were blamed."""
+
+    class Own(flower.FedAvg):
+        def aggregate_train(self, *arguments: Any) -> Any:
+            arrays, metrics = super().aggregate_train(*arguments)
+            assert arrays is not None
+            own = {name: array.numpy().copy() for name, array in arrays.items()}
+            next(iter(own.values())).flat[0] = number
+            return ArrayRecord({name: Array(array) for name, array in own.items()}), metrics
+
+    toy = Toy()
+    strategy = SFL(toy.upper(), device="cpu", aggregator=Own(**ANY_NODES))
+    with pytest.raises(AggregatorError, match="aggregate_train of Own returns NaN or infinite nu"):
+        strategy.fit(toy.make_clients(sgd(0.1)), 1)
+
+
 def test_nothing_is_averaged_without_an_aggregator() -> None:
     aggregator = LowerAggregator(None)
     assert not aggregator.averages
