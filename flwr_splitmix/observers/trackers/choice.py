@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,20 +18,30 @@ class TrackerError(ValueError):
 
 
 class _Known(NamedTuple):
-    """A tracker's module and factory, the package that it needs, and the extra that installs it."""
+    """A tracker's module and factory, the package that it needs, and the extra that installs it.
+
+    `silent` are the variable, and its value, by which the package sends its makers nothing of its
+    use: they are set before it is imported, unless the environment has the variable.
+    """
 
     module: str
     make: str
     package: str = ""
     extra: str = ""
+    silent: tuple[str, str] | None = None
+
+
+_WANDB = ("wandb", "wandb", ("WANDB_ERROR_REPORTING", "false"))
 
 
 _KNOWN = {
     "csv": _Known("csv_file", "CsvTracker"),
     "tensorboard": _Known("tensorboard", "TensorBoardTracker", "tensorboard", "tensorboard"),
-    "wandb": _Known("weights_and_biases", "WandbTracker", "wandb", "wandb"),
-    "wandb-offline": _Known("weights_and_biases", "offline", "wandb", "wandb"),
-    "mlflow": _Known("mlflow", "MlflowTracker", "mlflow", "mlflow"),
+    "wandb": _Known("weights_and_biases", "WandbTracker", *_WANDB),
+    "wandb-offline": _Known("weights_and_biases", "offline", *_WANDB),
+    "mlflow": _Known(
+        "mlflow", "MlflowTracker", "mlflow", "mlflow", ("MLFLOW_DISABLE_TELEMETRY", "true")
+    ),
 }
 
 TRACKERS = tuple(_KNOWN)
@@ -80,6 +91,8 @@ def make_trackers(names: str, mixtures: KeptMixtures | None = None) -> list[Trac
                 f"tracker {name!r} needs {known.package}, which is not installed: "
                 f"{how_to_install(known.extra)}"
             )
+        if known.silent is not None:
+            os.environ.setdefault(*known.silent)
         module = import_module(f"flwr_splitmix.observers.trackers.{known.module}")
         make: Callable[[], Tracker] = getattr(module, known.make)
         tracker = make()

@@ -17,6 +17,7 @@ _PROJECT = "flwr-splitmix"
 _QUIET: dict[str, Any] = {
     "console": "off",  # Flower's log
     "host": "",
+    "program": "splitmix",  # not the path of the script
     "disable_git": True,
     "x_disable_meta": True,
     "x_disable_machine_info": True,
