@@ -13,8 +13,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from flwr_splitmix.clients import Client
-from flwr_splitmix.links.auto import ray_runs_here
 from flwr_splitmix.links.host import logged_reason
+from flwr_splitmix.links.simulated import ray_runs_here
 from flwr_splitmix.links.ticket import RECORD, Ticket, context_of, to_numpy
 from flwr_splitmix.values import check_kind, takes
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from flwr_splitmix.links.directory import Directory
 from flwr_splitmix.links.in_run import RunLink, needed
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe
 from flwr_splitmix.links.ray.link import RayLink
+from flwr_splitmix.links.simulated import ray_runs_here
 from flwr_splitmix.links.stream.link import StreamLink
 
 if TYPE_CHECKING:  # a node needs neither results nor the modules that read them
@@ -57,12 +57,6 @@ def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) 
             kind = "virtual, and this is no simulation" if not simulation else "no virtual one"
             nodes.leave_out(node, f"it says that it is {kind}")
     return simulation
-
-
-def ray_runs_here() -> bool:
-    """Return whether this process has joined a Ray session, as only a simulation's have."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
 
 
 class AutoLink(Link):

@@ -12,6 +12,8 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.polling import Mail, refusal, send_and_wait, wait_for, warn_of_ray
+from flwr_splitmix.links.refusals import Refusals
+from flwr_splitmix.links.simulated import ray_runs_here
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
@@ -28,7 +30,8 @@ GRACE_SECONDS = 1.0
 class Directory:
     """Which node holds which client, by its `partition-id`; each node is asked once.
 
-    A node that does not answer is asked again at every update, but waited for only once.
+    A node that does not answer is asked again at every update, but waited for only once. One that
+    answers with an error is asked again after growing pauses.
 
     Nodes report their own index. The first to report an index in a run keeps it while it is
     connected and answers; any other claimant is left out and logged. If several nodes claim a free
@@ -74,11 +77,12 @@ class Directory:
         """
         began = time.monotonic()
         deadline = began + timeout
-        refusals: dict[int, str] = {}
+        refusals = Refusals()
         self._ask_again(grid, refusals)
         while True:
             nodes = set(grid.get_node_ids())
             new = nodes - self._clients.keys() - self._silent - self._left_out.keys()
+            new -= refusals.paused()
             patience = max(deadline - time.monotonic(), 1.0)
             self._note(self._ask(grid, new, patience, refusals))
             if self._late is not None:
@@ -97,19 +101,24 @@ class Directory:
                 self.virtual = len(nodes) if answered else 0
                 self._warn_of_parts(known)
                 return dict(sorted(known.items()))
-            limit = min(timeout, _VIRTUAL) if virtual else timeout
+            refuse, limit = refusals.of(nodes), timeout
+            if virtual:
+                limit = min(timeout, _VIRTUAL)
+            elif refuse and nodes <= {*known.values(), *refuse} and ray_runs_here():
+                # What fails in a simulation will not do better later.
+                limit = min(timeout, refusals.since - began + _VIRTUAL)
             if time.monotonic() > began + limit:
-                refusals |= {
-                    n: f"node {n} is left out: {why}"
-                    for n, why in self._left_out.items()
+                why = refusals.sentence(
+                    f"node {n} is left out: {reason}"
+                    for n, reason in self._left_out.items()
                     if n in nodes
-                }
-                why = "; ".join(sorted(set(refusals.values()))[:3])
+                )
                 if not known and not why:
                     warn_of_ray(limit)
                 remedy = _MORE_VIRTUAL.format(min_nodes) if virtual else _LONGER
+                how = " without an error" if refuse else ""
                 raise LinkError(
-                    f"{counted(len(known), 'node')} answered within {limit:g} s, "
+                    f"{counted(len(known), 'node')} answered{how} within {round(limit, 1):g} s, "
                     f"min-nodes is {min_nodes}" + (f": {why}" if why else remedy)
                 )
             time.sleep(0.5)
@@ -133,7 +142,7 @@ class Directory:
         self._left_out[node] = why
 
     def _ask(
-        self, grid: Grid, nodes: Iterable[int], timeout: float, refusals: dict[int, str]
+        self, grid: Grid, nodes: Iterable[int], timeout: float, refusals: Refusals
     ) -> dict[int, int]:
         """Ask nodes for their index; return the valid answers, and add the others to `refusals`."""
         asked = sorted(nodes)
@@ -141,7 +150,7 @@ class Directory:
         self._silent |= set(asked) - replies.keys()
         return self._read(replies, refusals)
 
-    def _ask_again(self, grid: Grid, refusals: dict[int, str]) -> None:
+    def _ask_again(self, grid: Grid, refusals: Refusals) -> None:
         """Ask the silent nodes once more; `_late` has the answers of those that take longer."""
         again = sorted((self._silent & set(grid.get_node_ids())) - self._left_out.keys())
         if again:
@@ -150,7 +159,7 @@ class Directory:
             wait_for(self._late, GRACE_SECONDS)
             self._note(self._read(self._late.replies, refusals))
 
-    def _read(self, replies: Mapping[int, Message], refusals: dict[int, str]) -> dict[int, int]:
+    def _read(self, replies: Mapping[int, Message], refusals: Refusals) -> dict[int, int]:
         """Return the valid answers among replies, and add the others to `refusals`."""
         answers: dict[int, int] = {}
         for node, reply in replies.items():
@@ -158,13 +167,15 @@ class Directory:
             record = {} if reason else dict(reply.content.config_records.get(RECORD) or {})
             client = record.get("client")
             if reason is not None:
-                refusals[node] = reason
+                refusals.add(node, reason)
             elif type(client) is not int:
-                refusals[node] = "a node did not say its partition-id: is its app a SplitClientApp?"
+                said = "a node did not say its partition-id: is its app a SplitClientApp?"
+                refusals.add(node, said)
             elif not 0 <= client <= MAX_COUNT:
                 self.leave_out(node, f"{_OWN} {client}; allowed are 0 to {MAX_COUNT}")
             else:
                 answers[node] = client
+                refusals.remove(node)
                 self.simulated[node] = bool(record.get("simulated"))
                 if type(parts := record.get("partitions")) is int:
                     self._parts[node] = parts
@@ -216,7 +227,7 @@ class Directory:
 
 
 _VIRTUAL = 5.0
-"""Seconds to wait for further nodes of a simulation."""
+"""Seconds to wait for further nodes of a simulation, or for those of it that fail."""
 
 _MORE_VIRTUAL = "; give the simulation more: flwr run ... --federation-config 'num-supernodes={}'"
 

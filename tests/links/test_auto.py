@@ -9,6 +9,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from flwr_splitmix.links import AutoLink, Link, LinkError, StreamLink, auto
+from flwr_splitmix.links.simulated import ray_runs_here
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import FakeGrid, toy_app
@@ -111,7 +112,7 @@ def test_a_run_that_needs_all_of_a_mixture_ends_and_names_who_was_left_out() -> 
 
 
 def test_ray_runs_in_this_process_only_if_somebody_has_started_it() -> None:
-    assert not auto.ray_runs_here()
+    assert not ray_runs_here()
 
 
 @pytest.mark.parametrize("nodes", [0, 2])

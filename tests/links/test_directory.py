@@ -9,14 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links import directory as directories
 from flwr_splitmix.links.directory import Directory
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.testing.toy import Toy
-from tests.links.fake_grid import NEVER, FakeGrid, toy_app
+from tests.links.fake_grid import NEVER, FakeGrid, Handler, toy_app
 
 APP = toy_app(Toy(clients=3))
 
@@ -80,6 +80,48 @@ def test_a_simulation_with_too_few_nodes_does_not_wait_for_more(
     monkeypatch.setattr(directories, "_VIRTUAL", 0.1)
     with pytest.raises(LinkError, match=r"1 node answered within 0\.1 s, .*'num-supernodes=2'"):
         Directory().update(FakeGrid(virtual, 1).grid, 2, 60)
+
+
+def refuses(reason: str) -> Handler:
+    """Answer as a node does whose ClientApp raises an error."""
+
+    def handle(message: Message, context: Context) -> Message:
+        return Message(Error(0, reason), reply_to=message)
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("ValueError: No query function registered with name 'default'", "a SplitClientApp[?]"),
+        ("AttributeError: Can't get attribute 'stats' on <module 'cli'>", "in an empty folder"),
+    ],
+)
+def test_a_simulation_whose_nodes_all_fail_ends_soon_with_a_remedy(
+    reason: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were asked twice a second for two minutes, each time with a traceback in the log."""
+    monkeypatch.setattr(directories, "_VIRTUAL", 2.0)
+    monkeypatch.setattr(directories, "ray_runs_here", lambda: True)
+    grid, began = FakeGrid(refuses(reason), 2), time.monotonic()
+    said = rf"0 nodes answered without an error within \S+ s, min-nodes is 2: .*{remedy}$"
+    with pytest.raises(LinkError, match=said):
+        Directory().update(grid.grid, 2, 60)
+    assert time.monotonic() - began < 20
+    assert 2 * 2 <= len(grid.sent) <= 3 * 2
+
+
+def test_a_supernode_that_fails_at_first_is_asked_again() -> None:
+    failed: set[int] = set()
+
+    def handle(message: Message, context: Context) -> Message:
+        if context.node_id in failed:
+            return APP(message, context)
+        failed.add(context.node_id)
+        return Message(Error(0, "OSError: not yet"), reply_to=message)
+
+    assert Directory().update(FakeGrid(handle, 2).grid, 2, 60) == {0: 100, 1: 101}
 
 
 def test_a_node_that_was_started_again_takes_the_place_of_its_old_self(
