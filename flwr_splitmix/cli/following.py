@@ -118,7 +118,7 @@ class BarDisplay:
 @contextmanager
 def display() -> Iterator[Display]:
     """Show progress within the block, as a bar or as lines depending on standard output."""
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():  # None: closed from the beginning, as by >&-
         yield PlainDisplay()
         return
     bar = BarDisplay()

@@ -108,6 +108,7 @@ def mixer(
     except LinkError as error:
         raise RunError(str(error)) from error
     typer.echo(f"mixer: nodes and ServerApps dial {server.address}")
-    sys.stdout.flush()
+    if sys.stdout is not None:  # it is closed from the beginning, as by >&-
+        sys.stdout.flush()
     over.wait()
     server.stop()

@@ -197,7 +197,10 @@ class CheckpointStore:
         if round is None:
             newest = _newest_readable(rounds, self._load)
             if newest is None:
-                state = "none has been written yet; checkpoint-every says after how many rounds"
+                state = (
+                    "none is there: one is written every checkpoint-every rounds; if the run is "
+                    "older, its checkpoints have been removed"
+                )
                 if rounds:
                     state = f"none of rounds {_listed(rounds)} can be read"
                 raise StorageError(f"there is no checkpoint to load in {self.path}: {state}")

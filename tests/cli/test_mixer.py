@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import Result
+
+from tests.cli.test_full_output import COMMAND
+from tests.waiting import wait_for
 
 Splitmix = Callable[..., Result]
 
@@ -64,3 +70,23 @@ def test_numbers_beyond_their_range_are_refused(
     )  # fmt: skip
     assert ended.exit_code == 1
     assert ended.output.startswith(said.format(file=file))
+
+
+def test_it_serves_without_standard_output(tmp_path: Path) -> None:
+    """As a service may be started; it ended in a traceback."""
+    token, log = tmp_path / "token", tmp_path / "log"
+    token.write_text("c0ffee" * 8)
+    token.chmod(0o600)
+    with log.open("w") as file:
+        mixer = subprocess.Popen(
+            [*COMMAND, "mixer", "--listen", "127.0.0.1:0", "--token-file", str(token)],
+            stderr=file, preexec_fn=lambda: os.close(1),
+        )  # fmt: skip
+    try:
+        wait_for("the mixer", lambda: "listens on" in log.read_text() or mixer.poll() is not None)
+        time.sleep(1.0)  # it failed a moment later
+        assert mixer.poll() is None
+        assert "Traceback" not in log.read_text()
+    finally:
+        mixer.terminate()
+        assert mixer.wait() == 0

@@ -292,5 +292,5 @@ def test_what_a_crash_has_left_between_gives_way_to_a_newer_checkpoint(tmp_path:
 
 def test_a_run_that_has_stored_none_says_when_one_is_stored(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    with pytest.raises(StorageError, match="none has been written yet; checkpoint-every says"):
+    with pytest.raises(StorageError, match="none is there: one is written every checkpoint-every"):
         store.load()

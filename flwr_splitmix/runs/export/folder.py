@@ -119,7 +119,7 @@ def read_facts(folder: Path, name: str = FACTS) -> dict[str, Any]:
     file = folder / name
     try:
         facts = read_json(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ExportError(
             f"{folder} holds no exported model ({FACTS} is missing); write one with: splitmix "
             "export RUN FOLDER"

@@ -89,13 +89,14 @@ def write_onnx(file: Path, model: nn.Module, steps: Preprocessing) -> float:
     Raises
     ------
     ExportError
-        If a package is missing, or the file's logits differ from torch's by more than `TOLERANCE`.
+        If a package is missing, torch cannot export the model for batches of any size, or the
+        file's logits differ from torch's by more than `TOLERANCE`.
     """
     check_packages()
     model.eval()
     shape = (steps.channels, steps.image_size, steps.image_size)
     pixels = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
-    with _quiet():
+    with _quiet(), _refused("torch cannot write this model as an ONNX file for any batch size"):
         torch.onnx.export(
             model,
             (pixels,),
@@ -106,7 +107,8 @@ def write_onnx(file: Path, model: nn.Module, steps: Preprocessing) -> float:
             dynamo=True,
             external_data=False,
         )
-    differences = [_difference(file, model, images) for images in (pixels, pixels[:1])]
+    with _refused("onnxruntime cannot run the ONNX file that torch makes of this model"):
+        differences = [_difference(file, model, images) for images in (pixels, pixels[:1])]
     worst = max(differences, key=lambda each: math.inf if math.isnan(each) else each)
     if not worst <= TOLERANCE:  # nor NaN
         raise ExportError(f"the ONNX file computes otherwise than torch: logits differ by {worst}")
@@ -121,6 +123,18 @@ def _difference(file: Path, model: nn.Module, pixels: Tensor) -> float:
     expected = model(pixels)
     distance = (torch.from_numpy(logits) - expected).abs() / expected.abs().clamp(min=1.0)
     return float(distance.max())
+
+
+@contextlib.contextmanager
+def _refused(sentence: str) -> Iterator[None]:
+    """Say in a sentence what the libraries do not take; each raises exceptions of many kinds."""
+    try:
+        yield
+    except (OSError, MemoryError):  # of the disk and the machine
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise ExportError(f"{sentence} ({kind}): export it without --onnx") from error
 
 
 @contextlib.contextmanager

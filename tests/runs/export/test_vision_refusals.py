@@ -17,9 +17,12 @@ import pytest
 import torch
 from click.testing import Result
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from flwr_splitmix.apps.vision.export import export_vision
+from flwr_splitmix.data.images.preprocessing import Preprocessing
 from flwr_splitmix.runs.export import onnx_file
+from flwr_splitmix.runs.export.folder import ExportError
 from flwr_splitmix.runs.export.vision import LOWER
 from tests.runs.export.conftest import Exported
 
@@ -65,6 +68,45 @@ def test_an_onnx_file_that_computes_otherwise_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+class Branching(nn.Module):
+    """Takes another way by what the pixels are, which no graph has."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        means: Tensor = pixels.flatten(1).mean(1, keepdim=True)
+        return means if float(means.sum()) > 0.5 else -means
+
+
+class ExporterError(Exception):
+    """An error of a library, of a kind that nobody expects."""
+
+
+def test_a_model_that_torch_cannot_export_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """It was hundreds of lines of a traceback."""
+    pytest.importorskip("onnx", reason="needs the extra `onnx`")
+    steps = Preprocessing(1, (8, 8), 8, (0.5,), (0.5,))
+    with pytest.raises(ExportError, match=r"torch cannot write this model .* without --onnx$"):
+        onnx_file.write_onnx(tmp_path / "model.onnx", Branching(), steps)
+
+
+def test_a_file_that_onnxruntime_cannot_run_is_refused_in_a_sentence(
+    make: Make, splitmix: Splitmix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnx", reason="needs the extra `onnx`")
+
+    def fail(*arguments: Any) -> float:
+        raise ExporterError("index: 0 Got: 1 Expected: 3")
+
+    monkeypatch.setattr(onnx_file, "_difference", fail)
+    monkeypatch.setattr(torch.onnx, "export", lambda *arguments, **options: None)
+    done = splitmix("export", make("CutMixSFL").run.id, tmp_path / "model", "--onnx")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert (
+        "cannot run the ONNX file that torch makes of this model (ExporterError): export it"
+        in done.stderr
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_is_overwritten_unasked(make: Make, splitmix: Splitmix, tmp_path: Path) -> None:
     run, folder = make("CutMixSFL").run, tmp_path / "model"
     folder.mkdir()
@@ -99,6 +141,7 @@ def test_what_is_wrong_is_one_sentence(
     (tmp_path / "no.png").write_text("no picture")
     cases = {
         ("predict", tmp_path, pictures[0]): "holds no exported model (splitmix.json is missing)",
+        ("predict", pictures[0], pictures[0]): "holds no exported model (splitmix.json is missing)",
         ("predict", tmp_path / "model"): 'give pictures or --text "...", one of the two',
         ("predict", tmp_path / "model", "--text", "x"): "holds a vision model; give it IMAGE...",
         ("predict", tmp_path / "model", tmp_path / "no.png"): "no.png cannot be read as a picture",
