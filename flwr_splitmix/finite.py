@@ -1,4 +1,4 @@
-"""Whether tensors hold NaN or infinite numbers, found out in few passes over them."""
+"""Whether tensors hold NaN, infinite or large numbers, found out in few passes over them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     first = tensors[0].device
     sums = torch.stack([tensor.sum().to(first, torch.float32) for tensor in tensors])
     return bool(sums.isfinite().all()) or all(bool(t.isfinite().all()) for t in tensors)
+
+
+def largest_magnitude(tensor: Tensor) -> Tensor:
+    """Return the largest absolute number of a floating tensor that is not empty; NaN if one is."""
+    least, most = tensor.detach().aminmax()  # along a dimension it takes ten times as long
+    return torch.maximum(-least, most)
 
 
 def squares_finite(tensors: Sequence[Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ import logging
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
+from flwr_splitmix.finite import largest_magnitude
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import (
     GroupMixer,
@@ -264,6 +265,5 @@ def _largest(upload: Upload, shares: Sequence[Share | None]) -> float:
         # What another share makes of smashed data is not known here.
         if tensor is not None and tensor.numel() and share is not None and share.family is not None:
             scale = share.lam if share.family == "mixup" else 1.0
-            low, high = map(float, tensor.detach().aminmax())
-            values.append(max(-low, high) / scale if scale else 0.0)
+            values.append(float(largest_magnitude(tensor)) / scale if scale else 0.0)
     return max(values)

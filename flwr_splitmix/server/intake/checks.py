@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.requests import LARGEST
+from flwr_splitmix.finite import largest_magnitude
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.finite import FiniteCheck
 from flwr_splitmix.values import MAX_COUNT
@@ -84,10 +85,7 @@ def check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Non
 
 def check_size(tensor: Tensor) -> None:
     """Raise UploadError if a number is beyond `LARGEST`; waits for the tensor's device."""
-    if not tensor.numel():
-        return
-    least, most = tensor.aminmax()
-    if max(-float(least), float(most)) > LARGEST:
+    if tensor.numel() and bool(largest_magnitude(tensor) > LARGEST):
         raise UploadError(f"sent numbers beyond {LARGEST:g}, which would overflow in the model")
 
 

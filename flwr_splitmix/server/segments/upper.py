@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.device import Precision, autocast
-from flwr_splitmix.events import StepResult
-from flwr_splitmix.finite import all_finite
 from flwr_splitmix.labels import Tally, TargetLoss, loss_dtype, loss_on, tally, target_loss
 from flwr_splitmix.mixers import Mixed
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
@@ -21,30 +17,15 @@ from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.segments.base import TrainedSegment
+from flwr_splitmix.server.segments.cut_gradients import CutGradients, Learned
 from flwr_splitmix.server.segments.fitting import fitting
 from flwr_splitmix.server.segments.part_trial import check_in_parts
 from flwr_splitmix.values import check_choice, check_truth, whole_number
-from flwr_splitmix.words import counted, with_article
+from flwr_splitmix.words import with_article
 
 log = logging.getLogger("flwr.splitmix")
 
 ServerUpdate = Literal["sequential", "sum", "mean"]
-
-
-@dataclass(frozen=True)
-class Learned(StepResult):
-    """A step's result, and the groups that have no gradient.
-
-    Parameters
-    ----------
-    without_gradient
-        The groups of whose gradient nothing is left without numbers that are not finite, or whose
-        gradient has numbers beyond `LARGEST`, for which clients with a `max_epsilon` would leave
-        the round; their clients get none. Empty where finding out would mean waiting for an
-        accelerator.
-    """
-
-    without_gradient: tuple[int, ...] = ()
 
 
 class ServerSegment(TrainedSegment):
@@ -120,7 +101,7 @@ class ServerSegment(TrainedSegment):
         self.geometry = geometry if isinstance(geometry, Geometry) else None
         self.server_update = server_update
         self.waits = self.device.type == "cpu"
-        self._huge = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._gradients = CutGradients(self.device)
         self._tried_in_parts = False
 
     def learn(
@@ -246,36 +227,13 @@ class ServerSegment(TrainedSegment):
 
     def _result(self, loss: Tensor, gradient: Tensor, groups: int) -> Learned:
         """Return the result of a step, given the groups' summed loss and their gradient."""
-        without_gradient: tuple[int, ...] = ()
-        if self.waits and not all_finite([gradient]):
-            without_gradient = tuple(
-                group
-                for group, own in enumerate(gradient.chunk(groups))
-                if not all_finite([own]) and not bool((own.isfinite() & (own != 0)).any())
-            )
-        gradient.nan_to_num_(0.0, 0.0, 0.0)
-        if not self.waits or _beyond(gradient):
-            huge = torch.stack([_beyond(own) for own in gradient.chunk(groups)])
-            samples = huge.repeat_interleave(len(gradient) // groups)
-            gradient.masked_fill_(samples[:, None, None], 0.0)
-            self._huge = self._huge + huge.sum()
-            if self.waits:
-                without_gradient += tuple(huge.nonzero().flatten().tolist())
-        return Learned(loss / groups, gradient, without_gradient)
+        without = self._gradients.clean(gradient, groups, waits=self.waits)
+        return Learned(loss / groups, gradient, without)
 
     def warn_of_skipped_steps(self, server_round: int) -> None:
         """Log also how many groups' gradients were too large to be sent."""
         super().warn_of_skipped_steps(server_round)
-        huge, self._huge = int(self._huge), torch.zeros((), dtype=torch.int64, device=self.device)
-        if huge:
-            log.warning(
-                "round %d: %s of the smashed data had numbers beyond %g and %s not sent: the "
-                "learning rate may be too high, or a client's upload absurd",
-                server_round,
-                counted(huge, "gradient"),
-                LARGEST,
-                "was" if huge == 1 else "were",
-            )
+        self._gradients.warn(server_round)
 
     def _logits(self, smashed: Tensor) -> Tensor:
         with (
@@ -338,9 +296,3 @@ def _tensors_of(loss: nn.Module) -> dict[str, Tensor]:
     """Return copies of the tensors in a loss's state."""
     state = loss.state_dict()
     return {name: t.clone() for name, t in state.items() if isinstance(t, Tensor)}
-
-
-def _beyond(gradient: Tensor) -> Tensor:
-    """Return whether a gradient has numbers beyond `LARGEST`, as a scalar on its device."""
-    least, most = gradient.aminmax()  # along a dimension it takes ten times as long
-    return torch.maximum(-least, most) > LARGEST
