@@ -14,6 +14,7 @@ from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import draw_like, has_halves, mixing_layers, renew
+from flwr_splitmix.segments.state_digest import state_digest
 
 
 def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) -> None:
@@ -44,6 +45,64 @@ def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) ->
             f"epsilon: override {changed} in a subclass of the hiding, and there also `charge`, "
             "which says what it costs; or take a hiding without an epsilon"
         )
+
+
+class Trials:
+    """Trials of a client's head and tail on which an epsilon rests; none if the hiding keeps none.
+
+    They are repeated where weights or inputs have changed.
+
+    Parameters
+    ----------
+    hiding
+        The client's hiding.
+    segments
+        The head and the tail, by these names.
+
+    Attributes
+    ----------
+    rehearsed
+        Whether `rehearse` has passed.
+    """
+
+    def __init__(self, hiding: Hiding, segments: nn.ModuleDict) -> None:
+        self._hiding = hiding
+        self._segments = segments
+        self._complete = self.rehearsed = False
+        self._tried: bytes | None = None
+        """Digest of head, tail and inputs of the last trial of `check_apart`."""
+
+    def check_apart(self, batch: MaskedBatch) -> None:
+        """Refuse a head or tail that mixes a batch's examples, as `check_apart` does.
+
+        Parameters
+        ----------
+        batch
+            As many of the client's examples as are in a training batch, on its device.
+
+        Raises
+        ------
+        ClientError
+            Raised by `check_apart`.
+        """
+        state = state_digest(self._segments, batch.inputs, batch.mask)
+        if self._complete and state is not None and state == self._tried:
+            return
+        head, tail = self._segments["head"], self._segments["tail"]
+        again = self._complete
+        self._complete = check_apart(self._hiding, head, tail, batch, again=again)
+        self._tried = state
+
+    def rehearse(self, batch: MaskedBatch, *, single: bool) -> None:
+        """Try a step on copies of head and tail; see `rehearse`.
+
+        Raises
+        ------
+        UnfitError, ClientError
+            Raised by `rehearse`.
+        """
+        rehearse(self._hiding, self._segments, batch, single=single)
+        self.rehearsed = True
 
 
 def check_apart(

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.accounted import check_accounted, check_apart, rehearse
+from flwr_splitmix.clients.accounted import Trials, check_accounted
 from flwr_splitmix.clients.client import MOST_EARLIER, NO_DATA, ClientError, Order
 from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
@@ -36,7 +36,6 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, check_scores
 from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.segments.modules import check_takes_mask, with_statistics
-from flwr_splitmix.segments.state_digest import state_digest
 from flwr_splitmix.values import check_choice, check_kind, check_truth
 
 log = logging.getLogger("flwr.splitmix")
@@ -165,9 +164,7 @@ class UShapeClient(StepExchanges):
         self._sent_tests: SentTests | None = None
         self._first_weights: FirstWeights | None = None
         self._shapes: KeptShapes | None = None
-        self._looked = self._rehearsed = False
-        self._apart: bytes | None = None
-        """Digest of head, tail and inputs for which trials were last made."""
+        self._trials = Trials(self.hiding, self.segments)
         self._due = self._calibrated = 0
         self._evaluation = self._new_evaluation((0, 0))
         self._forget_round()
@@ -201,7 +198,7 @@ class UShapeClient(StepExchanges):
         ------
         ClientError
             If the arrays do not fit, or have NaN, infinite or very large numbers, an epsilon is
-            kept that would not hold (`check_accounted`, `check_apart`, `rehearse`), the hiding is
+            kept that would not hold (`check_accounted`, `Trials`), the hiding is
             for texts only, or head and tail are averaged and have running statistics, which are
             not.
         ExamplesError
@@ -240,12 +237,7 @@ class UShapeClient(StepExchanges):
         with restrained(_NO_STATES, hides=not self._names_data):
             width = self.ends.width(first)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
-            batch = self._first_batch(self.batches.size)
-            state = state_digest(self.segments, batch.inputs, batch.mask)
-            if not self._looked or state is None or state != self._apart:
-                again = self._looked
-                self._looked = check_apart(self.hiding, self.head, self.tail, batch, again=again)
-                self._apart = state
+            self._trials.check_apart(self._first_batch(self.batches.size))
         earlier, uncounted = self._earlier(order)
         self.hiding.attach(
             ClientSide(
@@ -265,10 +257,9 @@ class UShapeClient(StepExchanges):
                 padded=holds_ids(first.inputs),
             )
         )
-        if not self._rehearsed:
+        if not self._trials.rehearsed:
             few = self._first_batch(min(3, self.batches.size))
-            rehearse(self.hiding, self.segments, few, single=self.batches.size == 1)
-            self._rehearsed = True
+            self._trials.rehearse(few, single=self.batches.size == 1)
         self._due, self._calibrated = self.hiding.calibration_steps, 0
         self._shapes = self.ends.shapes()
         return {
