@@ -275,7 +275,7 @@ class Client(ABC):
 
     @abstractmethod
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
-        """Begin a round; `arrays` replace the lower segment unless None.
+        """Begin a round; `arrays` replace the segment, unless they are None or none.
 
         Returns
         -------
