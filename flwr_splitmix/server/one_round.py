@@ -153,7 +153,7 @@ class OneRound(RoundMessages):
         By client index the norm of its update, and by name the means of what clients report.
         """
         if self.aggregator.averages:
-            norms, means = self._intake.check(clients, result.arrays)
+            norms, means = self._intake.check(clients, result.arrays, robust=self.aggregator.robust)
         else:
             norms, means = {}, self._intake.check_sizes(clients)
         self.require(clients)
@@ -206,9 +206,11 @@ class OneRound(RoundMessages):
         left = len(clients.nodes)
         if left < self.min_nodes:
             key = "min_nodes" if isinstance(self._open_link, LocalLink) else "min-nodes"
+            unusual = self._intake.averaged_unusual
             raise LinkError(
                 f"round {clients.server_round}: {counted(left, 'client')} {are(left)} left, "
                 f"{self._said_least(key)}: {reasons(clients) or 'no others were asked'}"
+                + (f" ({unusual}, which may be why)" if unusual else "")
             )
 
     def _said_least(self, key: str) -> str:

@@ -62,6 +62,18 @@ _SERVER_OPTIMIZERS = (flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.
 """Strategies whose result may lie far outside what the clients sent."""
 
 
+_ROBUST = (
+    flower.FedMedian,
+    flower.FedTrimmedAvg,
+    flower.Krum,
+    flower.MultiKrum,
+    flower.Bulyan,
+    flower.DifferentialPrivacyServerSideFixedClipping,
+    flower.DifferentialPrivacyServerSideAdaptiveClipping,
+)
+"""Strategies that bound what one client's update does to the result."""
+
+
 class LowerAggregator:
     """Calls a Flower strategy's `configure_train` and `aggregate_train`; never its `start`.
 
@@ -108,6 +120,11 @@ class LowerAggregator:
     def averages(self) -> bool:
         """Whether lower segments are aggregated at all."""
         return self.strategy is not None
+
+    @property
+    def robust(self) -> bool:
+        """Whether the strategy bounds what one client can do, and may need the replies of all."""
+        return any(isinstance(own, _ROBUST) for own in with_wrapped(self.strategy))
 
     def check_has_weights(self, initial: ArrayRecord) -> None:
         """Reject lower segments that have nothing to average.

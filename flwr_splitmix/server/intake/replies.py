@@ -16,6 +16,11 @@ from flwr_splitmix.clients.requests import is_variance, largest
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.observers.metrics import column_of, median_norm
+from flwr_splitmix.server.intake.absurd_updates import (
+    TIMES_MEDIAN,
+    absurd_updates,
+    largest_weight,
+)
 from flwr_splitmix.server.intake.checks import NAME, NAME_RULE, UploadError, cap_at_median
 from flwr_splitmix.server.intake.reply_metrics import (
     METRICS,
@@ -48,6 +53,11 @@ class ReplyIntake:
     ----------
     initial
         The lower segment that the run started with; its integer arrays are counters.
+
+    Attributes
+    ----------
+    averaged_unusual
+        In words, whose unusual updates the last round averaged; "" if there were none.
     """
 
     def __init__(self, initial: ArrayRecord) -> None:
@@ -55,9 +65,10 @@ class ReplyIntake:
         self._counters = {name for name, dtype in self._dtypes.items() if dtype.kind in "biu"}
         self._exaggerates: set[int] = set()
         self._told_names = self._told_shared = False
+        self.averaged_unusual = ""
 
     def check(
-        self, clients: Clients, like: ArrayRecord
+        self, clients: Clients, like: ArrayRecord, *, robust: bool
     ) -> tuple[dict[int, float], dict[str, float]]:
         """Leave out the replies that cannot be averaged, and fail their clients.
 
@@ -68,6 +79,9 @@ class ReplyIntake:
             of numbers the run's first one, and every number must be finite and at most `largest`.
             The number of examples must be the
             one in the client's description.
+        robust
+            Whether the aggregator deals with outliers itself; else an absurd update is left out,
+            see `absurd_updates`.
 
         Returns
         -------
@@ -91,13 +105,53 @@ class ReplyIntake:
                 continue
             norms[client] = self._norm(arrays, began)
             checked[client] = arrays
+        if not robust:
+            for client in self._leave_out_absurd(clients, norms, checked):
+                del metrics[client]
         means = self.means([replies[client] for client in metrics])
         self._cap_examples(metrics)
         for client, own in metrics.items():
             _rebuild(replies[client], {name: checked[client][name] for name in began}, own)
         clients.replies = {client: replies[client] for client in metrics}
-        _name_outliers(clients.server_round, norms)
+        self._name_outliers(
+            clients.server_round, norms, [client for client in norms if client in metrics]
+        )
         return norms, means
+
+    def _leave_out_absurd(
+        self, clients: Clients, norms: Mapping[int, float], checked: Mapping[int, Arrays]
+    ) -> list[int]:
+        """Fail the clients with absurd updates, and return them."""
+        largest = {client: largest_weight(arrays) for client, arrays in checked.items()}
+        absurd = absurd_updates(norms, largest)
+        for client in absurd:
+            clients.fail(
+                client,
+                f"returned an update of norm {norms[client]:.3g}, more than {TIMES_MEDIAN:g} times "
+                f"the median of the round's, with numbers up to {largest[client]:.3g}",
+            )
+        return absurd
+
+    def _name_outliers(
+        self, server_round: int, norms: Mapping[int, float], averaged: Sequence[int]
+    ) -> None:
+        """Log in one line which averaged updates have a norm far above the median, if not 0."""
+        self.averaged_unusual = ""
+        median = median_norm(norms)
+        if median is None:
+            return
+        unusual = [client for client in averaged if norms[client] > UNUSUAL * median]
+        if unusual:
+            named = name_clients(unusual)
+            self.averaged_unusual = f"round {server_round} averaged an unusual update of {named}"
+            log.warning(
+                "round %d: %s returned an unusual update, of norm up to %.3g where the median is "
+                "%.3g: a fault, or an attempt to spoil the average",
+                server_round,
+                named,
+                max(norms[client] for client in unusual),
+                median,
+            )
 
     def check_sizes(self, clients: Clients) -> dict[str, float]:
         """Fail the clients that return another number of examples than they described.
@@ -248,23 +302,12 @@ def _rebuild(reply: Message, arrays: Arrays, metrics: Mapping[str, Any]) -> None
     )
 
 
-def _name_outliers(server_round: int, norms: Mapping[int, float]) -> None:
-    """Log in one line which clients' updates have a norm far above the round's median, if not 0."""
-    median = median_norm(norms)
-    if median is None:
-        return
-    unusual = [client for client, norm in norms.items() if norm > UNUSUAL * median]
-    if unusual:
-        log.warning(
-            "round %d: %s returned an unusual update, of norm up to %.3g where the median is "
-            "%.3g: a fault, or an attempt to spoil the average",
-            server_round,
-            name_clients(unusual),
-            max(norms.values()),
-            median,
-        )
-
-
 def _squared_distance(array: np.ndarray, other: np.ndarray) -> float:
-    difference = np.subtract(array, other, dtype=np.result_type(array, other, np.float32)).ravel()
-    return float(np.dot(difference, difference))
+    with np.errstate(invalid="ignore"):
+        difference = np.subtract(
+            array, other, dtype=np.result_type(array, other, np.float32)
+        ).ravel()
+    total = float(np.dot(difference, difference))
+    if not math.isfinite(total):  # a constant of -inf or NaN has not changed
+        total = float(np.sum(np.square(difference[np.isfinite(difference)])))
+    return total

@@ -76,7 +76,7 @@ def checked(*replies: Message) -> Alone:
     clients = Alone(1, {c: {"num-examples": 10} for c in range(len(replies))}, {}, None)
     clients.replies = dict(enumerate(replies))
     record = ArrayRecord({name: Array(array) for name, array in LIKE.items()})
-    ReplyIntake(record).check(clients, record)
+    ReplyIntake(record).check(clients, record, robust=False)
     return clients
 
 

@@ -1,0 +1,60 @@
+"""Updates so far from all others that one of them would ruin the average of them all."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+import numpy as np
+
+from flwr_splitmix.observers.metrics import median_norm
+
+TIMES_MEDIAN = 1000.0
+"""An absurd update has a norm above this many times the round's median."""
+
+TIMES_WEIGHTS = 10.0
+"""And weights above this many times those of the median client, and above this number."""
+
+_FEWEST = 3
+"""Clients of whose medians a single one cannot be both."""
+
+_MEASURED = ("running_mean", "running_var")
+"""What BatchNorm measures of data, which may differ as much as scales of data do."""
+
+
+def largest_weight(arrays: Mapping[str, np.ndarray]) -> float:
+    """Return the largest absolute number among floating weights; what BatchNorm measures is none.
+
+    Parameters
+    ----------
+    arrays
+        A lower segment, whose constants may be infinite.
+    """
+    floating = (
+        array
+        for name, array in arrays.items()
+        if array.dtype.kind == "f" and array.size and name.rpartition(".")[2] not in _MEASURED
+    )
+    numbers = (float(np.abs(array).max()) for array in floating)
+    return max((number for number in numbers if np.isfinite(number)), default=0.0)
+
+
+def absurd_updates(norms: Mapping[int, float], largest: Mapping[int, float]) -> list[int]:
+    """Return the clients whose update would ruin an average; none if there are fewer than three.
+
+    A norm alone says little where most clients hardly learn, and large weights where all have them.
+
+    Parameters
+    ----------
+    norms, largest
+        By client index, the norm of its update, and its `largest_weight`.
+    """
+    median = median_norm(norms)
+    if median is None or len(norms) < _FEWEST:
+        return []
+    usual = max(1.0, statistics.median_low(largest.values()))
+    return [
+        client
+        for client, norm in norms.items()
+        if norm > TIMES_MEDIAN * median and largest[client] > TIMES_WEIGHTS * usual
+    ]
