@@ -42,13 +42,14 @@ class FirstWeights:
         """Begin another run of this process; a node's file tells its runs apart itself."""
         self._first = ""
 
-    def admit(self, arrays: Mapping[str, Tensor], allowance: str) -> None:
-        """Record a run's first weights; refuse others.
+    def admit(self, arrays: Mapping[str, Tensor] | None, allowance: str) -> None:
+        """Record a run's first weights, or that it began with none; refuse others.
 
         Parameters
         ----------
         arrays
-            The weights, in the dtypes in which they will be loaded.
+            The weights, in the dtypes in which they will be loaded; None if the client keeps its
+            own, which any run may.
         allowance
             The option because of which others are refused.
 
@@ -57,7 +58,7 @@ class FirstWeights:
         ClientError
             If these are not the first ones, or the node's file cannot be read or written.
         """
-        digest = digest_of(arrays)
+        digest = digest_of(arrays or {})
         try:
             first = self._recorded(digest)
         except (OSError, JournalError) as error:
@@ -65,7 +66,7 @@ class FirstWeights:
                 f"this client has {allowance}, and its node cannot record a run's first weights "
                 f"({reason_of(error)}), so it takes none"
             ) from None
-        if first != digest:
+        if first != digest and arrays is not None:
             raise ClientError(
                 f"this client has {allowance}, and the server sends other weights within "
                 "the run; that is averaging, which must be allowed (a node: allow-averaging)"

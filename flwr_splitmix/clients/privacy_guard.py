@@ -90,7 +90,7 @@ class PrivacyGuard:
         Parameters
         ----------
         arrays
-            The lower segment that the server sent, if any.
+            The lower segment that the server sent; None if it sent none.
 
         Raises
         ------
@@ -105,8 +105,7 @@ class PrivacyGuard:
                 "lower segment, from which crafted gradients read its data; take a strategy that "
                 "does not average, or allow it (a node: allow-averaging)"
             )
-        if arrays is not None:
-            self._first_weights.admit(arrays, self.budget.refusing_option)
+        self._first_weights.admit(arrays, self.budget.refusing_option)
 
     def admit_untold(self) -> None:
         """Refuse a lower segment that may mix a batch's examples, as no trial could tell.

@@ -215,8 +215,9 @@ class UShapeClient(StepExchanges):
         self._evaluation.awaiting = None
         if arrays:
             arrays = self.ends.fitted(arrays, "the server's head and tail do not fit this client's")
-            if self._first_weights is not None:
-                self._first_weights.admit(arrays, "allow_averaging = false")
+        if self._first_weights is not None:
+            self._first_weights.admit(arrays or None, "allow_averaging = false")
+        if arrays:
             check_numbers(
                 "the server's head and tail:",
                 arrays,

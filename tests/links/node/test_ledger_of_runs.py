@@ -79,6 +79,28 @@ def test_another_configuration_is_no_other_run(node: Node) -> None:
     node.end()
 
 
+def test_a_run_that_began_without_weights_takes_none_later(node: Node) -> None:
+    """The first ones that came counted, in whichever round: after rounds with the node's own."""
+    weights = TOY.lower().state_dict()
+    node.begin(arrays=None)
+    node.end()
+    node.begin(arrays=None, server_round=2, state_round=1)
+    node.end()
+    with pytest.raises(ClientError, match="the server sends other weights within the run"):
+        node.begin(arrays=weights, server_round=3, state_round=2)
+    node.begin(arrays=weights, run="another")
+    node.end()
+
+
+def test_a_run_may_leave_its_weights_out_later(node: Node) -> None:
+    weights = TOY.lower().state_dict()
+    node.begin(arrays=weights)
+    node.end()
+    for number, arrays in ((2, None), (3, weights)):
+        node.begin(arrays=arrays, server_round=number, state_round=number - 1)
+        node.end()
+
+
 def test_first_weights_on_record_from_before_count(tmp_path: Path) -> None:
     """Records used to name the run with its configuration."""
     weights, others = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
