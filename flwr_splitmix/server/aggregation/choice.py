@@ -30,6 +30,15 @@ _REFUSED: dict[str, str] = {
 _CONFIGURED = {getattr(flower, name).configure_train for name in get_args(AggregatorName)}
 """Flower's own methods; they differ in what they record of a round before drawing its nodes."""
 
+ROBUST = (
+    flower.FedMedian,
+    flower.FedTrimmedAvg,
+    flower.Krum,
+    flower.MultiKrum,
+    flower.Bulyan,
+)
+"""Flower's strategies that leave outliers out, and that keep nothing from round to round."""
+
 _MINIMA = ("min_train_nodes", "min_available_nodes")
 
 

@@ -28,6 +28,7 @@ from flwr_splitmix.server.aggregation.answers import (
     training_messages_of,
 )
 from flwr_splitmix.server.aggregation.choice import (
+    ROBUST,
     check_aggregator,
     check_enough_nodes,
     with_wrapped,
@@ -62,12 +63,8 @@ _SERVER_OPTIMIZERS = (flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.
 """Strategies whose result may lie far outside what the clients sent."""
 
 
-_ROBUST = (
-    flower.FedMedian,
-    flower.FedTrimmedAvg,
-    flower.Krum,
-    flower.MultiKrum,
-    flower.Bulyan,
+_BOUNDING = (
+    *ROBUST,
     flower.DifferentialPrivacyServerSideFixedClipping,
     flower.DifferentialPrivacyServerSideAdaptiveClipping,
 )
@@ -124,7 +121,7 @@ class LowerAggregator:
     @property
     def robust(self) -> bool:
         """Whether the strategy bounds what one client can do, and may need the replies of all."""
-        return any(isinstance(own, _ROBUST) for own in with_wrapped(self.strategy))
+        return any(isinstance(own, _BOUNDING) for own in with_wrapped(self.strategy))
 
     def check_has_weights(self, initial: ArrayRecord) -> None:
         """Reject lower segments that have nothing to average.

@@ -6,18 +6,14 @@ import logging
 
 from flwr.serverapp import strategy as flower
 
-from flwr_splitmix.server.aggregation.choice import with_wrapped
+from flwr_splitmix.server.aggregation.choice import ROBUST, with_wrapped
 from flwr_splitmix.server.last_use import used_by_another
 
 log = logging.getLogger("flwr.splitmix")
 
 _KEEPS_NOTHING = (
     flower.FedAvg,
-    flower.FedMedian,
-    flower.FedTrimmedAvg,
-    flower.Krum,
-    flower.MultiKrum,
-    flower.Bulyan,
+    *ROBUST,
     flower.DifferentialPrivacyServerSideFixedClipping,
     flower.DifferentialPrivacyClientSideFixedClipping,
 )
