@@ -16,6 +16,7 @@ from flwr_splitmix.links.frames.wire import check_wire_dtype, rounds
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.node.keys import INDEX, MIXER, check_keys
+from flwr_splitmix.links.node.pinned import own_mixer
 from flwr_splitmix.links.node.state import node_folder
 from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.privacy.policy import NodePolicy, PolicyError
@@ -44,7 +45,7 @@ class NodeGuards:
     ------
     LinkError
         If the ticket names another client, a key of the node's configuration seems to be misspelt,
-        the policy is invalid, or an audit log that the policy requires cannot be written.
+        its mixer or policy is invalid, or an audit log that the policy requires cannot be written.
     """
 
     def __init__(self, context: Context, ticket: Ticket) -> None:
@@ -60,7 +61,7 @@ class NodeGuards:
             self.policy = NodePolicy.of_node(context.node_config)
         except PolicyError as error:
             raise LinkError(f"this node's configuration: {error}") from None
-        self._pinned = bool(context.node_config.get(MIXER))
+        self._pinned = bool(own_mixer(context.node_config))
         self._wire = ticket.wire_dtype
         self._averaged = ticket.returns_arrays
         if self._pinned and self.policy.allow_averaging is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.node.pinned import pinned
 from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.links.ticket import Ticket
+from tests.links.node.worst_server import Node
 
 TICKET = Ticket(0, 7, 1, 9, link="stream", address="mixer.example:9444", ca="the server's")
 
@@ -37,7 +39,6 @@ def test_public_authorities_are_named_as_such() -> None:
     [
         ({"address": "server.example:9443"}, {}, "uploads to the mixer at mixer.example:9444 only"),
         ({"tls": False}, {}, "with TLS only"),
-        ({}, {"link-via": "", "link-via-ca": "/ca.crt"}, "link-via-ca is set without link-via"),
         ({}, {"link-via-ca": "/no/such.crt"}, "link-via-ca: /no/such.crt cannot be read"),
         ({}, {}, "is set without link-via-ca: name the file of the authority"),
     ],
@@ -47,3 +48,22 @@ def test_a_server_that_names_another_place_gets_nothing(
 ) -> None:
     with pytest.raises(LinkError, match=said):
         pinned(replace(TICKET, **changes), {"link-via": "mixer.example:9444", **node})
+
+
+def test_an_authority_without_a_mixer_is_refused() -> None:
+    with pytest.raises(LinkError, match="link-via-ca is set without link-via"):
+        pinned(TICKET, {"link-via-ca": "/ca.crt"})
+
+
+@pytest.mark.parametrize("value", ["", " ", 0, 0.0, False, True, 9444])
+@pytest.mark.parametrize("key", ["link-via", "link-via-ca"])
+def test_a_key_that_names_no_mixer_or_authority_is_refused(
+    key: str, value: Any, tmp_path: Path
+) -> None:
+    """With link-via='' the node uploaded wherever the server said."""
+    own = {"link-via": "127.0.0.1:9444", key: value}
+    said = re.escape(f"{key} is {value!r}, so this node would ") + ".*, or leave the key out"
+    with pytest.raises(LinkError, match=said):
+        pinned(replace(TICKET, address="127.0.0.1:9444"), own)
+    with pytest.raises(LinkError, match=said):
+        Node(tmp_path, own).begin()
