@@ -277,6 +277,30 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "key", ["state-dir", "privacy-policy", "link-via-ca", "ssl-certfile", "ssl-keyfile"]
+)
+def test_the_home_of_a_user_that_there_is_not_is_refused_with_its_key(
+    key: str, tmp_path: Path
+) -> None:
+    """It raised RuntimeError; of a state-dir out of the app, so that nobody read the reason."""
+
+    def client_fn(context: Context) -> SplitClient:
+        return TOY.make_clients()[0]
+
+    ticket = replace(TICKET, link="stream", address="127.0.0.1:1", tls=False)
+    pair = {"ssl-certfile": "node.crt", "ssl-keyfile": "node.key"} if key[:3] == "ssl" else {}
+    pinned = {"link-via": "127.0.0.1:1"} if key == "link-via-ca" else {}
+    config = {"partition-id": 0, "state-dir": str(tmp_path), **pair, **pinned}
+    own = context(**{**config, key: "~nouser/x"})
+    said = SplitClientApp(client_fn)(message("train", ticket), own)
+    (error,) = said.content.config_records[RECORD].values()
+    assert f"{key} is '~nouser/x'" in str(error)
+    assert str(error).endswith("knows no folder '~nouser'; give an absolute path")
+    logged = [read_journal(log)[-1]["refused"] for log in tmp_path.glob("audit-0.jsonl")]
+    assert logged == ([] if key == "state-dir" else [error])
+
+
 NODE = """
 import json, sys, time
 

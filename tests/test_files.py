@@ -15,7 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from flwr_splitmix.files import append_line, flush_folder, home_folder, write_atomic, write_json
+from flwr_splitmix.files import (
+    append_line,
+    expanded,
+    flush_folder,
+    home_folder,
+    write_atomic,
+    write_json,
+)
 
 
 def test_a_refused_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -106,3 +113,13 @@ def test_the_home_is_the_one_given_or_the_environments_or_the_users(
     assert home_folder() == Path("~/.splitmix")
     monkeypatch.delenv("SPLITMIX_HOME")
     assert home_folder() == Path("~/.splitmix")
+
+
+def test_the_path_of_an_unknown_user_is_named_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert expanded("~/a", "run-dir", ValueError) == tmp_path / "a"
+    said = "run-dir is '~nouser/a', and this machine knows no folder '~nouser'; give an absolute"
+    with pytest.raises(LookupError, match=said):
+        expanded("~nouser/a", "run-dir", LookupError)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.files import expanded
 from flwr_splitmix.privacy.accountant import check_delta
 
 POLICY = "privacy-policy"
@@ -133,7 +134,7 @@ class NodePolicy:
                     f"{POLICY} is {path!r}, so this node would be without its policy; name a TOML "
                     "file, or leave the key out"
                 )
-            values = _read_file(Path(path).expanduser())
+            values = _read_file(expanded(path, POLICY, PolicyError))
         values |= {key: node[key] for key in KEYS if key in node}
         return cls(**{_field(key): value for key, value in values.items()})
 

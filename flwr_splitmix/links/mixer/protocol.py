@@ -25,6 +25,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+from flwr_splitmix.files import expanded
 from flwr_splitmix.links.link import LinkError
 
 METHOD = "/flwr_splitmix.Mixer/Serve"
@@ -51,7 +52,7 @@ def read_secret(path: str | Path, name: str) -> str:
         If it cannot be read, others may access it, or it does not hold exactly one word; the
         message names `name`.
     """
-    path = Path(path).expanduser()
+    path = expanded(path, name, LinkError)
     try:
         text = path.read_text("utf-8", "replace").strip()
         mode = stat.S_IMODE(path.stat().st_mode)

@@ -177,15 +177,19 @@ def rejection_log(message: Message, context: Context) -> AuditLog | None:
     """Open a node's audit log for a message whose ticket, or the node's own policy, is invalid.
 
     Its lines have the run, the round and the address as far as the message says them. None for a
-    node without a valid index, which has no log.
+    node without a valid index or with an unusable `state-dir`, which has no log.
     """
     index = context.node_config.get(INDEX)
     if type(index) is not int:
         return None
+    try:
+        folder = node_folder(context)
+    except LinkError:
+        return None
     told = dict(message.content.config_records.get(RECORD) or {})
     run, number, to = (told.get(name) for name in ("run", "server_round", "address"))
     return _open_log(
-        node_folder(context),
+        folder,
         index,
         run if run and isinstance(run, str) else f"flwr-{context.run_id}",
         number if type(number) is int and 0 <= number <= MAX_COUNT else 0,

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flwr_splitmix.clients import Client
+from flwr_splitmix.files import expanded
 from flwr_splitmix.links.errors import is_unexpected, own_sentence, public_sentence
 from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import LinkError, Outcome
@@ -168,4 +168,6 @@ def _identity(context: Context) -> ClientIdentity | None:
         return None
     if not certificate or not key:
         raise LinkError(f"a node's {CERTIFICATE} and {KEY} must be given together")
-    return ClientIdentity(Path(str(certificate)).expanduser(), Path(str(key)).expanduser())
+    return ClientIdentity(
+        expanded(str(certificate), CERTIFICATE, LinkError), expanded(str(key), KEY, LinkError)
+    )

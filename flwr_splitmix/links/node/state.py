@@ -20,7 +20,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context
 from torch import Tensor
 
-from flwr_splitmix.files import home_folder, remove_unfinished
+from flwr_splitmix.files import HOME, expanded, home_folder, remove_unfinished
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.host import StateStore
@@ -62,17 +62,17 @@ def node_folder(context: Context, *, absolute: bool = False) -> Path | None:
     Raises
     ------
     LinkError
-        If it must, and the path is relative.
+        If it must, and the path is relative, or the path begins with the "~" of an unknown user.
     """
     chosen = context.node_config.get(STATE_DIR)
     if chosen is None:
-        folder = home_folder().expanduser() / "nodes"
+        folder = expanded(home_folder(), HOME, LinkError) / "nodes"
     elif chosen == "":
         return None
     else:
-        folder = Path(str(chosen)).expanduser()
+        folder = expanded(str(chosen), STATE_DIR, LinkError)
     if absolute and not folder.is_absolute():
-        named = "SPLITMIX_HOME" if chosen is None else STATE_DIR
+        named = HOME if chosen is None else STATE_DIR
         raise LinkError(
             f"this node has a max-epsilon, and its {named} is a relative path, so that a SuperNode "
             "started in another folder would begin another privacy ledger: give an absolute path"

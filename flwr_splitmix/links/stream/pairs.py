@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from flwr_splitmix.files import expanded
 from flwr_splitmix.links.link import LinkError
 
 CERTIFICATE, KEY = "ssl-certfile", "ssl-keyfile"
@@ -34,7 +35,8 @@ def read_pair(certificate: str | Path, key: str | Path) -> tuple[bytes, bytes]:
         private key is encrypted, accessible to everyone or another certificate's. The message
         names the configuration key.
     """
-    certificate, key = Path(certificate).expanduser(), Path(key).expanduser()
+    certificate = expanded(certificate, CERTIFICATE, LinkError)
+    key = expanded(key, KEY, LinkError)
     chain, secret = _read(certificate, CERTIFICATE), _read(key, KEY)
     mode = stat.S_IMODE(key.stat().st_mode)
     if mode & (stat.S_IROTH | stat.S_IWOTH):
@@ -71,7 +73,7 @@ def read_authority(path: str | Path, name: str) -> bytes:
     LinkError
         If the file cannot be read or is not PEM, or none of them is currently valid.
     """
-    path = Path(path).expanduser()
+    path = expanded(path, name, LinkError)
     data = _read(path, name)
     wrong = [_not_now(authority) for authority in _certificates(data, name, path)]
     if all(wrong):

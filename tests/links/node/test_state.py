@@ -53,6 +53,12 @@ def test_the_default_is_below_the_home_of_splitmix(
     assert (tmp_path / "nodes" / "psl-1").is_dir()
 
 
+def test_an_environments_home_of_an_unknown_user_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPLITMIX_HOME", "~nouser/states")
+    with pytest.raises(LinkError, match="SPLITMIX_HOME is '~nouser/states', and this"):
+        open_store("psl-1", context())
+
+
 @pytest.mark.parametrize(
     "run",
     [
