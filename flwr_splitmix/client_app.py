@@ -220,8 +220,14 @@ def _describe_node(message: Message, context: Context) -> Message:
         record = ConfigRecord({"client": index, "simulated": ray_runs_here()})
         if type(parts := context.node_config.get("num-partitions")) is int:
             record["partitions"] = parts
-    else:
+    elif index is None:
         record = ConfigRecord(
             {"error": "a SuperNode has no partition-id; give it one with --node-config"}
         )
+    else:
+        said = (
+            f"a SuperNode's partition-id is {index!r:.40}; needed is a whole number from 0, "
+            "without quotes (--node-config)"
+        )
+        record = ConfigRecord({"error": said})
     return Message(RecordDict({RECORD: record}), reply_to=message)

@@ -80,11 +80,17 @@ def test_mods_are_a_list() -> None:
         SplitClientApp(no_client, mods=mods)
 
 
-@pytest.mark.parametrize("value", [None, -1, "3", 1.0, True])
+@pytest.mark.parametrize("value", [None, -1, "0", "3", "", 1.0, True])
 def test_a_partition_id_is_an_index(value: Any) -> None:
+    """One that is text or negative was called missing."""
     config = {} if value is None else {"partition-id": value}
     reply = SplitClientApp(no_client)(message("query"), context(**config))
-    assert "has no partition-id" in str(reply.content.config_records[RECORD]["error"])
+    assert reply.content.config_records[RECORD]["error"] == (
+        "a SuperNode has no partition-id; give it one with --node-config"
+        if value is None
+        else f"a SuperNode's partition-id is {value!r}; needed is a whole number from 0, without "
+        "quotes (--node-config)"
+    )
 
 
 def test_flower_can_measure_a_ticket() -> None:
