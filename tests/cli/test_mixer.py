@@ -72,6 +72,27 @@ def test_numbers_beyond_their_range_are_refused(
     assert ended.output.startswith(said.format(file=file))
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (
+            "--link-client-ca",
+            "--link-client-ca is set, but the mixer has no certificate of its own; give it "
+            "--ssl-certfile and --ssl-keyfile, too",
+        ),
+        ("--ssl-certfile", "--ssl-certfile is set without --ssl-keyfile; give both or neither"),
+        ("--ssl-keyfile", "--ssl-keyfile is set without --ssl-certfile; give both or neither"),
+    ],
+)
+def test_certificates_that_lack_something_are_named_by_their_options(
+    option: str, said: str, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    """The error named the keys of a run."""
+    here = ("--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"))
+    ended = splitmix("mixer", *here, option, str(tmp_path / "file.pem"))
+    assert (ended.exit_code, ended.output) == (1, f"{said}\n")
+
+
 def test_it_serves_without_standard_output(tmp_path: Path) -> None:
     """As a service may be started; it ended in a traceback."""
     token, log = tmp_path / "token", tmp_path / "log"

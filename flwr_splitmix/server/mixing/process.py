@@ -88,6 +88,16 @@ class MixerServer:
         host, port = split_address(listen, "--listen")
         if port is None:
             raise LinkError(f"--listen is {listen!r}; it must be host:port, e.g. 0.0.0.0:9444")
+        if (certificate is None) != (key is None):
+            given, lacks = "--ssl-certfile", "--ssl-keyfile"
+            if certificate is None:
+                given, lacks = lacks, given
+            raise LinkError(f"{given} is set without {lacks}; give both or neither")
+        if certificate is None and client_ca is not None:
+            raise LinkError(
+                "--link-client-ca is set, but the mixer has no certificate of its own; give it "
+                "--ssl-certfile and --ssl-keyfile, too"
+            )
         if certificate is None and not insecure and not is_loopback(host):
             raise LinkError(
                 f"the mixer would listen on {host} without TLS: give it --ssl-certfile and "
