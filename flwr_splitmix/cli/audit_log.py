@@ -18,13 +18,19 @@ from flwr_splitmix.words import counted, epsilon_text
 _SEGMENT = "lower-segment."
 """Beginning of the names of a lower segment's arrays, which leave to be averaged."""
 
+_EVALUATIONS = ("federated", "benchmark")
+"""Kinds of evaluations that send test data: the node's own, and those of the benchmark."""
+
 _EVERY: dict[str, Any] = {"time": int | float, "run": str, "round": int, "exchange": str}
 _SOME: dict[str, Any] = {
     "sent": list, "bytes": int, "epsilon": int | float | str | None, "refused": str, "to": str,
+    "kind": str, "start": int, "stop": int,
 }  # fmt: skip
 """Types of what every line has, and of what some lines have."""
 
-_MOST = {"time": 2**37, "bytes": 2**53, "epsilon": sys.float_info.max}
+_MOST = {
+    "time": 2**37, "bytes": 2**53, "epsilon": sys.float_info.max, "start": 2**53, "stop": 2**53,
+}  # fmt: skip
 """Largest numbers; the time is in seconds, of the year 6325. The round is what a message said."""
 
 
@@ -107,9 +113,15 @@ def _wrong(entry: dict[str, Any]) -> str:
 
 
 def _line(entries: list[dict[str, Any]]) -> list[str]:
-    what = Counter(
-        item["name"] for entry in entries for item in entry.get("sent", ()) if "shape" in item
-    )
+    what: Counter[str] = Counter()
+    kind = ""
+    for entry in entries:
+        if "refused" in entry:
+            continue
+        if entry["exchange"] != "decode_test":  # of generated texts, it sends more of the same
+            kind = entry.get("kind", "")
+        of = f" ({kind} test)" if kind in _EVALUATIONS else ""
+        what.update(f"{item['name']}{of}" for item in entry.get("sent", ()) if "shape" in item)
     arrays = [name for name in what if name.startswith(_SEGMENT)]  # one for each of its weights
     number = sum(what.pop(name) for name in arrays)
     left = [f"{count} x {name}" for name, count in what.items()]

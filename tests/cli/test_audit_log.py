@@ -46,6 +46,27 @@ def test_a_lower_segment_is_summed_up(splitmix: Splitmix, path: Path) -> None:
     assert "stack" not in "".join(lines)
 
 
+def test_the_nodes_own_test_data_are_told_from_the_benchmarks(
+    splitmix: Splitmix, tmp_path: Path
+) -> None:
+    """Both were counted with the training data."""
+    path = tmp_path / "audit-0.jsonl"
+    log = AuditLog(path, {"run": "psl-1", "round": 1, "client": 0}, strict=True)
+    smashed = {"smashed": [torch.zeros(4)]}
+    log.write("step", smashed, step=0)
+    for kind, start in (("federated", 0), ("benchmark", 0), ("benchmark", 4)):
+        log.write("encode_test", smashed, tests={"kind": kind, "start": start, "stop": start + 4})
+    log.refuse("encode_test", "no", tests={"kind": "federated"})
+    log.write("decode_test", {"messages": [torch.zeros(4)]})
+    log.write("score", {"examples": 8}, tests={"kind": "benchmark"})
+    log.write("step", smashed, step=1)
+    row = " ".join(splitmix("audit-log", str(path)).stdout.splitlines()[1].split())
+    assert (
+        "2 x smashed, 1 x smashed (federated test), 2 x smashed (benchmark test), "
+        "1 x messages (benchmark test)" in row
+    )
+
+
 def test_it_says_where_uploads_went(splitmix: Splitmix, path: Path) -> None:
     for address in ("mixer.example:9444", "server.example:9443"):
         facts = {"run": "psl-1", "round": 3, "client": 0, "to": address}
@@ -98,6 +119,9 @@ def test_a_changed_line_ends_it_with_an_error(splitmix: Splitmix, path: Path) ->
         ("epsilon", []),
         ("refused", {}),
         ("to", []),
+        ("kind", 1),
+        ("start", -1),
+        ("stop", True),
     ],
     ids=lambda value: f"{value!r:.20}",
 )

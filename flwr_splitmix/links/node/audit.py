@@ -22,6 +22,28 @@ log = logging.getLogger("flwr.splitmix")
 SUPERLINK = "the SuperLink"
 """Where Flower's own messages go: they have no address of the link."""
 
+_LONGEST_KIND = 40
+"""Most characters of an evaluation's kind that are written."""
+
+_LARGEST = 2**53
+"""Largest number of a test example that is written."""
+
+
+def asked_tests(arguments: Mapping[str, Any]) -> dict[str, str | int]:
+    """Return which test data a call asks for: its `kind`, `start` and `stop`.
+
+    What is no short text, or no whole number from 0, is left out: a server may send anything.
+    """
+    asked: dict[str, str | int] = {}
+    kind = arguments.get("kind")
+    if isinstance(kind, str) and len(kind) <= _LONGEST_KIND:
+        asked["kind"] = one_line(kind)
+    for name in ("start", "stop"):
+        number = arguments.get(name)
+        if type(number) is int and 0 <= number <= _LARGEST:
+            asked[name] = number
+    return asked
+
 
 class AuditLog:
     """Writes a line for each reply of one client in one round, before the reply leaves.
@@ -65,6 +87,7 @@ class AuditLog:
         *,
         step: int | None = None,
         part: int | None = None,
+        tests: Mapping[str, str | int] | None = None,
         share: Any = None,
         epsilon: float | None = None,
         to: str = "",
@@ -80,6 +103,8 @@ class AuditLog:
             Tensors and plain values, before they are narrowed.
         step, part
             The step of the round, and the part of its batch if it leaves in parts.
+        tests
+            Which test data an evaluation takes, as `asked_tests` returns it.
         share
             The server's plan, as plain values.
         epsilon
@@ -95,6 +120,7 @@ class AuditLog:
                 "exchange": exchange,
                 "step": step,
                 **({} if part is None else {"part": part}),
+                **(tests or {}),
                 "sent": items,
                 "bytes": sum(item.get("bytes", 0) for item in items),
                 "share": share,
@@ -103,9 +129,23 @@ class AuditLog:
             }
         )
 
-    def refuse(self, exchange: str, reason: str, *, step: int | None = None) -> None:
+    def refuse(
+        self,
+        exchange: str,
+        reason: str,
+        *,
+        step: int | None = None,
+        tests: Mapping[str, str | int] | None = None,
+    ) -> None:
         """Log what did not leave, and why; `exchange` may be any text of the server's."""
-        self._append({"exchange": one_line(exchange), "step": step, "refused": one_line(reason)})
+        self._append(
+            {
+                "exchange": one_line(exchange),
+                "step": step,
+                **(tests or {}),
+                "refused": one_line(reason),
+            }
+        )
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         if self._journal is None:

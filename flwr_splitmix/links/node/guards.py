@@ -14,7 +14,7 @@ from flwr.app import Context, Message
 from flwr_splitmix.clients import Client, ClientError, SplitClient
 from flwr_splitmix.links.frames.wire import check_wire_dtype, rounds
 from flwr_splitmix.links.link import LinkError, Outcome
-from flwr_splitmix.links.node.audit import AuditLog
+from flwr_splitmix.links.node.audit import AuditLog, asked_tests
 from flwr_splitmix.links.node.keys import INDEX, MIXER, check_keys
 from flwr_splitmix.links.node.pinned import own_mixer
 from flwr_splitmix.links.node.state import node_folder
@@ -158,15 +158,16 @@ class NodeGuards:
             value if isinstance(value := arguments.get(name), int) else None
             for name in ("number", "part")
         )
+        tests = asked_tests(arguments)
         try:
             if outcome.error is not None:
-                self.audit.refuse(method, outcome.error, step=step)
+                self.audit.refuse(method, outcome.error, step=step, tests=tests)
             else:
                 epsilon = None if self._client is None else self._client.epsilon
                 share = arguments.get("plan")
                 self.audit.write(
-                    method, outcome.reply, step=step, part=part, share=share, epsilon=epsilon,
-                    wire=check_wire_dtype(self._wire),
+                    method, outcome.reply, step=step, part=part, tests=tests, share=share,
+                    epsilon=epsilon, wire=check_wire_dtype(self._wire),
                 )  # fmt: skip
         except LinkError as error:
             return replace(outcome, reply=None, error=str(error))

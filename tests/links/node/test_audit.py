@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix import adamw
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.frames.wire import WIRE_DTYPES
 from flwr_splitmix.links.node.audit import AuditLog
 from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.privacy.journal import read_journal
-from flwr_splitmix.strategies import PSL, SFL
-from tests.links.fake_grid import FakeGrid, OnFakeGrid, toy_app
+from flwr_splitmix.strategies import PSL, SFL, USHAPE_STRATEGIES
+from flwr_splitmix.testing.toy_texts import text_toy
+from tests.links.fake_grid import FakeGrid, OnFakeGrid, text_app, toy_app
 from tests.links.node.test_round import TOY, run
 from tests.links.node.worst_server import TICKET, Node, noisy, refused
 
@@ -90,6 +93,68 @@ def test_a_batch_in_parts_is_priced_as_one_and_each_part_is_written_down(node: N
         assert reply is not None
         assert line["sent"][0]["shape"] == list(reply["smashed"][0].shape)
     assert "out of turn" in third["refused"]
+
+
+@pytest.mark.parametrize("kind", ["federated", "benchmark"])
+def test_an_evaluations_line_says_which_test_data_it_took(node: Node, kind: str) -> None:
+    """An operator could not tell the node's own test data from the benchmark's."""
+    node.config = {"partition-id": 0, "state-dir": str(node.folder)}
+    node.options = {"benchmark_data": TOY.data(0)}
+    node.begin()
+    assert node.ask("encode_test", kind=kind, start=0, stop=4).reply
+    node.step([FullShare().to_wire()])
+    refused(node.ask("encode_test", kind=kind, start=0, stop=10**13), "there are")
+    node.end(finish=False)
+    sent, step, not_sent = node.audit()
+    assert (sent["exchange"], sent["kind"], sent["start"], sent["stop"]) == (
+        "encode_test", kind, 0, 4,
+    )  # fmt: skip
+    assert {"kind", "start", "stop"}.isdisjoint(step)
+    assert (not_sent["kind"], not_sent["start"], not_sent["stop"]) == (kind, 0, 10**13)
+    assert "there are" in not_sent["refused"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [
+        ({"kind": "x" * 41, "start": 2**53 + 1, "stop": -1}, {}),
+        ({"kind": ["federated"], "start": True, "stop": 1.0}, {}),
+        (
+            {"kind": "\x1b[2J", "start": 0, "stop": 2**53},
+            {"kind": r"\x1b[2J", "start": 0, "stop": 2**53},
+        ),
+    ],
+    ids=["large", "kinds", "control"],
+)
+def test_an_evaluations_arguments_cannot_spoil_the_audit_log(
+    node: Node, asked: dict[str, Any], written: dict[str, Any]
+) -> None:
+    node.begin()
+    assert node.ask("encode_test", **asked).reply is None
+    node.end(finish=False)
+    (line,) = node.audit()
+    assert {name: line[name] for name in ("kind", "start", "stop") if name in line} == written
+
+
+def test_in_the_u_shape_an_evaluations_lines_say_which_test_data_it_took(tmp_path: Path) -> None:
+    toy = text_toy("NoPeekSL", clients=1, tests=6)
+    grid = FakeGrid(text_app(toy, adamw(0.01)), 1, **{"state-dir": str(tmp_path)})
+    strategy = USHAPE_STRATEGIES["NoPeekSL"](
+        toy.server(), device="cpu", seed=7, optimizer=adamw(0.01), evaluation="federated"
+    )
+    strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", run="u-1"), grid)
+    strategy.start(None, to_arrays(toy.clients_for()[0].weights()), 1)  # type: ignore[arg-type]
+    grid.wait()
+    lines = read_journal(tmp_path / "audit-0.jsonl")
+    asked = [
+        tuple(line.get(name) for name in ("exchange", "kind", "start", "stop")) for line in lines
+    ]
+    assert [one for one in asked if one[0] == "encode_test"] == [
+        ("encode_test", "federated", 0, 4),
+        ("encode_test", "federated", 4, 6),
+    ]
+    assert [one for one in asked if one[0] == "score"] == [("score", "federated", None, None)]
+    assert {one[1:] for one in asked if one[0] in ("encode", "decode")} == {(None, None, None)}
 
 
 def test_a_round_begins_and_ends_in_the_audit_log(tmp_path: Path) -> None:
