@@ -144,10 +144,20 @@ def _privacy(facts: Mapping[str, Any]) -> str:
         lines += [
             f"- At the cut: {plain(method.at_cut)}",
             f"- Sent to the server: {plain(method.up)}",
+            *_sent_each_round(facts),
             f"- Hidden from the server: {plain(method.protects)}",
         ]
     lines.append(f"- Epsilon: {_epsilon(facts)}\n")
     return "\n".join(lines)
+
+
+def _sent_each_round(facts: Mapping[str, Any]) -> list[str]:
+    if not facts["averaged"]:
+        return []
+    whose = "head and tail" if BY_NAME[facts["strategy"]].shape == "U" else "lower segment"
+    return [
+        f"- Sent once a round as well, to be averaged: the trained weights of each client's {whose}"
+    ]
 
 
 def _epsilon(facts: Mapping[str, Any]) -> str:

@@ -43,6 +43,21 @@ def test_averaging_is_outside_the_epsilon_of_uploads_only() -> None:
     assert "It covers this.\n" in model_card({**spent, "strategy": "DPSGDSL"})
 
 
+@pytest.mark.parametrize("kind", ["vision", "language"])
+@pytest.mark.parametrize(("shape", "whose"), [("L", "lower segment"), ("U", "head and tail")])
+def test_segments_that_were_averaged_are_among_what_the_server_got(
+    kind: str, shape: str, whose: str
+) -> None:
+    """The card named only what crosses the cut."""
+    pixels = {"mean": [0.5], "std": [0.5], "channels": 1, "stored_size": [8, 8], "image_size": 8}
+    images = {"preprocessing": pixels, "timm_lacks": "none", "classes": ["a", "b"]}
+    for method in (method for method in METHODS if method.shape == shape):
+        facts = {**FACTS, **images, "kind": kind, "strategy": method.names[-1]}
+        said = f"as well, to be averaged: the trained weights of each client's {whose}\n"
+        assert said in model_card(facts)
+        assert "averaged: " not in model_card({**facts, "averaged": False})
+
+
 @pytest.mark.parametrize(("trained", "said"), [(6, "6 clients, s"), (3, "6 clients, of which 3 t")])
 def test_data_are_said_to_be_divided_among_those_they_were_divided_among(
     trained: int, said: str
