@@ -18,6 +18,7 @@ from flwr_splitmix.hiding.exchanged import ClientSide, Sent
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.record_ledger import RecordLedger
 from flwr_splitmix.hiding.unfit import REMEDY as _REMEDY
+from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise
@@ -128,8 +129,9 @@ class DPSGD(Hiding):
         Raises
         ------
         ValueError
-            If the object belongs to another client, or examples' gradients of a trained layer are
-            not known.
+            If the object belongs to another client.
+        UnfitError
+            If examples' gradients of a trained layer are not known; the message names the layer.
         """
         from flwr_splitmix.hiding.example_gradients import unsupported
 
@@ -137,7 +139,7 @@ class DPSGD(Hiding):
         self.ledger.open(side.examples)
         self._paid = False
         if layer := unsupported(self._both):
-            raise ValueError(
+            raise UnfitError(
                 f"DP-SGD needs a gradient for each example, which Opacus does not compute for "
                 f"{layer}; {_REMEDY}"
             )
@@ -147,7 +149,7 @@ class DPSGD(Hiding):
 
         Raises
         ------
-        ValueError
+        UnfitError
             If those of a trained layer are not known.
         """
         from flwr_splitmix.hiding.watched_rows import try_gradients

@@ -20,6 +20,9 @@ from flwr_splitmix.words import counted
 _FEW = (2, 3)
 """Numbers of examples in the two passes of a trial: no dimension of an input is equal to both."""
 
+_OF_A_HOOK = "BackwardHookFunction"
+"""In torch's error where the tensors that a hook has wrapped are changed in place."""
+
 _OWN_PART, _LARGEST_PART = 1e-2, 1e-4
 """By which parts of its own norm and of the largest one a gradient may be off by rounding."""
 
@@ -106,7 +109,7 @@ def try_gradients(ends: nn.ModuleDict, inputs: Tensor, mask: Tensor, *, single: 
     Raises
     ------
     UnfitError
-        With the layer or the weights.
+        With the layer or the weights, except where a change in place hinders the hooks.
     """
     ends.train()
     watched = WatchedRows(ends)
@@ -128,6 +131,13 @@ def try_gradients(ends: nn.ModuleDict, inputs: Tensor, mask: Tensor, *, single: 
         raise UnfitError(
             f"DP-SGD needs a gradient for each example, which Opacus does not compute for "
             f"{name} ({type(error.layer).__name__}); {REMEDY}"
+        ) from error
+    except RuntimeError as error:
+        if _OF_A_HOOK not in str(error):
+            raise
+        raise UnfitError(
+            "DP-SGD needs a gradient for each example, and Opacus' hooks fail where head or tail "
+            f"changes in place what a layer gets or returns; {REMEDY}"
         ) from error
     finally:
         watched.remove()

@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.hiding import DPSGD
+from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.links.host import logged_reason
 from tests.hiding.dp_sgd import ORDER, TOY
 
@@ -186,6 +187,40 @@ def test_a_batch_of_one_example_has_the_gradient_of_its_example() -> None:
     client_of(OncePerBatch(), "head", 1).attach(ORDER, None)
     with pytest.raises(ValueError, match=r"linear \(Linear\) is called with 1 row for 2 examples"):
         client_of(OncePerBatch(), "head", 2).attach(ORDER, None)
+
+
+@pytest.mark.parametrize("part", ["head", "tail"])
+def test_what_changes_a_layers_output_in_place_is_told_with_a_remedy(part: str) -> None:
+    """Falcon's layers do, and the server was told "RuntimeError; the log says more"."""
+
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, series: Tensor) -> Tensor:
+            moved: Tensor = self.linear(series)
+            moved += series
+            return moved
+
+    said = "hooks fail where head or tail changes in place .* or adapters"
+    with pytest.raises(UnfitError, match=said) as failed:
+        client_of(InPlace(), part).attach(ORDER, None)
+    assert "take another model" in logged_reason(0, "attach", failed.value)
+
+
+@pytest.mark.parametrize("part", ["head", "tail"])
+def test_a_layer_that_opacus_does_not_know_is_told_the_server(part: str) -> None:
+    """It was told "ValueError; the log says more"."""
+
+    class Moved(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(WIDTH, WIDTH)
+            self.register_buffer("moved_by", torch.ones(WIDTH))
+
+    with pytest.raises(UnfitError, match=rf"for {part}\.layer \(Moved\)") as failed:
+        client_of(Moved(), part).attach(ORDER, None)
+    assert f"{part}.layer (Moved); take another" in logged_reason(0, "attach", failed.value)
 
 
 def test_what_fails_with_few_examples_is_refused_and_only_the_log_quotes_them(
