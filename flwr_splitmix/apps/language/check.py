@@ -30,6 +30,7 @@ from flwr_splitmix.apps.language.texts import (
     tokenizer_of,
     training_size,
 )
+from flwr_splitmix.apps.language.trial import try_dp_sgd
 from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.data.texts.tokens import LongTextsCount
@@ -95,6 +96,7 @@ def _check_model(config: LanguageConfig, report: Report, checked: _Checked) -> N
         f"{config.model}, {counted(parts.layers, 'layer')} of width {parts.width}: "
         f"{config.head_layers} in the head, {config.tail_layers} in the tail"
     )
+    try_dp_sgd(config)
 
 
 def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> None:

@@ -22,6 +22,7 @@ def build_parts(
     parts: Collection[str],
     *,
     device_map: str | Mapping[str, Any] | None = None,
+    source: Any = None,
 ) -> LanguageParts:
     """Build some parts with their adapters; every process of a run gets the same weights.
 
@@ -31,16 +32,19 @@ def build_parts(
         Which of "head", "trunk" and "tail" to build.
     device_map
         Placement of the trunk, as for `build_language_parts`.
+    source
+        What the model is made of, as for `build_language_parts`; None: the run's.
 
     Raises
     ------
     ConfigError
         If there is no such model, or it does not support the cut or the texts' length.
     """
-    name = config.model
+    if source is None:
+        source = small_model(config) if config.model == SMALL else config.model
     try:
         built = build_language_parts(
-            small_model(config) if name == SMALL else name,
+            source,
             config.cut,
             parts=parts,
             task=config.task,

@@ -21,7 +21,7 @@ SMALL = {
     "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 4,
     "num_local_experts": 4, "num_experts_per_tok": 2, "n_routed_experts": 4, "n_group": 1,
     "topk_group": 1, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8, "qk_head_dim": 16, "v_head_dim": 8,
+    "qk_rope_head_dim": 8, "qk_head_dim": 16, "v_head_dim": 8, "pooler_hidden_size": 32,
 }  # fmt: skip
 """Values of the copy's configuration for keys where the model's has an integer."""
 
@@ -38,7 +38,8 @@ def agrees(model: Any, layout: Layout) -> bool:
     lacks shows, too. The answer for a model that cannot be made small is no.
     """
     try:
-        config = _shrunk(model.config)
+        config = shrunk(model.config, min(LAYERS, model.config.num_hidden_layers))
+        config.pad_token_id = None
         with seeded_draws(torch.device("cpu"), 0), torch.no_grad():
             small = type(model)._from_config(
                 config, dtype=torch.float64, experts_implementation="eager"
@@ -62,18 +63,31 @@ def _agrees(small: Any, layout: Layout, ids: Tensor) -> bool:
     return torch.allclose(parts, whole, rtol=1e-9, atol=1e-9)
 
 
-def _shrunk(config: Any) -> Any:
+def shrunk(config: Any, layers: int) -> Any:
+    """Return the configuration of a model of the same kinds of layers with a few thousand weights.
+
+    Parameters
+    ----------
+    layers
+        How many of the model's layers it has, from the first on.
+    """
     small = copy.deepcopy(config)
     for name, value in SMALL.items():
-        if isinstance(getattr(small, name, None), int):
+        computed = isinstance(getattr(type(small), name, None), property)
+        if isinstance(getattr(small, name, None), int) and not computed:
             setattr(small, name, value)
+    if isinstance(getattr(config, "num_kv_heads", None), int):  # Falcon's; alibi needs all heads
+        grouped = config.num_kv_heads != config.num_attention_heads
+        small.num_kv_heads = SMALL["num_key_value_heads" if grouped else "num_attention_heads"]
     if getattr(config, "kv_lora_rank", None) is not None:  # compressed keys are of all heads
         small.num_key_value_heads = small.num_attention_heads
     for name, value in vars(config).items():
         if "drop" in name and isinstance(value, float) and value > 0:
             setattr(small, name, DROPOUT)
-    small.num_hidden_layers = min(LAYERS, config.num_hidden_layers)
+    small.num_hidden_layers = layers
     if getattr(small, "layer_types", None) is not None:
-        small.layer_types = list(small.layer_types)[: small.num_hidden_layers]
-    small.pad_token_id = small.bos_token_id = small.eos_token_id = None
+        small.layer_types = list(small.layer_types)[:layers]
+    if config.pad_token_id is not None:
+        small.pad_token_id = min(config.pad_token_id, SMALL["vocab_size"] - 1)
+    small.bos_token_id = small.eos_token_id = None
     return small
