@@ -36,6 +36,10 @@ class Head(Part):
     `head(ids, mask, cache)` takes ids, int64 (b, T), a mask, 0/1 (b, T) or None for no padding,
     and returns (b, T, d). With a cache (a transformers `DynamicCache`), `ids` are the new tokens,
     and the mask covers cached and new tokens.
+
+    Without a cache, positions are counted from 0 whatever the padding. With padding on the left,
+    OPT, RoBERTa (also XLM-RoBERTa and CamemBERT) and MPNet in parts then differ from the whole
+    model, which skips padding: pad on the right.
     """
 
     def __init__(self, embedding: nn.Module, stack: Layers, layout: Layout) -> None:
