@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.data.texts.tokenizers import check_padding
 from flwr_splitmix.files import follow_umask
 from flwr_splitmix.segments.language.build import skeleton
 from flwr_splitmix.segments.language.cutting import cut_sharing_tables
@@ -48,8 +49,9 @@ def export(
     Raises
     ------
     ValueError
-        If a part is missing or has weights on "disk", `folder` exists and is not a folder, or
-        there are names, but not one for each class.
+        If a part is missing or has weights on "disk", `folder` exists and is not a folder, there
+        are names, but not one for each class, or a decoder for classification would pad with the
+        token that ends each text.
     OSError
         If the folder cannot be written, as on a full disk.
     """
@@ -60,6 +62,8 @@ def export(
     config = copy.deepcopy(parts.config)
     if tokenizer is not None and tokenizer.pad_token_id is not None:
         config.pad_token_id = tokenizer.pad_token_id
+    if tokenizer is not None and parts.task == "classification" and parts.kind == "decoder":
+        check_padding(tokenizer, config.pad_token_id)
     if classes:
         _name_classes(config, classes)
     head, trunk, tail = parts.all_here()

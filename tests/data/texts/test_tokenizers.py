@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.generated import generated_public
@@ -56,6 +57,26 @@ def test_a_tokenizer_without_padding_token_is_refused_or_told_one(
     assert open_tokenizer(str(tmp_path), padding="<end>").pad_token == "<end>"
     with pytest.raises(DataError, match="padding-token is 'PAD', but the tokenizer of"):
         open_tokenizer(str(tmp_path), padding="PAD")
+
+
+def ended(tokenizer: Any) -> Any:
+    """Let a tokenizer put <end> behind each text, as one of a Llama may do with </s>."""
+    backend = tokenizer.backend_tokenizer
+    backend.post_processor = TemplateProcessing(
+        single="$A <end>", special_tokens=[("<end>", backend.token_to_id("<end>"))]
+    )
+    return tokenizer
+
+
+def test_the_token_that_ends_each_text_is_not_recommended_to_pad_with(tmp_path: Path) -> None:
+    """It was, and a classifier exported with it read another place than the trained one."""
+    bare = ended(train_tokenizer(PUBLIC, 300))
+    bare.pad_token = None
+    bare.save_pretrained(tmp_path)
+    for padding, said in (("", "padding token; name"), ("PAD", "'PAD', but the tokenizer of")):
+        with pytest.raises(DataError, match=said) as caught:
+            open_tokenizer(str(tmp_path), padding=padding)
+        assert "<end>" not in str(caught.value)
 
 
 def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:

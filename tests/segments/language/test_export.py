@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from flwr_splitmix.segments.language import (
     export,
     trainable_state,
 )
+from tests.data.texts.test_tokenizers import ended
 from tests.segments.language.tiny_models import (
     AUTO,
     CASES,
@@ -102,6 +104,35 @@ def test_an_exported_classifier_reads_the_batches_of_its_tokenizer(
     export(parts, tmp_path, tokenizer)
     loaded = AUTO["classification"].from_pretrained(tmp_path)
     torch.testing.assert_close(loaded(**batch, use_cache=False).logits, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "refused"),
+    [
+        ("llama", "classification", True),
+        ("llama", "generation", False),
+        ("bert", "classification", False),
+    ],
+)
+def test_a_decoder_that_would_classify_at_another_token_is_not_exported(
+    name: str, task: Any, refused: bool, tmp_path: Path
+) -> None:
+    """It was, and computed other classes than the trained one: </s> padded, and ended each text."""
+    tokenizer = ended(train_tokenizer(["what crosses the cut is mixed"], 300))
+    tokenizer.pad_token = "<end>"
+    config = config_of(name)
+    config.vocab_size = len(tokenizer)
+    parts = build_language_parts(config, LanguageCut(1, 1), task=task)
+    if not refused:
+        export(parts, tmp_path / "model", tokenizer)
+        return
+    with pytest.raises(
+        ValueError, match=r"pads with '<end>', with which .* \(padding-token='<pad>"
+    ):
+        export(parts, tmp_path / "model", tokenizer)
+    assert not (tmp_path / "model").exists()
+    tokenizer.pad_token = "<pad>"
+    export(parts, tmp_path / "model", tokenizer)
 
 
 def test_an_exported_classifier_knows_the_names_of_its_classes(tmp_path: Path) -> None:
