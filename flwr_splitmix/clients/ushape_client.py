@@ -198,9 +198,9 @@ class UShapeClient(StepExchanges):
         ------
         ClientError
             If the arrays do not fit, or have NaN, infinite or very large numbers, an epsilon is
-            kept that would not hold (`check_accounted`, `Trials`), the hiding is
-            for texts only, or head and tail are averaged and have running statistics, which are
-            not.
+            kept that would not hold (`check_accounted`, `Trials`), the hiding is for texts only or
+            needs larger batches, or head and tail are averaged and have running statistics, which
+            are not.
         ExamplesError
             If labels are floating, and `loss` is no own one.
         """
@@ -234,6 +234,12 @@ class UShapeClient(StepExchanges):
                 f"{type(self.hiding).__name__} hides texts, by their tokens, and this client's "
                 "inputs are no token ids: for images and the like take NaiveMix, NoPeek, DPForward "
                 "or DPSGD"
+            )
+        least = self.hiding.least_batch(texts=holds_ids(first.inputs))
+        if self.batches.size < least:
+            raise ClientError(
+                f"batch_size is {self.batches.size}, but {type(self.hiding).__name__} works only "
+                f"among several examples of a batch: take a batch_size of at least {least}"
             )
         with restrained(_NO_STATES, hides=not self._names_data):
             width = self.ends.width(first)

@@ -143,6 +143,17 @@ class Hiding:
         return None
 
     @classmethod
+    def least_batch(cls, *, texts: bool) -> int:
+        """Return the fewest examples of a training batch among which the method does anything.
+
+        Parameters
+        ----------
+        texts
+            Whether they are texts, rather than images and the like.
+        """
+        return 1
+
+    @classmethod
     def names(cls) -> str:
         """Return the names of this method and of those that it derives from, between spaces."""
         return " ".join(each.__name__ for each in cls.__mro__ if issubclass(each, Hiding))

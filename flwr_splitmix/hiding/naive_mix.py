@@ -16,7 +16,8 @@ class NaiveMix(Hiding):
     """Sends `lam h_i + (1 - lam) h_j` for each example i of a batch.
 
     Example j is the next one in the batch. The loss is mixed with the same ratio; an evaluation
-    sends mixtures too, and scores them on example i. A batch of one has no other and is not mixed.
+    sends mixtures too, and scores them on example i. A batch of one has no other and is not mixed:
+    a client refuses a `batch_size` of 1, but the last batch of an evaluation may have one example.
     A subclass with a `loss` of its own mixes that, too: with `sent.batch.labels` by `lam`, and with
     `sent.batch.labels.roll(-1, 0)` by the rest.
 
@@ -39,6 +40,11 @@ class NaiveMix(Hiding):
             raise ValueError(f"lam is {lam}; allowed is 0 < lam <= 1")
         super().__init__()
         self.lam = lam
+
+    @classmethod
+    def least_batch(cls, *, texts: bool) -> int:
+        """Return 2: an example is mixed with another one."""
+        return 2
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Mix each example's hidden states with the next one's; the mask covers both."""

@@ -53,6 +53,11 @@ class NoPeek(Hiding):
         self.dcor_weight = dcor_weight
         self._seen: list[Tensor] = []
 
+    @classmethod
+    def least_batch(cls, *, texts: bool) -> int:
+        """Return 2 for images and the like, of which each is one sample; a text has several."""
+        return 1 if texts else 2
+
     def attach(self, side: ClientSide) -> None:
         """Begin a round."""
         super().attach(side)
@@ -60,6 +65,8 @@ class NoPeek(Hiding):
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Send the hidden states unchanged; in training, attach the penalty.
+
+        There is none for a single sample, such as a batch's only token: it depends on no other.
 
         Raises
         ------
@@ -71,9 +78,10 @@ class NoPeek(Hiding):
         if torch.is_grad_enabled() and hidden.requires_grad:
             of_tokens = holds_ids(batch.inputs)
             x, y = self._of_tokens(batch, hidden) if of_tokens else (batch.inputs, hidden)
-            correlation = distance_correlation(x.flatten(1), y.flatten(1))
-            sent.penalty = self.dcor_weight * correlation
-            self._seen.append(correlation.detach())
+            if len(x) > 1:
+                correlation = distance_correlation(x.flatten(1), y.flatten(1))
+                sent.penalty = self.dcor_weight * correlation
+                self._seen.append(correlation.detach())
         return sent
 
     def _of_tokens(self, batch: MaskedBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,7 +99,7 @@ class NoPeek(Hiding):
         return embedded, hidden.flatten(0, 1)[chosen]
 
     def metrics(self) -> dict[str, float]:
-        """Return the mean distance correlation of the round's batches."""
+        """Return the mean distance correlation of the round's batches with several samples."""
         if not self._seen:
             return {}
         return {"distance-correlation": float(torch.stack(self._seen).mean())}

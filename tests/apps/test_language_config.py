@@ -67,6 +67,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         ["lora-parts is 'trunk', but learns is 'tail'", "lora-parts with 'tail', or lora-rank 0"],
     ),
     ({"lora_parts": "head,head"}, ["lora-parts is 'head,head'", "each once"]),
+    (
+        {"strategy": "NaiveMixSL", "batch_size": 1},
+        ["batch-size is 1, but strategy is 'NaiveMixSL'", "with it is at least 2"],
+    ),
     ({"learns": "head"}, ["learns is 'head'", "'all' or 'tail'"]),
     (
         {"learns": "tail", "strategy": "NoPeekSL"},

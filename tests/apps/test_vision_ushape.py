@@ -72,6 +72,11 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
             "with it is 'all'",
         ],
     ),
+    (
+        {"strategy": "NaiveMixSL", "batch_size": 1},
+        ["batch-size is 1, but strategy is 'NaiveMixSL'", "with it is at least 2"],
+    ),
+    ({"strategy": "NoPeekSL", "batch_size": 1}, ["batch-size is 1", "is at least 2"]),
     # What cannot be cut.
     ({"model": "resnet18"}, ["model is 'resnet18'", "cannot be cut in three", "or a strategy of"]),
     ({"model": "vit_tyny_patch16_224"}, ["'vit_tyny_patch16_224'", "vit_tiny_patch16_224"]),

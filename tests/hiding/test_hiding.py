@@ -132,6 +132,13 @@ def test_a_mixing_ratio_out_of_range_is_named(lam: float) -> None:
             make()
 
 
+def test_a_batch_of_one_text_is_refused_where_it_would_not_be_mixed() -> None:
+    """Each text was sent as it was, without a word."""
+    (client,) = text_toy("NaiveMixSL", clients=1).clients_for(batch_size=1)
+    with pytest.raises(ClientError, match="batch_size is 1, but NaiveMix works only among several"):
+        client.attach(ORDER, None)
+
+
 def test_the_naive_mixture_is_of_neighbours_and_of_their_losses() -> None:
     toy = replace(TOY, hiding=lambda: NaiveMix(0.7), task="classification", dropout=0.0)
     (client,) = toy.clients_for()

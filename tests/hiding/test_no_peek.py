@@ -171,6 +171,15 @@ def test_a_large_batch_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> N
         assert client.obfuscate(MaskedBatch(ids, mask, ids)).penalty is None
 
 
+def test_a_single_token_has_no_correlation() -> None:
+    """It counted as 0 in the round's mean, as if nothing of it could be read."""
+    (client,) = text_toy("NoPeekSL", clients=1).clients_for(batch_size=1)
+    client.attach(ORDER, None)
+    ids = torch.full((1, 1), 3)
+    assert client.obfuscate(MaskedBatch(ids, torch.ones_like(ids), ids)).penalty is None
+    assert client.hiding.metrics() == {}
+
+
 def test_a_head_without_words_is_refused() -> None:
     own = NoPeek()
     own.attach(

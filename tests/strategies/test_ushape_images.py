@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix import UShapeClient
+from flwr_splitmix.clients import ClientError
 from flwr_splitmix.data.batches import batch_indices
-from flwr_splitmix.hiding import DPSGD, Hiding, MixGuard, NoPeek, SnD
+from flwr_splitmix.hiding import DPSGD, Hiding, MixGuard, NaiveMix, NoPeek, SnD
 from flwr_splitmix.hiding.no_peek import distance_correlation
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
@@ -153,6 +154,18 @@ def test_a_way_to_hide_texts_says_that_it_takes_no_images(kind: Any) -> None:
     clients = clients_of(made, 2, lambda: kind(images(9), vocab_size=4))
     with pytest.raises(LinkError, match=f"{kind.__name__} hides texts.*take NaiveMix, NoPeek"):
         trained("USplitSL", clients, made.trunk)
+
+
+@pytest.mark.parametrize("kind", [NaiveMix, NoPeek])
+def test_a_way_to_hide_among_images_refuses_batches_of_one(kind: type[Hiding]) -> None:
+    """NaiveMix sent each image unmixed, and NoPeek reported a correlation of 0 with all of it."""
+    made = parts()
+    client = UShapeClient(
+        made.head, made.tail, images(0), batch_size=1, hiding=kind(), device="cpu"
+    )
+    said = f"batch_size is 1, but {kind.__name__} works only .*: take a batch_size of at least 2"
+    with pytest.raises(ClientError, match=said):
+        client.attach(ORDER, None)
 
 
 class Columns(nn.Module):

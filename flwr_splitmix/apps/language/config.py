@@ -14,6 +14,7 @@ from flwr_splitmix.apps.run_config import (
     Positive,
     Rate,
 )
+from flwr_splitmix.apps.ushape_batch import check_batch
 from flwr_splitmix.apps.ushape_learning import check_learns
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.clients.step_exchanges import Learns
@@ -216,6 +217,11 @@ class LanguageConfig(AppConfig):
                 "training the head's layers to reveal less of the embeddings; allowed with it is "
                 "at least 1"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _batches_are_large_enough(self) -> LanguageConfig:
+        check_batch(self.strategy, self.batch_size, texts=True)
         return self
 
     @model_validator(mode="after")

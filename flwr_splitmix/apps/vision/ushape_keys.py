@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flwr_splitmix.apps.ushape_batch import check_batch
 from flwr_splitmix.apps.ushape_learning import check_learns
 from flwr_splitmix.clients.requests import LARGEST_SIGMA
 from flwr_splitmix.hiding import DPForward
@@ -50,6 +51,7 @@ def check_ushape(config: VisionConfig) -> None:
             "gradients, too; allowed with it are 'int8' and wider formats"
         )
     check_learns(config.strategy, config.learns)
+    check_batch(config.strategy, config.batch_size, texts=False)
     if issubclass(IMAGE_USHAPE[config.strategy].hiding, DPForward):
         _check_forward(config)
 

@@ -1,0 +1,15 @@
+"""Which strategies of the U shape need several examples in a batch."""
+
+from __future__ import annotations
+
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+
+
+def check_batch(strategy: str, batch_size: int, *, texts: bool) -> None:
+    """Raise ValueError if the strategy does nothing in batches of so few texts, or images."""
+    least = USHAPE_STRATEGIES[strategy].hiding.least_batch(texts=texts)
+    if batch_size < least:
+        raise ValueError(
+            f"batch-size is {batch_size}, but strategy is {strategy!r}, which works only among "
+            f"several examples of a batch; allowed with it is at least {least}"
+        )
