@@ -109,8 +109,8 @@ def test_a_mixer_that_nodes_may_refuse_is_remarked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ("support-texts=1", "2 supports, drawn from only 1; a larger support-texts hides more"),
-        ("public-samples=1", "2 supports, drawn from only 1; a larger public-samples hides more"),
+        ("support-texts=1", "drawn from only 1 distinct; a larger support-texts hides more"),
+        ("public-samples=1", "drawn from only 1 distinct; a larger public-samples hides more"),
         ("", ""),
     ],
 )
@@ -120,6 +120,16 @@ def test_few_supports_are_remarked(keys: str, said: str) -> None:
     flat = " ".join(done.output.split())
     assert said in flat
     assert bool(said) is ("hides more" in flat)
+
+
+def test_supports_that_are_the_same_text_are_remarked(tmp_path: Path) -> None:
+    """A larger public-samples was recommended, which is 0 and stands for all texts."""
+    sentence = "The quick brown fox jumps over the lazy dog near the river."
+    (tmp_path / "public.txt").write_text(f"{sentence}\n\n" * 12, encoding="utf-8")
+    keys = f"public='{tmp_path}/public.txt' public-unit='paragraph'"
+    report = check_app(APPS / "language", [keys], here=Path.cwd())
+    said = "2 supports, drawn from only 1 distinct; a public with at least 2 distinct texts hides"
+    assert any(said in remark for remark in report.remarks), report
 
 
 def test_a_model_that_is_not_there_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

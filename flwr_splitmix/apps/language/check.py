@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr_splitmix.apps.config_error import ConfigError
@@ -128,23 +128,29 @@ def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> No
             f"public is '', so the public texts for {' and '.join(users)} are made up ones, unlike "
             "the dataset's; name public text of its kind"
         )
-    public = len(public_texts(config))
+    public = public_texts(config)
     if config.strategy == "MixGuard" and public:
         _check_supports(config, public, report)
 
 
-def _check_supports(config: LanguageConfig, public: int, report: Report) -> None:
+def _check_supports(config: LanguageConfig, texts: Sequence[str], report: Report) -> None:
+    public = len(texts)
     if public <= config.support_texts:
         raise ConfigError(
             f"run-config: support-texts is {config.support_texts}, of "
             f"{counted(public, 'public text')}; at least one must be left to calibrate on"
         )
-    supports = config.support_texts or public
-    if supports < config.k - 1:
-        key = "support-texts" if config.support_texts else "public-samples"
+    distinct = len(set(texts[: config.support_texts or public]))
+    needed = config.k - 1
+    if distinct < needed:
+        remedy = f"a public with at least {needed} distinct texts hides more"
+        for key in ("support_texts", "public_samples"):
+            if 0 < getattr(config, key) < needed:
+                remedy = f"a larger {key.replace('_', '-')} hides more"
+                break
         report.remarks.append(
-            f"k is {config.k}, so a text is mixed with {counted(config.k - 1, 'support')}, drawn "
-            f"from only {supports}; a larger {key} hides more"
+            f"k is {config.k}, so a text is mixed with {counted(needed, 'support')}, drawn "
+            f"from only {distinct} distinct; {remedy}"
         )
 
 

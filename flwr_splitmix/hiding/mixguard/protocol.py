@@ -26,7 +26,7 @@ from flwr_splitmix.hiding.mixguard.padding import pad_together
 from flwr_splitmix.hiding.mixguard.perturbation import perturb
 from flwr_splitmix.hiding.mixguard.residual import ResidualKernel
 from flwr_splitmix.hiding.mixguard.secret import Secret
-from flwr_splitmix.hiding.mixguard.supports import divide
+from flwr_splitmix.hiding.mixguard.supports import distinct_texts, divide
 from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
 from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.seeding import derive_seed, secret_uniform, seeded_draws
@@ -101,12 +101,16 @@ class MixGuard(Calibrating):
         if not self._examples:
             raise ValueError("MixGuard has no public text: its set of supports is empty")
         self._supports, self._calibrated_on = divide(public, self.options.support_texts)
-        if self._supports < (places := self.options.k - 1):
+        places = self.options.k - 1
+        if (distinct := distinct_texts(public, self._supports, places)) < places:
             log.warning(
-                "MixGuard mixes a text with %s, drawn from only %d: a server that knows these few "
-                "texts sees through more; give it more public texts",
+                "MixGuard mixes a text with %s, drawn from only %d distinct: a server that knows "
+                "these few texts sees through more; give it at least %d distinct texts as public"
+                "%s",
                 counted(places, "support"),
-                self._supports,
+                distinct,
+                places,
+                ", in the first support_texts of them" if self.options.support_texts else "",
             )
         self.tokens = SecretTokens(
             self.options.secret_tokens,

@@ -6,7 +6,11 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data.batches import Example, ExampleSet, fetch
+from flwr_splitmix.data.masked_batch import NOTHING
 from flwr_splitmix.words import counted
+
+_AT_ONCE = 64
+"""Texts that are read at once."""
 
 
 class WithoutFirst(Dataset[Example]):
@@ -45,3 +49,14 @@ def divide(public: ExampleSet, supports: int) -> tuple[int, ExampleSet]:
             "be left to calibrate on"
         )
     return supports, WithoutFirst(public, supports)
+
+
+def distinct_texts(public: ExampleSet, first: int, enough: int) -> int:
+    """Return how many distinct texts are among the `first` ones, and `enough` if they are more."""
+    seen: set[tuple[float, ...]] = set()
+    for begin in range(0, first, _AT_ONCE):
+        inputs, _ = fetch(public, np.arange(begin, min(begin + _AT_ONCE, first)))
+        seen |= {tuple(text[text != NOTHING].tolist()) for text in inputs}
+        if len(seen) >= enough:
+            return enough
+    return len(seen)

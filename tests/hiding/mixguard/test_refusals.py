@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +55,25 @@ def test_fewer_supports_than_places_are_warned_of(
     texts: int, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     MixGuard(TOY.texts(0, texts), vocab_size=23, options=MixGuardOptions(k=4, m=4))
-    assert ("with 3 supports, drawn from only 2" in caplog.text) is warned
+    assert ("with 3 supports, drawn from only 2 distinct" in caplog.text) is warned
+
+
+@pytest.mark.parametrize("reserved", [0, 5])
+def test_supports_that_are_the_same_text_are_warned_of(
+    reserved: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They counted as several, so that each text was mixed with copies of one, without a word."""
+    texts = [*[torch.tensor([4, 5, 6])] * 70, *([torch.tensor([7, 8])] * 2)]
+    if not reserved:
+        texts = texts[:-2]
+    public = TextSet(texts, texts)
+    MixGuard(public, vocab_size=23, options=MixGuardOptions(k=3, m=3, support_texts=reserved))
+    said = "2 supports, drawn from only 1 distinct: .* at least 2 distinct texts as public"
+    assert re.search(said, caplog.text)
+    caplog.clear()
+    texts = [*texts, torch.tensor([4, 5])]
+    MixGuard(TextSet(texts, texts), vocab_size=23, options=MixGuardOptions(k=3, m=3))
+    assert "distinct" not in caplog.text
 
 
 @pytest.mark.parametrize("name", ["data", "public"])
