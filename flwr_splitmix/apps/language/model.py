@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.apps.config_error import ConfigError, with_key_names
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
-from flwr_splitmix.data.texts.tokenizers import check_padding
+from flwr_splitmix.pretrained.padding import check_padding
 from flwr_splitmix.segments.language import LanguageParts, add_lora, build_language_parts
 from flwr_splitmix.segments.language.lora import has_targets
 

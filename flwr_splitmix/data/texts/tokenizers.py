@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.data.errors import DataError, import_extra
-from flwr_splitmix.data.texts.tokens import token_ids
 from flwr_splitmix.pretrained import located
+from flwr_splitmix.pretrained.padding import example_of_padding
 from flwr_splitmix.words import cause
 
 PADDING, END = "<pad>", "<end>"
 """Special tokens of tokenizers trained here; END also begins every text."""
 
 _LEAST_VOCABULARY = 256 + 2  # the bytes and the special tokens
-
-_SHORT = "a"
-"""A text whose last token shows what a tokenizer puts at a text's end."""
 
 _PURPOSE = "reading text as tokens"
 
@@ -109,57 +106,12 @@ def open_tokenizer(source: str, *, padding: str = "") -> Any:
         if padding not in tokenizer.get_vocab():
             raise DataError(
                 f"padding-token is {padding!r}, but the tokenizer of {source!r} has no such token; "
-                f"name one of its tokens: {_example(tokenizer)}"
+                f"name one of its tokens: {example_of_padding(tokenizer)}"
             )
         tokenizer.pad_token = padding
     if tokenizer.pad_token_id is None:
         raise DataError(
             f"the tokenizer of {source!r} has no padding token; name one of its tokens to pad "
-            f"with: {_example(tokenizer)}"
+            f"with: {example_of_padding(tokenizer)}"
         )
     return tokenizer
-
-
-def check_padding(tokenizer: Any, padding: int | None) -> None:
-    """Refuse a padding token that also ends every text, for a decoder that classifies.
-
-    It was trained to read a class at a text's last token in the mask; transformers takes the last
-    one that is not the padding token, which would be the one before.
-
-    Parameters
-    ----------
-    tokenizer
-        A tokenizer of transformers.
-    padding
-        Id of the padding token; None for none.
-
-    Raises
-    ------
-    ValueError
-        If it is the last token of a short text, or the tokenizer fails at one.
-    """
-    if padding is not None and padding == _last_token(tokenizer):
-        raise ValueError(
-            f"the tokenizer pads with {tokenizer.convert_ids_to_tokens(padding)!r}, with which it "
-            "also ends each text, so that transformers' classifier would not find a text's last "
-            f"token; give it another padding token ({_example(tokenizer)})"
-        )
-
-
-def _last_token(tokenizer: Any) -> int | None:
-    """Return the id of the token that ends a short text; None if the text has no token."""
-    (ids,) = token_ids(tokenizer, [_SHORT])
-    return int(ids[-1]) if ids else None
-
-
-def _example(tokenizer: Any) -> str:
-    """Return a setting of `padding-token` as an example, unlike what ends each text.
-
-    Only tokens that no text spells out are taken; if there is none, it says what is needed.
-    """
-    last, vocabulary = _last_token(tokenizer), tokenizer.get_vocab()
-    special = [tokenizer.eos_token, tokenizer.bos_token, *tokenizer.all_special_tokens]
-    for token in (*special, *tokenizer.get_added_vocab()):
-        if vocabulary.get(token, last) != last and token != tokenizer.unk_token:
-            return f"padding-token={token!r}, for example"
-    return "padding-token, a token that ends no text"

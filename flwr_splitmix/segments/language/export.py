@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.data.texts.tokenizers import check_padding
 from flwr_splitmix.files import follow_umask
+from flwr_splitmix.pretrained.padding import check_padding
 from flwr_splitmix.segments.language.build import skeleton
 from flwr_splitmix.segments.language.cutting import cut_sharing_tables
 from flwr_splitmix.segments.language.lora import has_lora, merge_lora
