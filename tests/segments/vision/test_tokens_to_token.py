@@ -241,6 +241,7 @@ def test_an_export_is_read_back_with_its_embedding(tmp_path: Path) -> None:
     steps = {"channels": 1, "stored_size": [16, 16], "image_size": 16, "mean": [0.5], "std": [0.5]}
     facts = {
         **none, **counts, **words, "versions": {}, "strategy": "BatchShuffleSL",
+        "averaged": False,
         "classes": ["a", "b", "c"], "preprocessing": steps,
         "segments": {"made_by": "split_shuffled_edge", "arguments": call},
     }  # fmt: skip
