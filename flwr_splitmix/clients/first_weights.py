@@ -62,9 +62,10 @@ class FirstWeights:
         try:
             first = self._recorded(digest)
         except (OSError, JournalError) as error:
+            lacks = "takes none" if arrays is not None else "takes no part"
             raise ClientError(
-                f"this client has {allowance}, and its node cannot record a run's first weights "
-                f"({reason_of(error)}), so it takes none"
+                f"this client has {allowance}, and its node cannot record a run's first weights, "
+                f"or that there were none ({reason_of(error)}), so it {lacks}"
             ) from None
         if first != digest and arrays is not None:
             raise ClientError(

@@ -236,10 +236,13 @@ class UShapeClient(StepExchanges):
                 "or DPSGD"
             )
         least = self.hiding.least_batch(texts=holds_ids(first.inputs))
-        if self.batches.size < least:
+        if min(self.batches.size, self.batches.examples) < least:
+            what, number = "batch_size", self.batches.size
+            if number >= least:
+                what, number = "the number of examples", self.batches.examples
             raise ClientError(
-                f"batch_size is {self.batches.size}, but {type(self.hiding).__name__} works only "
-                f"among several examples of a batch: take a batch_size of at least {least}"
+                f"{what} is {number}, but {type(self.hiding).__name__} works only among several "
+                f"examples of a batch: needed are at least {least}"
             )
         with restrained(_NO_STATES, hides=not self._names_data):
             width = self.ends.width(first)

@@ -77,7 +77,7 @@ class Directory:
         """
         began = time.monotonic()
         deadline = began + timeout
-        refusals = Refusals()
+        refusals, asked_last = Refusals(), False
         self._ask_again(grid, refusals)
         while True:
             nodes = set(grid.get_node_ids())
@@ -108,6 +108,10 @@ class Directory:
                 # What fails in a simulation will not do better later.
                 limit = min(timeout, refusals.since - began + _VIRTUAL)
             if time.monotonic() > began + limit:
+                if refuse and not asked_last:
+                    asked_last = True
+                    refusals.resume()
+                    continue
                 why = refusals.sentence(
                     f"node {n} is left out: {reason}"
                     for n, reason in self._left_out.items()

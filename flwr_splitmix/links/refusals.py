@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Collection, Iterable
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0  # seconds
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0  # seconds
 
 _REMEDIES = {
     "No query function registered": "; is its app a SplitClientApp?",
@@ -53,6 +53,10 @@ class Refusals:
         """Return the nodes that are not to be asked yet."""
         now = time.monotonic()
         return {node for node in self._why if now < self._due[node]}
+
+    def resume(self) -> None:
+        """Let all nodes be asked at once."""
+        self._due = dict.fromkeys(self._due, 0.0)
 
     def of(self, nodes: Collection[int]) -> set[int]:
         """Return which of some nodes refuse to answer."""

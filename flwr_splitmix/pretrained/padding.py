@@ -8,52 +8,41 @@ _SHORT = "a"
 """A text whose last token shows what a tokenizer puts at a text's end."""
 
 
-def check_padding(tokenizer: Any, padding: int | None) -> None:
-    """Refuse a padding token that also ends every text, for a decoder that classifies.
+def ends_texts(tokenizer: Any, token: int | None) -> bool:
+    """Return whether a tokenizer of transformers puts a token, by its id, at the end of each text.
 
-    It was trained to read a class at a text's last token in the mask; transformers takes the last
-    one that is not the padding token, which would be the one before.
-
-    Parameters
-    ----------
-    tokenizer
-        A tokenizer of transformers.
-    padding
-        Id of the padding token; None for none.
-
-    Raises
-    ------
-    ValueError
-        If it is the last token of a short text.
+    A decoder is trained to read a class at a text's last token in the mask; transformers takes the
+    last one that is not the padding token, which would be the one before.
     """
-    if padding is not None and padding == _last_token(tokenizer):
-        raise ValueError(
-            f"the tokenizer pads with {tokenizer.convert_ids_to_tokens(padding)!r}, with which it "
-            "also ends each text, so that transformers' classifier would not find a text's last "
-            f"token; give it another padding token ({example_of_padding(tokenizer)})"
-        )
+    return token is not None and token == _last_token(tokenizer)
+
+
+def another_padding(tokenizer: Any) -> str | None:
+    """Return a special token that can pad, unlike what ends each text; None if there is none."""
+    last, vocabulary = _last_token(tokenizer), tokenizer.get_vocab()
+    special = [tokenizer.eos_token, tokenizer.bos_token, *tokenizer.all_special_tokens]
+    for token in (*special, *tokenizer.get_added_vocab()):
+        if token in vocabulary and vocabulary[token] != last and token != tokenizer.unk_token:
+            return str(token)
+    return None
+
+
+def example_of_padding(tokenizer: Any) -> str:
+    """Return a setting of `padding-token` as an example; without one it says what is needed."""
+    token = another_padding(tokenizer)
+    if token is None:
+        return "padding-token, a token that ends no text"
+    return f"padding-token={token!r}, for example"
 
 
 def _last_token(tokenizer: Any) -> int | None:
-    """Return the id of the token that ends a short text; None if there is none.
+    """Return the id of the token that a tokenizer adds at the end of a text; None if it adds none.
 
     Nor is there one of a damaged tokenizer, which is named where it reads the run's texts.
     """
     try:
+        plain = tokenizer(_SHORT, add_special_tokens=False)["input_ids"]
         ids = tokenizer(_SHORT)["input_ids"]
     except Exception:
         return None
-    return int(ids[-1]) if ids else None
-
-
-def example_of_padding(tokenizer: Any) -> str:
-    """Return a setting of `padding-token` as an example, unlike what ends each text.
-
-    Only tokens that no text spells out are taken; if there is none, it says what is needed.
-    """
-    last, vocabulary = _last_token(tokenizer), tokenizer.get_vocab()
-    special = [tokenizer.eos_token, tokenizer.bos_token, *tokenizer.all_special_tokens]
-    for token in (*special, *tokenizer.get_added_vocab()):
-        if vocabulary.get(token, last) != last and token != tokenizer.unk_token:
-            return f"padding-token={token!r}, for example"
-    return "padding-token, a token that ends no text"
+    return int(ids[-1]) if ids and ids[-1:] != plain[-1:] else None

@@ -206,11 +206,13 @@ class OneRound(RoundMessages):
         left = len(clients.nodes)
         if left < self.min_nodes:
             key = "min_nodes" if isinstance(self._open_link, LocalLink) else "min-nodes"
-            unusual = self._intake.averaged_unusual
+            number, named = self._intake.unusual
+            before = number == clients.server_round - 1 and not self.aggregator.robust
+            said = f" (round {number} averaged an unusual update of {named}, which may be why)"
             raise LinkError(
                 f"round {clients.server_round}: {counted(left, 'client')} {are(left)} left, "
                 f"{self._said_least(key)}: {reasons(clients) or 'no others were asked'}"
-                + (f" ({unusual}, which may be why)" if unusual else "")
+                + (said if named and before else "")
             )
 
     def _said_least(self, key: str) -> str:

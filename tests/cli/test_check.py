@@ -19,7 +19,6 @@ from flwr_splitmix.cli import app
 from tests.apps.app_config import APPS
 from tests.apps.test_language_texts import gpt2
 from tests.cli.check_command import check
-from tests.data.texts.test_tokenizers import ended
 from tests.segments.language.tiny_models import GROUPED, config_of, whole_model
 
 
@@ -152,22 +151,6 @@ def test_layers_of_other_names_get_no_adapters(
     done = check(APPS / "language", "--no-cuts", "--run-config", keys)
     said = "lora-parts names 'head', which has no layer named q_proj, v_proj to adapt; leave it out"
     assert (done.exit_code, said in done.stderr) == (1, True), done.output
-
-
-def test_a_padding_token_that_ends_each_text_is_refused_for_a_classifier(tmp_path: Path) -> None:
-    """The run began, and its exported model read a class at another token than the trained one."""
-    ended(gpt2(tmp_path, 300)).save_pretrained(tmp_path)
-    rows = [f"some words,{row % 2}" for row in range(40)]
-    (tmp_path / "rows.csv").write_text("\n".join(["sentence,label", *rows]), encoding="utf-8")
-    keys = (
-        f"dataset='{tmp_path}/rows.csv' task='classification' max-length=64 head-layers=1 "
-        f"tail-layers=1 strategy='USplitSL' model='{tmp_path}'"
-    )
-    assert check_app(APPS / "language", [keys], here=Path.cwd()).problems == []
-    report = check_app(APPS / "language", [f"{keys} padding-token='<end>'"], here=Path.cwd())
-    (problem,) = report.problems
-    assert problem.startswith("run-config: padding-token is '<end>', but the tokenizer pads with")
-    assert "another padding token" in problem
 
 
 def test_public_texts_that_nothing_uses_are_not_remarked(tmp_path: Path) -> None:

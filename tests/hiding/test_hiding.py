@@ -139,6 +139,13 @@ def test_a_batch_of_one_text_is_refused_where_it_would_not_be_mixed() -> None:
         client.attach(ORDER, None)
 
 
+def test_a_client_of_one_text_is_refused_where_it_would_meet_itself() -> None:
+    text = TOY.texts(0, 1)
+    client = NaiveMixClient(TOY.head(), TOY.tail(), text, batch_size=2, device="cpu")
+    with pytest.raises(ClientError, match="the number of examples is 1, but NaiveMix works only"):
+        client.attach(ORDER, None)
+
+
 def test_the_naive_mixture_is_of_neighbours_and_of_their_losses() -> None:
     toy = replace(TOY, hiding=lambda: NaiveMix(0.7), task="classification", dropout=0.0)
     (client,) = toy.clients_for()

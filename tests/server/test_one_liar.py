@@ -21,7 +21,7 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.links import LinkError, StreamLink, directory
 from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.server.intake.absurd_updates import absurd_updates, largest_weight
+from flwr_splitmix.server.intake.absurd_updates import absurd_updates, largest_number, weights_of
 from flwr_splitmix.strategies import PSL, SFL, CutMixSL
 from flwr_splitmix.strategies.split import SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
@@ -123,6 +123,17 @@ def test_of_two_clients_none_is_absurd() -> None:
         strategy.fit(clients, 2)
 
 
+def test_an_update_that_was_not_averaged_is_not_blamed() -> None:
+    """The round itself lacks a client, before anything is averaged."""
+    toy = replace(TOY, clients=3)
+    kinds: list[type[SplitClient]] = [SplitClient, *map(liar, map(everywhere, (5.0, math.nan)))]
+    clients = [toy.make_clients(sgd(0.1), kind=kind)[i] for i, kind in enumerate(kinds)]
+    strategy = SFL(toy.upper(), device="cpu", steps_per_round=2, min_nodes=3)
+    with pytest.raises(LinkError, match="2 clients are left") as raised:
+        strategy.fit(clients, 1)
+    assert "unusual" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("norms", "largest", "absurd"),
     [
@@ -148,7 +159,7 @@ def test_what_batch_norm_measures_is_no_weight() -> None:
         "0.num_batches_tracked": np.array(10**6),
         "mask": np.array([-np.inf, 0.0], np.float32),
     }
-    assert largest_weight(arrays) == 2.0
+    assert largest_number(weights_of(arrays)) == 2.0
 
 
 @pytest.mark.parametrize(("times", "named"), [(9, False), (11, True)])

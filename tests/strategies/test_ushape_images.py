@@ -163,7 +163,7 @@ def test_a_way_to_hide_among_images_refuses_batches_of_one(kind: type[Hiding]) -
     client = UShapeClient(
         made.head, made.tail, images(0), batch_size=1, hiding=kind(), device="cpu"
     )
-    said = f"batch_size is 1, but {kind.__name__} works only .*: take a batch_size of at least 2"
+    said = f"batch_size is 1, but {kind.__name__} works only .*: needed are at least 2"
     with pytest.raises(ClientError, match=said):
         client.attach(ORDER, None)
 

@@ -19,13 +19,7 @@ from flwr_splitmix.apps.findings import (
 from flwr_splitmix.apps.language.advice import CALIBRATED, advise, open_run_model
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.inputs import check_inputs
-from flwr_splitmix.apps.language.model import (
-    check_adapted,
-    check_run_padding,
-    check_vocabulary,
-    check_width,
-    unusable,
-)
+from flwr_splitmix.apps.language.model import check_adapted, check_vocabulary, check_width, unusable
 from flwr_splitmix.apps.language.noise_cost import remark_noise
 from flwr_splitmix.apps.language.placing import BALANCED
 from flwr_splitmix.apps.language.texts import (
@@ -171,7 +165,6 @@ def _check_tokens(config: LanguageConfig, report: Report, checked: _Checked) -> 
     if checked.model is None:  # nor would a hub that does not answer hand out its tokenizer
         return
     check_vocabulary(config, tokenizer_of(config), checked.model[1])
-    check_run_padding(config, tokenizer_of(config), checked.model[1])
     rows = text_sets(config).train
     looked = rows.first(MOST_ROWS)
     counts: list[LongTextsCount] = []

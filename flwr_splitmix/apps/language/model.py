@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from flwr_splitmix.apps.config_error import ConfigError, with_key_names
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
-from flwr_splitmix.pretrained.padding import check_padding
 from flwr_splitmix.segments.language import LanguageParts, add_lora, build_language_parts
 from flwr_splitmix.segments.language.lora import has_targets
 
@@ -99,17 +98,6 @@ def check_vocabulary(config: LanguageConfig, tokenizer: Sized, built: LanguagePa
             f"run-config: the tokenizer of {config.model!r} has {len(tokenizer)} tokens, but the "
             f"model knows {built.vocab_size}"
         )
-
-
-def check_run_padding(config: LanguageConfig, tokenizer: Any, built: LanguageParts) -> None:
-    """Raise ConfigError if the trained model could not be exported for its tokenizer's padding."""
-    if config.task == "classification" and built.kind == "decoder":
-        try:
-            check_padding(tokenizer, tokenizer.pad_token_id)
-        except ValueError as error:
-            raise ConfigError(
-                f"run-config: padding-token is {config.padding_token!r}, but {error}"
-            ) from None
 
 
 def unusable(config: LanguageConfig, error: Exception) -> ConfigError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.files import follow_umask
-from flwr_splitmix.pretrained.padding import check_padding
+from flwr_splitmix.pretrained.padding import another_padding, ends_texts
 from flwr_splitmix.segments.language.build import skeleton
 from flwr_splitmix.segments.language.cutting import cut_sharing_tables
 from flwr_splitmix.segments.language.lora import has_lora, merge_lora
@@ -42,7 +42,8 @@ def export(
         Created if it does not exist.
     tokenizer
         Written beside the model. Its padding token becomes the configuration's: a decoder for
-        classification looks for a text's last token by it.
+        classification looks for a text's last token by it. If that ends each text, too, such a
+        decoder gets another one: it was trained with masks, whatever they pad with.
     classes
         Names of a classifier's classes, by label; with none, the configuration keeps its own.
 
@@ -51,7 +52,7 @@ def export(
     ValueError
         If a part is missing or has weights on "disk", `folder` exists and is not a folder, there
         are names, but not one for each class, or a decoder for classification would pad with the
-        token that ends each text.
+        token that ends each text and the tokenizer has no other special token.
     OSError
         If the folder cannot be written, as on a full disk.
     """
@@ -60,10 +61,10 @@ def export(
         raise ValueError(f"{folder} is no folder; the model needs one, or a name that is free")
     generation = _generation_settings(parts)
     config = copy.deepcopy(parts.config)
+    if tokenizer is not None and parts.task == "classification" and parts.kind == "decoder":
+        tokenizer = _padding_apart(tokenizer)
     if tokenizer is not None and tokenizer.pad_token_id is not None:
         config.pad_token_id = tokenizer.pad_token_id
-    if tokenizer is not None and parts.task == "classification" and parts.kind == "decoder":
-        check_padding(tokenizer, config.pad_token_id)
     if classes:
         _name_classes(config, classes)
     head, trunk, tail = parts.all_here()
@@ -106,6 +107,22 @@ def _system_errors(folder: Path) -> Iterator[None]:
             raise
         number = int(found[1])
         raise OSError(number, os.strerror(number), str(folder)) from error
+
+
+def _padding_apart(tokenizer: Any) -> Any:
+    """Return a tokenizer whose padding token ends no text: the same one, or a copy."""
+    if not ends_texts(tokenizer, tokenizer.pad_token_id):
+        return tokenizer
+    other = another_padding(tokenizer)
+    if other is None:
+        raise ValueError(
+            f"the tokenizer pads with {tokenizer.pad_token!r}, with which it also ends each text, "
+            "so that transformers' classifier would not find a text's last token, and it has no "
+            "other special token: add one to it, and pad with that"
+        )
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.pad_token = other
+    return tokenizer
 
 
 def _name_classes(config: Any, classes: Sequence[str]) -> None:

@@ -22,20 +22,18 @@ _MEASURED = ("running_mean", "running_var")
 """What BatchNorm measures of data, which may differ as much as scales of data do."""
 
 
-def largest_weight(arrays: Mapping[str, np.ndarray]) -> float:
-    """Return the largest absolute number among floating weights; what BatchNorm measures is none.
-
-    Parameters
-    ----------
-    arrays
-        A lower segment, whose constants may be infinite.
-    """
-    floating = (
-        array
+def weights_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the floating arrays of a lower segment, without what BatchNorm measures."""
+    return {
+        name: array
         for name, array in arrays.items()
         if array.dtype.kind == "f" and array.size and name.rpartition(".")[2] not in _MEASURED
-    )
-    numbers = (float(np.abs(array).max()) for array in floating)
+    }
+
+
+def largest_number(weights: Mapping[str, np.ndarray]) -> float:
+    """Return the largest absolute number of weights; constants may be infinite and do not count."""
+    numbers = (float(np.abs(array).max()) for array in weights.values())
     return max((number for number in numbers if np.isfinite(number)), default=0.0)
 
 
@@ -47,7 +45,7 @@ def absurd_updates(norms: Mapping[int, float], largest: Mapping[int, float]) -> 
     Parameters
     ----------
     norms, largest
-        By client index, the norm of its update, and its `largest_weight`.
+        By client index, the norm of its update and the `largest_number`, both of its weights.
     """
     median = median_norm(norms)
     if median is None or len(norms) < _FEWEST:

@@ -19,7 +19,8 @@ from flwr_splitmix.observers.metrics import column_of, median_norm
 from flwr_splitmix.server.intake.absurd_updates import (
     TIMES_MEDIAN,
     absurd_updates,
-    largest_weight,
+    largest_number,
+    weights_of,
 )
 from flwr_splitmix.server.intake.checks import NAME, NAME_RULE, UploadError, cap_at_median
 from flwr_splitmix.server.intake.reply_metrics import (
@@ -56,8 +57,8 @@ class ReplyIntake:
 
     Attributes
     ----------
-    averaged_unusual
-        In words, whose unusual updates the last round averaged; "" if there were none.
+    unusual
+        The last round with unusual updates that nothing left out, and in words whose they are.
     """
 
     def __init__(self, initial: ArrayRecord) -> None:
@@ -65,7 +66,7 @@ class ReplyIntake:
         self._counters = {name for name, dtype in self._dtypes.items() if dtype.kind in "biu"}
         self._exaggerates: set[int] = set()
         self._told_names = self._told_shared = False
-        self.averaged_unusual = ""
+        self.unusual = (0, "")
 
     def check(
         self, clients: Clients, like: ArrayRecord, *, robust: bool
@@ -106,7 +107,7 @@ class ReplyIntake:
             norms[client] = self._norm(arrays, began)
             checked[client] = arrays
         if not robust:
-            for client in self._leave_out_absurd(clients, norms, checked):
+            for client in self._leave_out_absurd(clients, began, checked):
                 del metrics[client]
         means = self.means([replies[client] for client in metrics])
         self._cap_examples(metrics)
@@ -119,10 +120,12 @@ class ReplyIntake:
         return norms, means
 
     def _leave_out_absurd(
-        self, clients: Clients, norms: Mapping[int, float], checked: Mapping[int, Arrays]
+        self, clients: Clients, began: Arrays, checked: Mapping[int, Arrays]
     ) -> list[int]:
         """Fail the clients with absurd updates, and return them."""
-        largest = {client: largest_weight(arrays) for client, arrays in checked.items()}
+        weights = {client: weights_of(arrays) for client, arrays in checked.items()}
+        norms = {client: self._norm(own, weights_of(began)) for client, own in weights.items()}
+        largest = {client: largest_number(own) for client, own in weights.items()}
         absurd = absurd_updates(norms, largest)
         for client in absurd:
             clients.fail(
@@ -136,14 +139,13 @@ class ReplyIntake:
         self, server_round: int, norms: Mapping[int, float], averaged: Sequence[int]
     ) -> None:
         """Log in one line which averaged updates have a norm far above the median, if not 0."""
-        self.averaged_unusual = ""
         median = median_norm(norms)
         if median is None:
             return
         unusual = [client for client in averaged if norms[client] > UNUSUAL * median]
         if unusual:
             named = name_clients(unusual)
-            self.averaged_unusual = f"round {server_round} averaged an unusual update of {named}"
+            self.unusual = (server_round, named)
             log.warning(
                 "round %d: %s returned an unusual update, of norm up to %.3g where the median is "
                 "%.3g: a fault, or an attempt to spoil the average",

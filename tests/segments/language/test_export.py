@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from flwr_splitmix.data.texts.tokenizers import train_tokenizer
+from flwr_splitmix.pretrained.padding import ends_texts
 from flwr_splitmix.segments.language import (
     LanguageCut,
     add_lora,
@@ -107,32 +108,35 @@ def test_an_exported_classifier_reads_the_batches_of_its_tokenizer(
 
 
 @pytest.mark.parametrize(
-    ("name", "task", "refused"),
+    ("name", "task", "padding"),
     [
-        ("llama", "classification", True),
-        ("llama", "generation", False),
-        ("bert", "classification", False),
+        ("llama", "classification", "<pad>"),
+        ("llama", "generation", "<end>"),
+        ("bert", "classification", "<end>"),
     ],
 )
-def test_a_decoder_that_would_classify_at_another_token_is_not_exported(
-    name: str, task: Any, refused: bool, tmp_path: Path
+def test_a_decoder_that_classifies_is_not_exported_to_pad_with_what_ends_each_text(
+    name: str, task: Any, padding: str, tmp_path: Path
 ) -> None:
-    """It was, and computed other classes than the trained one: </s> padded, and ended each text."""
+    """It was, and computed other classes than the trained one."""
     tokenizer = ended(train_tokenizer(["what crosses the cut is mixed"], 300))
     tokenizer.pad_token = "<end>"
     config = config_of(name)
     config.vocab_size = len(tokenizer)
     parts = build_language_parts(config, LanguageCut(1, 1), task=task)
-    if not refused:
-        export(parts, tmp_path / "model", tokenizer)
-        return
-    with pytest.raises(
-        ValueError, match=r"pads with '<end>', with which .* \(padding-token='<pad>"
-    ):
-        export(parts, tmp_path / "model", tokenizer)
-    assert not (tmp_path / "model").exists()
-    tokenizer.pad_token = "<pad>"
-    export(parts, tmp_path / "model", tokenizer)
+    export(parts, tmp_path, tokenizer)
+    written = AutoTokenizer.from_pretrained(tmp_path)
+    assert written.pad_token == padding
+    assert AutoConfig.from_pretrained(tmp_path).pad_token_id == written.pad_token_id
+    assert tokenizer.pad_token == "<end>"
+
+
+def test_a_token_that_no_text_is_given_ends_none() -> None:
+    """A tokenizer without the letter a has one unknown token for it."""
+    tokenizer = train_tokenizer(["what crosses the cut is mixed"], 300)
+    assert not any(ends_texts(tokenizer, token) for token in range(len(tokenizer)))
+    closed = ended(tokenizer)
+    assert ends_texts(closed, closed.convert_tokens_to_ids("<end>"))
 
 
 def test_an_exported_classifier_knows_the_names_of_its_classes(tmp_path: Path) -> None:
