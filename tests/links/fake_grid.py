@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import count
 from typing import Any, cast
@@ -15,10 +15,11 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix import SplitClient, SplitClientApp
 from flwr_splitmix.clients import Client
-from flwr_splitmix.links import Clients, Link
+from flwr_splitmix.links import Clients, Link, host
 from flwr_splitmix.links.link import Observe
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.schedule import OptimizerFactory
+from flwr_splitmix.seeding import held_draws
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.testing.toy import Toy
 from flwr_splitmix.testing.toy_texts import TextToy
@@ -29,6 +30,19 @@ TURN = threading.Lock()
 
 NEVER = threading.Event()
 """An event that is never set: a node that waits for it never answers."""
+
+
+def held_in_main_thread() -> AbstractContextManager[None]:
+    """Hold the generators as a host does, but not in a node's thread.
+
+    A host restores what it found after its client's turn, which another client may have begun.
+    Without it each draw restores what it finds, within the turn.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    return held_draws() if in_main_thread else nullcontext()
+
+
+cast(Any, host).held_draws = held_in_main_thread
 
 
 class Turns(Client):
