@@ -32,7 +32,7 @@ PAPERS  := tests/experiments/papers
 ATTACKS := tests/attacks tests/experiments/privacy $(wildcard tests/cli/test_attack*.py tests/apps/*_attacked.py)
 OTHERS  := tests $(QUEUE) $(addprefix --ignore=,$(REAL) $(PAPERS) $(ATTACKS) tests/benchmarks tests/faults tests/hostile)
 
-test: $(READY)  ## all but the targets below: 10 to 15 minutes on two cores, by what else they do
+test: $(READY)  ## all but the targets below: 6 to 15 minutes on two cores, by their speed and what else they do
 	$(PYTEST) $(OTHERS)
 
 test-runs: $(READY)  ## real runs of Flower, SuperNodes, links and mixers, also from a wheel: 15 to 28 minutes
