@@ -42,6 +42,11 @@ def is_variance(name: str) -> bool:
     return name.rpartition(".")[2] == "running_var"
 
 
+def is_measured(name: str) -> bool:
+    """Return whether a buffer of this name is what BatchNorm has measured of data."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
+
+
 def check_plan(plan: Sequence[Any]) -> None:
     """Raise ClientError unless a step's plan has at least one share, and not too many passes.
 

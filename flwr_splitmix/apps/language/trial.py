@@ -31,8 +31,8 @@ def try_dp_sgd(config: LanguageConfig) -> None:
     """Begin a client's round with made-up texts, if the run's clients train by DP-SGD.
 
     The client has head and tail of a copy of the model with a few thousand weights and all its
-    kinds of layers, on the CPU. Where such a copy cannot be made or run, nothing is said, and the
-    clients try their own; nor without Opacus, which a server does not need.
+    kinds of layers, on the CPU. Where such a copy cannot be made or run, the log says so, and the
+    clients try their own. So they do without Opacus, which a server does not need.
 
     Raises
     ------
@@ -51,8 +51,15 @@ def try_dp_sgd(config: LanguageConfig) -> None:
             f"run-config: strategy is {config.strategy!r}, but model {config.model!r} cannot be "
             f"trained by it, as by USplitSL: {error}"
         ) from error
-    except Exception:  # whatever a model raises whose configuration has been changed
-        log.debug("a small copy of %s was tried and failed", config.model, exc_info=True)
+    except Exception as error:  # whatever a model raises whose configuration has been changed
+        log.info(
+            "whether %s can be trained by %s is found out by the clients: a small copy of it could "
+            "not be tried (%s)",
+            config.model,
+            config.strategy,
+            type(error).__name__,
+        )
+        log.debug("the trial of a small copy", exc_info=True)
 
 
 def _small_client(config: LanguageConfig, hiding: DPSGD) -> UShapeClient:

@@ -11,13 +11,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
-from flwr_splitmix.clients.requests import is_variance
+from flwr_splitmix.clients.requests import is_measured, is_variance
 
 log = logging.getLogger("flwr.splitmix")
-
-_STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
-"""Last parts of the names of what BatchNorm has measured."""
-
 
 _EXACT = 2**53
 """Beyond it not every whole number is a float64, in which averages are computed."""
@@ -127,7 +123,7 @@ def means_of_measured(
             np.asarray(np.average([own[name].numpy() for own in sent], axis=0, weights=weights))
         )
         for name in sent[0]
-        if name.rpartition(".")[2] in _STATISTICS
+        if is_measured(name)
         or name in whole
         or not np.isfinite(sent[0][name].numpy()).all()  # a mask of -inf, which has no update
     }
@@ -135,7 +131,7 @@ def means_of_measured(
 
 def has_statistics(reply: Message) -> bool:
     """Return whether a reply has what BatchNorm measures."""
-    return any(name.rpartition(".")[2] in _STATISTICS for name in _arrays(reply))
+    return any(is_measured(name) for name in _arrays(reply))
 
 
 def without_negative_variances(name: str, array: Array) -> Array:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from flwr_splitmix.clients.requests import is_measured
 from flwr_splitmix.observers.metrics import median_norm
 
 TIMES_MEDIAN = 1000.0
@@ -18,16 +19,16 @@ TIMES_WEIGHTS = 10.0
 _FEWEST = 3
 """Clients of whose medians a single one cannot be both."""
 
-_MEASURED = ("running_mean", "running_var")
-"""What BatchNorm measures of data, which may differ as much as scales of data do."""
-
 
 def weights_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the floating arrays of a lower segment, without what BatchNorm measures."""
+    """Return the floating arrays of a lower segment, without what BatchNorm measures.
+
+    That may differ as much as the scales of clients' data do.
+    """
     return {
         name: array
         for name, array in arrays.items()
-        if array.dtype.kind == "f" and array.size and name.rpartition(".")[2] not in _MEASURED
+        if array.dtype.kind == "f" and array.size and not is_measured(name)
     }
 
 
