@@ -214,7 +214,7 @@ class DPSGD(Hiding):
 
         Raises
         ------
-        ValueError
+        UnfitError
             If a layer, such as a mixture of experts, does not keep a batch's examples apart, or
             weights are used outside of their own layer.
         """
@@ -230,7 +230,7 @@ class DPSGD(Hiding):
                 and parameter.grad is not None
                 and parameter.grad.any()
             ):
-                raise ValueError(
+                raise UnfitError(
                     "DP-SGD needs a gradient for each example, but weights of shape "
                     f"{tuple(parameter.shape)} are used outside of their own layer, so that theirs "
                     f"would be without noise; {_REMEDY}"
@@ -239,7 +239,7 @@ class DPSGD(Hiding):
             if not isinstance(parameter.grad_sample, Tensor) or (
                 len(parameter.grad_sample) != self._size
             ):
-                raise ValueError(
+                raise UnfitError(
                     "DP-SGD needs a gradient for each example, but a layer with weights of shape "
                     f"{tuple(parameter.shape)} does not keep examples apart; {_REMEDY}"
                 )

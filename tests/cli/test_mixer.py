@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from flwr_splitmix.links.stream.certificates import make_certificates
 from tests.cli.test_full_output import COMMAND
 from tests.waiting import wait_for
 
@@ -91,6 +92,28 @@ def test_certificates_that_lack_something_are_named_by_their_options(
     here = ("--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"))
     ended = splitmix("mixer", *here, option, str(tmp_path / "file.pem"))
     assert (ended.exit_code, ended.output) == (1, f"{said}\n")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("server.crt", "--ssl-certfile: {folder}/server.crt is no PEM certificate\n"),
+        ("server.key", "--ssl-keyfile: {folder}/server.key is no PEM private key\n"),
+        ("ca.crt", "--link-client-ca: {folder}/ca.crt is no PEM certificate\n"),
+    ],
+)
+def test_files_that_are_no_certificates_are_named_by_their_options(
+    wrong: str, said: str, splitmix: Splitmix, tmp_path: Path
+) -> None:
+    """The error named the keys of a run."""
+    files = make_certificates(tmp_path)
+    (tmp_path / wrong).write_text("neither PEM nor secret")
+    ended = splitmix(
+        "mixer", "--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"),
+        "--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key),
+        "--link-client-ca", str(files.ca),
+    )  # fmt: skip
+    assert (ended.exit_code, ended.output) == (1, said.format(folder=tmp_path))
 
 
 def test_it_serves_without_standard_output(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from flwr_splitmix.clients import TextSet, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, Hiding
 from flwr_splitmix.hiding.example_gradients import ExampleGradients, unsupported
+from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model
 from tests.clients.ushape import encode
 from tests.hiding.dp_sgd import ORDER, QUIET, TOY, step
@@ -167,7 +168,7 @@ def test_a_layer_that_does_not_keep_texts_apart_is_named() -> None:
     encode(client)
     hiding: Any = client.hiding
     hiding._gradients.trained()[0].grad_sample = torch.zeros(12, 23, 5)
-    with pytest.raises(ValueError, match=r"of shape \(23, 5\) does not keep examples apart"):
+    with pytest.raises(UnfitError, match=r"of shape \(23, 5\) does not keep examples apart"):
         hiding.before_update()
 
 
@@ -179,7 +180,7 @@ def test_weights_without_a_gradient_for_each_text_are_not_trained_without_noise(
     hiding: Any = client.hiding
     weights = hiding._gradients.trained()[0]
     weights.grad_sample, weights.grad = None, torch.ones_like(weights)
-    with pytest.raises(ValueError, match=r"weights of shape \(23, 5\) are used outside of their"):
+    with pytest.raises(UnfitError, match=r"weights of shape \(23, 5\) are used outside of their"):
         hiding.before_update()
 
 

@@ -34,6 +34,8 @@ class Endpoint:
         them: `node-` followed by their partition-id.
     insecure
         Whether to allow plaintext on addresses other than the loopback.
+    dashes
+        What errors about a file write before its key: "--" where it is an option of a command.
 
     Raises
     ------
@@ -54,6 +56,7 @@ class Endpoint:
         ca: str | Path | None = None,
         client_ca: str | Path | None = None,
         insecure: bool = False,
+        dashes: str = "",
     ) -> None:
         check_truth("insecure", insecure)
         self.host, port = split_address(address, "link-address")
@@ -79,11 +82,13 @@ class Endpoint:
             )
         self._certificate, self._key = None, None
         if certificate is not None and key is not None:
-            self._certificate, self._key = read_pair(certificate, key)
+            self._certificate, self._key = read_pair(certificate, key, dashes)
         self._ca = None if not ca else read_authority(ca, "ssl-ca-certfile")
         if self._certificate is not None and self._ca is not None:
             check_signed(self._certificate, self._ca, "ssl-ca-certfile", str(ca))
-        self._client_ca = None if not client_ca else read_authority(client_ca, "link-client-ca")
+        self._client_ca = (
+            None if not client_ca else read_authority(client_ca, f"{dashes}link-client-ca")
+        )
 
     @property
     def tls(self) -> bool:

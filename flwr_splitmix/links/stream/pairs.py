@@ -21,8 +21,15 @@ CERTIFICATE, KEY = "ssl-certfile", "ssl-keyfile"
 """Keys in the configuration of a run, and of a node."""
 
 
-def read_pair(certificate: str | Path, key: str | Path) -> tuple[bytes, bytes]:
+def read_pair(certificate: str | Path, key: str | Path, dashes: str = "") -> tuple[bytes, bytes]:
     """Read a certificate (or a chain, the holder's first) and its private key.
+
+    Parameters
+    ----------
+    certificate, key
+        Their PEM files.
+    dashes
+        What errors write before the names: "--" where they are options of a command.
 
     Returns
     -------
@@ -33,34 +40,36 @@ def read_pair(certificate: str | Path, key: str | Path) -> tuple[bytes, bytes]:
     LinkError
         If a file cannot be read or is not PEM, the certificate is not currently valid, or the
         private key is encrypted, accessible to everyone or another certificate's. The message
-        names the configuration key.
+        names the configuration key, or the option.
     """
-    certificate = expanded(certificate, CERTIFICATE, LinkError)
-    key = expanded(key, KEY, LinkError)
-    chain, secret = _read(certificate, CERTIFICATE), _read(key, KEY)
+    certificate_name, key_name = f"{dashes}{CERTIFICATE}", f"{dashes}{KEY}"
+    certificate = expanded(certificate, certificate_name, LinkError)
+    key = expanded(key, key_name, LinkError)
+    chain, secret = _read(certificate, certificate_name), _read(key, key_name)
     mode = stat.S_IMODE(key.stat().st_mode)
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise LinkError(
-            f"{KEY}: everyone on this machine may read or change {key} (mode {mode:04o}); keep it "
-            f"to its owner (chmod 600 {key}), and make a new pair if somebody may have read it"
+            f"{key_name}: everyone on this machine may read or change {key} (mode {mode:04o}); "
+            "keep it to its owner "
+            f"(chmod 600 {key}), and make a new pair if somebody may have read it"
         )
-    (loaded, *_) = _certificates(chain, CERTIFICATE, certificate)
+    (loaded, *_) = _certificates(chain, certificate_name, certificate)
     if wrong := _not_now(loaded):
-        raise LinkError(f"{CERTIFICATE}: {certificate} {wrong}")
+        raise LinkError(f"{certificate_name}: {certificate} {wrong}")
     try:
         private = load_pem_private_key(secret, password=None)
     except TypeError:
         raise LinkError(
-            f"{KEY}: {key} is encrypted, and nobody is there to be asked for its password; "
+            f"{key_name}: {key} is encrypted, and nobody is there to be asked for its password; "
             "give the key without one"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise LinkError(f"{KEY}: {key} is no PEM private key") from None
+        raise LinkError(f"{key_name}: {key} is no PEM private key") from None
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if private.public_key().public_bytes(*form) != loaded.public_key().public_bytes(*form):
         raise LinkError(
-            f"{KEY}: {key} is not the key of the certificate {certificate} ({CERTIFICATE}); "
-            "give the two that were made together"
+            f"{key_name}: {key} is not the key of the certificate {certificate} "
+            f"({certificate_name}); give the two that were made together"
         )
     return chain, secret
 

@@ -11,6 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
+FOREIGN = (
+    "the token was not made by this run; a server or mixer that was started again makes new ones"
+)
+
 
 class TokenError(ValueError):
     """A token is invalid; the message may be sent to the peer that showed it."""
@@ -82,11 +86,11 @@ class TokenMint:
         text, _, mark = token.partition(".")
         # Compared in constant time, before the claims are decoded.
         if not hmac.compare_digest(self._mark(text).encode(), mark.encode()):
-            raise TokenError("the token was not made by this run")
+            raise TokenError(FOREIGN)
         try:
             claims = json.loads(base64.urlsafe_b64decode(text))
         except (ValueError, binascii.Error):
-            raise TokenError("the token was not made by this run") from None
+            raise TokenError(FOREIGN) from None
         if claims.pop("expires") < self._clock():
             raise TokenError(f"the token has expired: it was valid for {self.seconds:g} s")
         return Admission(**{field.name: claims[field.name] for field in fields(Admission)})

@@ -21,7 +21,7 @@ from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.stream import server
 from flwr_splitmix.links.stream.protocol import NODE_KEY, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream.session import Session
-from flwr_splitmix.links.stream.token import TokenMint
+from flwr_splitmix.links.stream.token import FOREIGN, TokenMint
 from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.http2 import http2_request, message_head
 from tests.links.stream.peers import (
@@ -71,9 +71,9 @@ def test_good_peers_are_called_at_once(link: StreamLink) -> None:
 @pytest.mark.parametrize(
     ("token", "sentence"),
     [
-        (lambda own, other: "", "the token was not made by this run"),
-        (lambda own, other: own[:-1] + "x", "the token was not made by this run"),
-        (lambda own, other: forged(), "the token was not made by this run"),
+        (lambda own, other: "", FOREIGN),
+        (lambda own, other: own[:-1] + "x", FOREIGN),
+        (lambda own, other: forged(), FOREIGN),
         (lambda own, other: other, "the token was made for another node"),
     ],
     ids=["none", "changed", "another run's", "another node's"],
