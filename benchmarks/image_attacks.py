@@ -32,8 +32,8 @@ from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.attribute import Attribute
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.decoder_transformer import DecoderTransformer
+from flwr_splitmix.attacks.images.embedding.patches import to_patches
 from flwr_splitmix.attacks.images.linear import Linear
-from flwr_splitmix.attacks.images.patches import to_patches
 from flwr_splitmix.attacks.images.reorder import Reorder
 from flwr_splitmix.attacks.images.separate import Separate
 from flwr_splitmix.attacks.knowledge import Knowledge

@@ -33,9 +33,9 @@ from torch import Tensor
 from benchmarks.measure import show, write
 from flwr_splitmix import UShapeClient
 from flwr_splitmix.attacks.images.gradient_leaks import regrouped
-from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
-from flwr_splitmix.clients.step_exchanges import Learns
+from flwr_splitmix.clients.ushape.step_exchanges import Learns
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.events import RoundBegun, StepDone

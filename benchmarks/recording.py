@@ -22,7 +22,7 @@ import torch
 from benchmarks.measure import show, spread, write
 from flwr_splitmix import SplitClient, split_vision_model
 from flwr_splitmix.attacks import Recorder
-from flwr_splitmix.attacks.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.events import RoundDone, StepDone
 from flwr_splitmix.strategies import STRATEGIES

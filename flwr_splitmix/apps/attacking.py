@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from flwr_splitmix.attacks.disk_trace import DiskTrace
-from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.runs.recording import trace_dir

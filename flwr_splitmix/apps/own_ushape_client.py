@@ -13,14 +13,14 @@ from flwr_splitmix.apps.findings import FAULTS
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.clients import FORESEEN, Order, Sent, UShapeClient
 from flwr_splitmix.clients.finite import check_finite
-from flwr_splitmix.clients.hooks import (
+from flwr_splitmix.clients.requests import LARGEST
+from flwr_splitmix.clients.ushape.hooks import (
     check_counted,
     checked_hidden,
     checked_logits,
     checked_sent,
     plain_scores,
 )
-from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.data.batches import Example, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.links.errors import own_sentence

@@ -1,13 +1,13 @@
 """Attacks on what clients send, by a curious server and by other adversaries."""
 
 from flwr_splitmix.attacks.base import Attack, Guess, View
-from flwr_splitmix.attacks.cosine_scores import Score, score
-from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recorder import Recorder, Recording
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.release import Release
+from flwr_splitmix.attacks.scoring.cosine_scores import Score, score
 from flwr_splitmix.attacks.texts.blind_source import blind_source, separate_gradients
 from flwr_splitmix.attacks.texts.gradient_ratio import Ratio, gradient_ratio
 from flwr_splitmix.attacks.texts.read_labels import read_labels

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.case import Case, Victims
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.reader import StepReader
+from flwr_splitmix.attacks.recording.reader import StepReader
+from flwr_splitmix.attacks.recording.steps import Step
+from flwr_splitmix.attacks.recording.trace import Recorded, Trace
+from flwr_splitmix.attacks.recording.vault import Vault, joined
 from flwr_splitmix.attacks.release import Adversary
-from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.attacks.trace import Recorded, Trace
-from flwr_splitmix.attacks.vault import Vault, joined
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.seeding import generator

@@ -11,14 +11,14 @@ from flwr_splitmix.attacks.base import Attack, Guess
 from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.catalogue import attack_named, own_attack
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.floors import Floors
 from flwr_splitmix.attacks.guess import checked_guess
 from flwr_splitmix.attacks.hints import hints, without
-from flwr_splitmix.attacks.intervals import Measure
 from flwr_splitmix.attacks.own_shares import taken_as_sent
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Adversary
-from flwr_splitmix.attacks.scores import score_guess
+from flwr_splitmix.attacks.scoring.floors import Floors
+from flwr_splitmix.attacks.scoring.intervals import Measure
+from flwr_splitmix.attacks.scoring.scores import score_guess
 
 log = logging.getLogger("flwr.splitmix")
 

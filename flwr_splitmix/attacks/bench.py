@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.defences import Defence, blurred, own_lower, undefended
-from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.recorder import Recorder
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.trace import Trace
+from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.attacks.simulation import ShuffleWatch
-from flwr_splitmix.attacks.trace import Trace
-from flwr_splitmix.attacks.vault import Vault
 from flwr_splitmix.attacks.victim import Victim
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.cutting import split_for

@@ -12,11 +12,11 @@ from torch import Tensor
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.reader import StepReader
+from flwr_splitmix.attacks.recording.reader import StepReader
+from flwr_splitmix.attacks.recording.steps import Step
+from flwr_splitmix.attacks.recording.vault import Truth, Vault, joined
 from flwr_splitmix.attacks.release import Origin, Release
 from flwr_splitmix.attacks.simulation import passes
-from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.attacks.vault import Truth, Vault, joined
 from flwr_splitmix.seeding import generator
 
 

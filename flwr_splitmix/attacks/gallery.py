@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Guess, View
-from flwr_splitmix.attacks.image_scores import squared_errors
-from flwr_splitmix.attacks.pairs import pairs_of
+from flwr_splitmix.attacks.recording.vault import Truth
 from flwr_splitmix.attacks.release import Origin, Release
-from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.attacks.scoring.image_scores import squared_errors
+from flwr_splitmix.attacks.scoring.pairs import pairs_of
 from flwr_splitmix.storage import StorageError, load_tensors, save_tensors
 
 if TYPE_CHECKING:

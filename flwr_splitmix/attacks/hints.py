@@ -7,7 +7,7 @@ import torch
 from flwr_splitmix.attacks.base import Attack, Guess
 from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.images.labels_gradient import Hints
-from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.attacks.recording.vault import Truth
 
 
 def hints(kind: type[Attack], case: Case) -> Hints:

@@ -13,7 +13,7 @@ from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.bench import group_size
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.recorder import Recorder
-from flwr_splitmix.attacks.vault import Vault
+from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.clients.lower import describe_segment
 from flwr_splitmix.data import ImageDataset

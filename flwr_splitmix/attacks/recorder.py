@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.disk_trace import DiskTrace
-from flwr_splitmix.attacks.packing import UShapeStep
-from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.attacks.trace import (
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.packing import UShapeStep
+from flwr_splitmix.attacks.recording.steps import Step
+from flwr_splitmix.attacks.recording.trace import (
     MAX_BYTES,
     MAX_STEPS,
     MemoryTrace,

@@ -14,12 +14,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from flwr_splitmix.attacks.base import Attack, Guess
 from flwr_splitmix.attacks.case import Case
-from flwr_splitmix.attacks.floors import Floors
 from flwr_splitmix.attacks.gallery import Reconstructions
-from flwr_splitmix.attacks.image_scores import Classifier
-from flwr_splitmix.attacks.intervals import Measure
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.scores import Scored, score_guess
+from flwr_splitmix.attacks.scoring.floors import Floors
+from flwr_splitmix.attacks.scoring.image_scores import Classifier
+from flwr_splitmix.attacks.scoring.intervals import Measure
+from flwr_splitmix.attacks.scoring.scores import Scored, score_guess
 from flwr_splitmix.files import write_atomic, write_json
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.runs.damage import read_object, unreadable

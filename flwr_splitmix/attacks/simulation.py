@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
-from flwr_splitmix.attacks.reader import StepReader
+from flwr_splitmix.attacks.recording.reader import StepReader
+from flwr_splitmix.attacks.recording.steps import Batches, Step
 from flwr_splitmix.attacks.release import Adversary, Simulated
-from flwr_splitmix.attacks.steps import Batches, Step
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.data.batches import Example
 from flwr_splitmix.labels import target_loss

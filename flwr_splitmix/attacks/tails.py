@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.disk_trace import DiskTrace
-from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.schedule import OptimizerFactory, Schedule, ScheduledOptimizer
 from flwr_splitmix.storage import under
 

@@ -14,6 +14,8 @@ from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set, part_of, tests_of
 from flwr_splitmix.clients.finite import check_finite, check_gradients
 from flwr_splitmix.clients.graphs import backward, upload
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
+from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.lower import (
@@ -27,14 +29,12 @@ from flwr_splitmix.clients.lower import (
 )
 from flwr_splitmix.clients.parted_exchanges import PartedExchanges
 from flwr_splitmix.clients.parts import Pending, WireShares
-from flwr_splitmix.clients.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.requests import (
     check_numbers,
     check_plan,
     check_range,
     check_sizes,
 )
-from flwr_splitmix.clients.restrained import restrained
 from flwr_splitmix.data.batches import Batches, Example, ExampleSet
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import InputShare, Share, known_shares, share_from_wire

@@ -12,21 +12,22 @@ from typing import Any, get_args
 import numpy as np
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.accounted import Trials, check_accounted
 from flwr_splitmix.clients.client import MOST_EARLIER, NO_DATA, ClientError, Order
-from flwr_splitmix.clients.ends import Ends
 from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
-from flwr_splitmix.clients.first_weights import FirstWeights
-from flwr_splitmix.clients.frozen_weights import FROZEN
+from flwr_splitmix.clients.guards.first_weights import FirstWeights
+from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.lower import check_shaped
 from flwr_splitmix.clients.requests import check_numbers
-from flwr_splitmix.clients.restrained import restrained
-from flwr_splitmix.clients.step_exchanges import Learns, StepExchanges
-from flwr_splitmix.clients.text_labels import check_labelled
-from flwr_splitmix.clients.text_lengths import check_lengths
-from flwr_splitmix.clients.ushape_evaluation import SentTests, UShapeEvaluation
-from flwr_splitmix.clients.vocabulary import check_vocabulary
+from flwr_splitmix.clients.ushape.accounted import Trials, check_accounted
+from flwr_splitmix.clients.ushape.ends import Ends
+from flwr_splitmix.clients.ushape.evaluation import SentTests, UShapeEvaluation
+from flwr_splitmix.clients.ushape.frozen_weights import FROZEN
+from flwr_splitmix.clients.ushape.hiding_fit import check_batches, check_head_learns
+from flwr_splitmix.clients.ushape.step_exchanges import Learns, StepExchanges
+from flwr_splitmix.clients.ushape.text_labels import check_labelled
+from flwr_splitmix.clients.ushape.text_lengths import check_lengths
+from flwr_splitmix.clients.ushape.vocabulary import check_vocabulary
 from flwr_splitmix.data.batches import Batches, ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.device import pick_device
@@ -145,12 +146,7 @@ class UShapeClient(StepExchanges):
             self.head.requires_grad_(False)
             if not any(parameter.requires_grad for parameter in self.tail.parameters()):
                 raise ClientError("learns is 'tail', but the tail has nothing to learn")
-        if self.hiding.teaches_head and not any(p.requires_grad for p in self.head.parameters()):
-            raise ClientError(
-                f"{type(self.hiding).__name__} works only by training the head, and this head "
-                "learns nothing: take learns='all' and a head with parameters that require "
-                "gradients, or another hiding"
-            )
+        check_head_learns(self.hiding, self.head)
         self.ends = Ends(self.head, self.tail, optimizer, schedule)
         self.segments = self.ends.segments
         self.batches = Batches(data, batch_size, floats=True)  # `loss` decides
@@ -229,21 +225,7 @@ class UShapeClient(StepExchanges):
         first = self._first_batch(2 if needs_whole_batch(self.head) else 1)
         if first.labels.is_floating_point() and not self.own_loss:
             check_labels(first)
-        if self.hiding.texts_only and not holds_ids(first.inputs):
-            raise ClientError(
-                f"{type(self.hiding).__name__} hides texts, by their tokens, and this client's "
-                "inputs are no token ids: for images and the like take NaiveMix, NoPeek, DPForward "
-                "or DPSGD"
-            )
-        least = self.hiding.least_batch(texts=holds_ids(first.inputs))
-        if min(self.batches.size, self.batches.examples) < least:
-            what, number = "batch_size", self.batches.size
-            if number >= least:
-                what, number = "the number of examples", self.batches.examples
-            raise ClientError(
-                f"{what} is {number}, but {type(self.hiding).__name__} works only among several "
-                f"examples of a batch: needed are at least {least}"
-            )
+        check_batches(self.hiding, first, self.batches)
         with restrained(_NO_STATES, hides=not self._names_data):
             width = self.ends.width(first)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later

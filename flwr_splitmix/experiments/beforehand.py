@@ -32,7 +32,7 @@ def check_cells(cells: Sequence[Cell], place: Workplace) -> None:
             if corpus is None:
                 check_there(place.source)
             else:
-                from flwr_splitmix.experiments.text_data import check_texts
+                from flwr_splitmix.experiments.texts.data import check_texts
 
                 check_texts(cell, place.source)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from flwr_splitmix.experiments.cells import Cell, Variant
 from flwr_splitmix.experiments.scales import COMPOSED, Scale
-from flwr_splitmix.experiments.text_recipes import Track
+from flwr_splitmix.experiments.texts.recipes import Track
 
 CIFAR = "CIFAR-10"
 FASHION = "Fashion-MNIST"

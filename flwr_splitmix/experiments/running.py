@@ -65,7 +65,7 @@ def run_cell(cell: Cell, run: Run, source: str, *, device: str, on_round: OnRoun
     if not run.checkpoints.rounds():
         run.rewind(0)  # rounds without a checkpoint are trained again
     if cell.recipe.texts is not None:
-        from flwr_splitmix.experiments.text_running import run_texts
+        from flwr_splitmix.experiments.texts.running import run_texts
 
         added = run_texts(cell, run, source, device=device, observers=[Told(on_round)])
     else:

@@ -15,7 +15,7 @@ from flwr_splitmix.experiments.cells import (
     as_options,
     dataset_name,
 )
-from flwr_splitmix.experiments.text_recipes import TEXT_RECIPES, Track
+from flwr_splitmix.experiments.texts.recipes import TEXT_RECIPES, Track
 from flwr_splitmix.methods import BY_NAME
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 from bisect import bisect_left, bisect_right
 
-from flwr_splitmix.clients.frozen_weights import ALIKE, FROZEN
+from flwr_splitmix.clients.ushape.frozen_weights import ALIKE, FROZEN
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.words import counted

@@ -14,7 +14,7 @@ from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.participants import Participants
-from flwr_splitmix.server.recording import RunRecorder
+from flwr_splitmix.server.record.recording import RunRecorder
 from flwr_splitmix.server.shape import Shape
 
 

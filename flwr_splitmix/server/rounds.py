@@ -36,7 +36,7 @@ from flwr_splitmix.server.options import (
     check_parts,
 )
 from flwr_splitmix.server.participants import Participants
-from flwr_splitmix.server.recording import RunRecorder
+from flwr_splitmix.server.record.recording import RunRecorder
 from flwr_splitmix.server.whole_run import WholeRun
 from flwr_splitmix.values import real_number, whole_number
 from flwr_splitmix.words import are, counted

@@ -13,14 +13,6 @@ from flwr_splitmix.events import RunEnded
 from flwr_splitmix.links import LinkError, LocalLink
 from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.link import RoundLostError
-from flwr_splitmix.server.checkpointing import (
-    facts_of,
-    method_of,
-    notify_of_missed,
-    pack,
-    restoring,
-    unpack,
-)
 from flwr_splitmix.server.evaluation.of_round import (
     check_evaluate_fn,
     warn_of_initial_weights,
@@ -31,8 +23,16 @@ from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.job import Job
 from flwr_splitmix.server.naming import public_failure
 from flwr_splitmix.server.one_round import OneRound
-from flwr_splitmix.server.own_state import state_of
 from flwr_splitmix.server.participants import DrawAgainError
+from flwr_splitmix.server.record.checkpointing import (
+    facts_of,
+    method_of,
+    notify_of_missed,
+    pack,
+    restoring,
+    unpack,
+)
+from flwr_splitmix.server.record.own_state import state_of
 from flwr_splitmix.values import whole_number
 from flwr_splitmix.words import counted
 

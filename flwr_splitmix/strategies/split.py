@@ -39,9 +39,9 @@ from flwr_splitmix.server.options import (
     check_observers,
     check_positions,
 )
+from flwr_splitmix.server.record.same_protection import PROTECTION, digest, facts_of_mixer
 from flwr_splitmix.server.remarks import Remarks
 from flwr_splitmix.server.rounds import RoundLoop
-from flwr_splitmix.server.same_protection import PROTECTION, digest, facts_of_mixer
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.steps.pace import Pace

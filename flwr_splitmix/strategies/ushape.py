@@ -22,8 +22,8 @@ from flwr_splitmix.server.frozen_weights import FrozenWeights
 from flwr_splitmix.server.intake.descriptions import agree_on_batches, check_hiding
 from flwr_splitmix.server.naming import evaluated_without
 from flwr_splitmix.server.options import RoundOptions, check_counts, check_names
+from flwr_splitmix.server.record.same_protection import PROTECTION, facts_of_hidings
 from flwr_splitmix.server.rounds import RoundLoop
-from flwr_splitmix.server.same_protection import PROTECTION, facts_of_hidings
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.planning import RoundLength

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from flwr_splitmix.apps.vision.attacked import attacked_run
 from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages, Ends
 from flwr_splitmix.apps.vision.data import client_images
-from flwr_splitmix.attacks.disk_trace import DiskTrace
-from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.cli import app
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import trace_dir

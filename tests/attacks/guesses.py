@@ -12,11 +12,11 @@ from flwr_splitmix.attacks.base import Attack, Guess, View
 from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.catalogue import attack_named
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.floors import Floors
 from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.recording.vault import Truth
 from flwr_splitmix.attacks.release import Origin
-from flwr_splitmix.attacks.scores import Scored, score_guess
-from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.attacks.scoring.floors import Floors
+from flwr_splitmix.attacks.scoring.scores import Scored, score_guess
 from tests.attacks.victims import attacked
 
 LABELS = torch.tensor([0, 1, 0, 1])

@@ -12,11 +12,11 @@ import torch
 from flwr_splitmix.attacks import bench
 from flwr_splitmix.attacks.bench import train_victim
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.reader import StepReader
 from flwr_splitmix.attacks.recorder import Recorder
+from flwr_splitmix.attacks.recording.reader import StepReader
+from flwr_splitmix.attacks.recording.steps import Step
+from flwr_splitmix.attacks.recording.vault import VaultError
 from flwr_splitmix.attacks.simulation import ShuffleWatch
-from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.attacks.vault import VaultError
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.seeding import seeded_secrets

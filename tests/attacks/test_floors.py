@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Guess, View
-from flwr_splitmix.attacks.floors import Floors, emptied
-from flwr_splitmix.attacks.pairs import best_blind_images
 from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.recording.vault import Truth
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
-from flwr_splitmix.attacks.scores import score_guess
-from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.attacks.scoring.floors import Floors, emptied
+from flwr_splitmix.attacks.scoring.pairs import best_blind_images
+from flwr_splitmix.attacks.scoring.scores import score_guess
 from flwr_splitmix.mixers import FullShare, NoMixing, Plan, SmashedShape, each_alone
 from tests.attacks.guesses import (
     Two,

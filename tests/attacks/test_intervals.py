@@ -10,17 +10,17 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Goal, Guess
-from flwr_splitmix.attacks.floors import Floors
-from flwr_splitmix.attacks.intervals import (
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.recording.vault import Truth
+from flwr_splitmix.attacks.release import Origin
+from flwr_splitmix.attacks.scoring.floors import Floors
+from flwr_splitmix.attacks.scoring.intervals import (
     RATES,
     batch_curve_measure,
     curve_measures,
     mean_measure,
 )
-from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.release import Origin
-from flwr_splitmix.attacks.scores import score_guess
-from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.attacks.scoring.scores import score_guess
 
 PUBLIC = Floors(Pictures(torch.full((20, 1, 16, 16), 0.25), torch.zeros(20, dtype=torch.int64)))
 

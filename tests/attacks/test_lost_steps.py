@@ -14,10 +14,10 @@ import torch
 
 from flwr_splitmix import SplitClient, split_vision_model
 from flwr_splitmix.attacks.bench import train_victim
-from flwr_splitmix.attacks.packing import UShapeStep
 from flwr_splitmix.attacks.recorder import Recorder
-from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.attacks.vault import Vault, VaultError
+from flwr_splitmix.attacks.recording.packing import UShapeStep
+from flwr_splitmix.attacks.recording.steps import Step
+from flwr_splitmix.attacks.recording.vault import Vault, VaultError
 from flwr_splitmix.clients import UShapeClient, exchange
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.data.batches import batch_indices

@@ -9,9 +9,9 @@ from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.bench import train_victim
 from flwr_splitmix.attacks.catalogue import attack_named
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.floors import Floors
 from flwr_splitmix.attacks.release import Adversary
-from flwr_splitmix.attacks.scores import score_guess
+from flwr_splitmix.attacks.scoring.floors import Floors
+from flwr_splitmix.attacks.scoring.scores import score_guess
 from tests.attacks.victims import small
 
 BUDGET = Budget(scale="smoke", iterations=3)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.bench import group_size
-from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.attacks.own_shares import taken_as_sent
 from flwr_splitmix.attacks.placing import owners_of
-from flwr_splitmix.attacks.reader import StepReader
-from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.reader import StepReader
+from flwr_splitmix.attacks.recording.steps import Step
 from flwr_splitmix.mixers import (
     SHARES,
     FullShare,

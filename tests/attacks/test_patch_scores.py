@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Guess
-from flwr_splitmix.attacks.floors import Floors
-from flwr_splitmix.attacks.intervals import Measure
-from flwr_splitmix.attacks.patch_scores import attributed, attributed_blindly
 from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.recording.vault import Truth
 from flwr_splitmix.attacks.release import Origin
-from flwr_splitmix.attacks.scores import score_guess
-from flwr_splitmix.attacks.vault import Truth
+from flwr_splitmix.attacks.scoring.floors import Floors
+from flwr_splitmix.attacks.scoring.intervals import Measure
+from flwr_splitmix.attacks.scoring.patch_scores import attributed, attributed_blindly
+from flwr_splitmix.attacks.scoring.scores import score_guess
 
 
 def scored(guesses: Tensor, owners: Tensor) -> Measure:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.image_scores import retrieved, structures
-from flwr_splitmix.attacks.intervals import curve_measures, mean_measure
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.scores import score_guess
+from flwr_splitmix.attacks.scoring.image_scores import retrieved, structures
+from flwr_splitmix.attacks.scoring.intervals import curve_measures, mean_measure
+from flwr_splitmix.attacks.scoring.scores import score_guess
 from tests.attacks.guesses import (
     Two,
     attack_on,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix import UShapeClient
 from flwr_splitmix.attacks.images.gradient_leaks import regrouped
-from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.data.batches import batch_indices

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder
-from flwr_splitmix.attacks.disk_trace import DiskTrace
-from flwr_splitmix.attacks.packing import UShapeStep, pack_step, tensors_of, unpack_step
-from flwr_splitmix.attacks.steps import Step
-from flwr_splitmix.attacks.trace import MemoryTrace, Recorded, Trace
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.packing import UShapeStep, pack_step, tensors_of, unpack_step
+from flwr_splitmix.attacks.recording.steps import Step
+from flwr_splitmix.attacks.recording.trace import MemoryTrace, Recorded, Trace
 from flwr_splitmix.storage import save_tensors
 from tests.attacks.victims import attacked
 
@@ -317,7 +317,7 @@ def test_a_full_disk_keeps_the_steps_that_it_has(
     trace.add(first)
     trace.add(second)
     with monkeypatch.context() as patch:
-        patch.setattr("flwr_splitmix.attacks.disk_trace.save_tensors", _full)
+        patch.setattr("flwr_splitmix.attacks.recording.disk_trace.save_tensors", _full)
         trace.add(third)
     assert places(trace) == [(1, 0), (1, 1)]
     trace.add(third)
@@ -361,7 +361,7 @@ def test_a_reason_for_which_nothing_is_recorded_is_told_once(
     """It was told of every step, thousands of times."""
     trace = DiskTrace(tmp_path / "trace")
     with monkeypatch.context() as patch:
-        patch.setattr("flwr_splitmix.attacks.disk_trace.save_tensors", _full)
+        patch.setattr("flwr_splitmix.attacks.recording.disk_trace.save_tensors", _full)
         for number in range(3):
             trace.add(texts(number))
             trace.add_segment(number, {"weight": torch.ones(3)})

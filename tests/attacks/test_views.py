@@ -14,9 +14,9 @@ from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.base import Attack, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.pictures import Pictures, PicturesError
+from flwr_splitmix.attacks.recording.trace import Trace
+from flwr_splitmix.attacks.recording.vault import Truth, Vault
 from flwr_splitmix.attacks.release import Adversary, Origin
-from flwr_splitmix.attacks.trace import Trace
-from flwr_splitmix.attacks.vault import Truth, Vault
 from flwr_splitmix.data import ImageDataset, ImageSets
 from tests.attacks.victims import attacked
 

@@ -19,8 +19,8 @@ from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
-from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.cli.attack.images import _public
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import attacks_dir, recording_of, trace_dir, write_facts

@@ -19,8 +19,8 @@ from torch import Tensor
 from flwr_splitmix.apps.language.attacked import attacked_texts
 from flwr_splitmix.apps.language.config import SECRET_TOKENS
 from flwr_splitmix.apps.language.texts import client_rows, tokenizer_of, training_set
-from flwr_splitmix.attacks.disk_trace import DiskTrace
-from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.attacks.texts.releasing import LEAST_TOKENS
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.runs import Run, RunError

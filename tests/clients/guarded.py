@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from flwr_splitmix.clients import Order, SplitClient
-from flwr_splitmix.clients.privacy_budget import PrivacyBudget
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import NoisyShare, PatchShare, Share
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.accountant import epsilon_from_rdp, rdp_curve

@@ -14,8 +14,8 @@ import pytest
 
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.clients.client import MOST_EARLIER
-from flwr_splitmix.clients.earlier_attempts import EarlierAttempts
-from flwr_splitmix.clients.privacy_budget import PrivacyBudget
+from flwr_splitmix.clients.guards.earlier_attempts import EarlierAttempts
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.words import epsilon_text

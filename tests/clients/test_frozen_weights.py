@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import UShapeClient
-from flwr_splitmix.clients.frozen_weights import ALIKE, FROZEN, sketch
+from flwr_splitmix.clients.ushape.frozen_weights import ALIKE, FROZEN, sketch
 from flwr_splitmix.testing.laws import TextToy
 from tests.clients.ushape import ORDER
 

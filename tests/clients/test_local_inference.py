@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flwr_splitmix.clients import ClientError, MixGuardClient
-from flwr_splitmix.clients.local_inference import score_locally
+from flwr_splitmix.clients.ushape.local_inference import score_locally
 from flwr_splitmix.hiding.mixguard import CalibratedTrunk, Calibration, Calibrator, MixGuardOptions
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model, generate
 from flwr_splitmix.strategies import MixGuard, USplitSL

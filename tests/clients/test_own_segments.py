@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, Order, PrivacyBudget, SplitClient, UShapeClient
-from flwr_splitmix.clients.ends import Ends
+from flwr_splitmix.clients.ushape.ends import Ends
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.events import StepDone

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, Order, SplitClient
-from flwr_splitmix.clients.privacy_budget import PrivacyBudget
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import FullShare, NoisyShare, PatchShare, Share
 from flwr_splitmix.privacy import GaussianNoise, Ledger
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, SplitClient
-from flwr_splitmix.clients.privacy_budget import PrivacyBudget
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import FullShare, Share
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
 from flwr_splitmix.testing.toy import FEATURES, Examples, Toy

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_splitmix.clients import ClientError, SplitClient
-from flwr_splitmix.clients.privacy_budget import PrivacyBudget
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import FullShare, PatchShare, Share, WeightedShare
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.testing.toy import Toy

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from flwr_splitmix import SplitClient, split_vision_model
 from flwr_splitmix.attacks import Recorder
-from flwr_splitmix.attacks.images.patches import to_images, to_patches
-from flwr_splitmix.attacks.reader import StepReader
-from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.attacks.images.embedding.patches import to_images, to_patches
+from flwr_splitmix.attacks.recording.reader import StepReader
+from flwr_splitmix.attacks.recording.steps import Step
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.schedule import ScheduledOptimizer, adamw, constant

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.attacks.recorder import Recorder
-from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.attacks.recording.steps import Step
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.runs.recording import trace_dir
 from flwr_splitmix.sandbox.deployment import LocalDeployment

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.data import DataError
-from flwr_splitmix.experiments.corpora import CORPORA, open_corpus
 from flwr_splitmix.experiments.papers.mixguard_sets import PRINTED
-from flwr_splitmix.experiments.text_recipes import TEXT_RECIPES
+from flwr_splitmix.experiments.texts.corpora import CORPORA, open_corpus
+from flwr_splitmix.experiments.texts.recipes import TEXT_RECIPES
 
 Write = Callable[[Path, str], None]
 

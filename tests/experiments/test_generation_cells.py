@@ -19,10 +19,10 @@ from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES, Cell, variant
 from flwr_splitmix.experiments.papers.mixguard_sets import SETS
 from flwr_splitmix.experiments.scales import DECODER, TINY
-from flwr_splitmix.experiments.text_data import load_cell_texts
-from flwr_splitmix.experiments.text_models import open_model_tokenizer, tiny_decoder
-from flwr_splitmix.experiments.text_recipes import TextTrack
-from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
+from flwr_splitmix.experiments.texts.data import load_cell_texts
+from flwr_splitmix.experiments.texts.models import open_model_tokenizer, tiny_decoder
+from flwr_splitmix.experiments.texts.recipes import TextTrack
+from flwr_splitmix.experiments.texts.whole_models import WholeTextClient, WholeTexts
 from flwr_splitmix.scoring.generation import GenerationScores
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 from tests.experiments.text_cells import run

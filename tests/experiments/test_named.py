@@ -21,7 +21,7 @@ from flwr_splitmix.experiments import (
 )
 from flwr_splitmix.experiments.baselines import BASELINES
 from flwr_splitmix.experiments.experiment import paper_dataset
-from flwr_splitmix.experiments.text_running import OPTIONS
+from flwr_splitmix.experiments.texts.running import OPTIONS
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES
 

@@ -10,10 +10,10 @@ import pytest
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.generated import GENERATED, generated_public
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES, variant
-from flwr_splitmix.experiments.public_corpora import open_public_pair
 from flwr_splitmix.experiments.scales import STORIES
-from flwr_splitmix.experiments.text_data import load_cell_texts
-from flwr_splitmix.experiments.text_models import open_model_tokenizer
+from flwr_splitmix.experiments.texts.data import load_cell_texts
+from flwr_splitmix.experiments.texts.models import open_model_tokenizer
+from flwr_splitmix.experiments.texts.public_corpora import open_public_pair
 
 SMOKE = SCALES["smoke"]
 

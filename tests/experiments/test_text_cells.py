@@ -23,8 +23,8 @@ from flwr_splitmix.experiments import (
 )
 from flwr_splitmix.experiments.baselines import WholeClient
 from flwr_splitmix.experiments.scales import ENCODER
-from flwr_splitmix.experiments.text_recipes import TextTrack
-from flwr_splitmix.experiments.whole_texts import WholeTextClient, WholeTexts
+from flwr_splitmix.experiments.texts.recipes import TextTrack
+from flwr_splitmix.experiments.texts.whole_models import WholeTextClient, WholeTexts
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 from tests.experiments.text_cells import run, save_tiny_encoder
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix import UShapeClient
-from flwr_splitmix.clients.frozen_weights import FROZEN
+from flwr_splitmix.clients.ushape.frozen_weights import FROZEN
 from flwr_splitmix.strategies import UShapeStrategy, USplitFL, USplitSL
 
 SAID = "other frozen weights in head or tail than client"

@@ -35,7 +35,7 @@ from flwr_splitmix.mixers import (
     VanillaCutMix,
 )
 from flwr_splitmix.privacy import GaussianNoise
-from flwr_splitmix.server.same_protection import facts_of_hidings, facts_of_mixer
+from flwr_splitmix.server.record.same_protection import facts_of_hidings, facts_of_mixer
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.toy_texts import SPECIAL, VOCABULARY, TextToy
 

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAdam
 from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder
-from flwr_splitmix.attacks.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.clients import ClientError, Order, SplitClient, exchange
 from flwr_splitmix.events import RunStarted
 from flwr_splitmix.links import LinkError, LocalLink

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flwr_splitmix.runs import Run
-from flwr_splitmix.server.run_writes import CheckpointWrites, RunWrites
+from flwr_splitmix.server.record.run_writes import CheckpointWrites, RunWrites
 
 
 @pytest.mark.parametrize("durable", [True, False])

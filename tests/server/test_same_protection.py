@@ -27,7 +27,7 @@ from flwr_splitmix.mixers import (
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.server.same_protection import (
+from flwr_splitmix.server.record.same_protection import (
     PROTECTION,
     check_same,
     facts_of_hidings,

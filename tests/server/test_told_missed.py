@@ -11,7 +11,7 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.observer import Audience
 from flwr_splitmix.runs.begun import Begun
 from flwr_splitmix.runs.checkpoints import Checkpoint
-from flwr_splitmix.server.checkpointing import notify_of_missed
+from flwr_splitmix.server.record.checkpointing import notify_of_missed
 
 
 class Absent(Observer):

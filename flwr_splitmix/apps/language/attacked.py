@@ -23,6 +23,7 @@ from flwr_splitmix.apps.language.texts import (
     tokenizer_of,
     training_set,
 )
+from flwr_splitmix.attacks.recording.trace import Trace
 from flwr_splitmix.attacks.texts.recorded import recorded_texts
 from flwr_splitmix.attacks.texts.releasing import (
     LEAST_TOKENS,
@@ -33,7 +34,6 @@ from flwr_splitmix.attacks.texts.releasing import (
     still,
 )
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
-from flwr_splitmix.attacks.trace import Trace
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.making import hiding_options, make_hiding, sends_as

@@ -17,7 +17,7 @@ from flwr_splitmix.apps.run_config import (
 from flwr_splitmix.apps.ushape_batch import check_batch
 from flwr_splitmix.apps.ushape_learning import check_learns
 from flwr_splitmix.clients.requests import LARGEST
-from flwr_splitmix.clients.step_exchanges import Learns
+from flwr_splitmix.clients.ushape.step_exchanges import Learns
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns
 from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextTask

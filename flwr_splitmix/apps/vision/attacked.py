@@ -16,9 +16,9 @@ from flwr_splitmix.apps.vision.model import MODEL_KEYS, embedding_option, segmen
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.bench import fresh_lower, group_size
-from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
-from flwr_splitmix.attacks.vault import Vault
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
 from flwr_splitmix.runs.recording import read_facts, trace_dir

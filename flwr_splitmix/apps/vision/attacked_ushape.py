@@ -24,15 +24,15 @@ from flwr_splitmix.apps.vision.ushape import load_part, parts_of, whole_call
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.attacks.attacked import Assumption, Attacked
 from flwr_splitmix.attacks.case import Case
-from flwr_splitmix.attacks.disk_trace import DiskTrace
 from flwr_splitmix.attacks.knowledge import Knowledge
-from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.recording.packing import UShapeStep
+from flwr_splitmix.attacks.recording.returning import returned_gradients
+from flwr_splitmix.attacks.recording.steps import Step
+from flwr_splitmix.attacks.recording.trace import MemoryTrace, Recorded
+from flwr_splitmix.attacks.recording.vault import NO_TRUTH, Truth, Vault, VaultError
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
-from flwr_splitmix.attacks.returning import returned_gradients
-from flwr_splitmix.attacks.steps import Step
 from flwr_splitmix.attacks.tails import Tails
-from flwr_splitmix.attacks.trace import MemoryTrace, Recorded
-from flwr_splitmix.attacks.vault import NO_TRUTH, Truth, Vault, VaultError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import ClientSide, Hiding, NaiveMix, Sent
 from flwr_splitmix.hiding.making import sends_as

@@ -18,7 +18,7 @@ from flwr_splitmix.apps.vision.model import buildable
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.clients.client import Order
-from flwr_splitmix.clients.local_inference import score_locally
+from flwr_splitmix.clients.ushape.local_inference import score_locally
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.links.ticket import to_tensors

@@ -11,21 +11,21 @@ from torch import Tensor
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
 from flwr_splitmix.attacks.images.alignment import ownership_loss
-from flwr_splitmix.attacks.images.example import Example, public_examples
+from flwr_splitmix.attacks.images.embedding.subspaces import (
+    Subspace,
+    client_subspaces,
+    nearest_subspace,
+)
 from flwr_splitmix.attacks.images.grouping import (
     agreement,
     cluster,
     rows_share_masks,
     shared_directions,
 )
+from flwr_splitmix.attacks.images.networks.example import Example, public_examples
+from flwr_splitmix.attacks.images.networks.training import BATCH, train_reader
+from flwr_splitmix.attacks.images.networks.transformer import SIZES, TokenTransformer
 from flwr_splitmix.attacks.images.separate import require_mixtures
-from flwr_splitmix.attacks.images.subspaces import (
-    Subspace,
-    client_subspaces,
-    nearest_subspace,
-)
-from flwr_splitmix.attacks.images.training import BATCH, train_reader
-from flwr_splitmix.attacks.images.transformer import SIZES, TokenTransformer
 from flwr_splitmix.attacks.pictures import Pictures
 
 SURE = 0.9

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.images.patches import grid_of
-from flwr_splitmix.attacks.images.trained import TrainedAttack
+from flwr_splitmix.attacks.images.embedding.patches import grid_of
+from flwr_splitmix.attacks.images.networks.trained import TrainedAttack
 from flwr_splitmix.attacks.knowledge import Knowledge
 
 

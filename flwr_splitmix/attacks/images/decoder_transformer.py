@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from flwr_splitmix.attacks.images.trained import TrainedAttack
-from flwr_splitmix.attacks.images.transformer import decoder_of
+from flwr_splitmix.attacks.images.networks.trained import TrainedAttack
+from flwr_splitmix.attacks.images.networks.transformer import decoder_of
 from flwr_splitmix.attacks.knowledge import Knowledge
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.images.inverse import CUTOFF
+from flwr_splitmix.attacks.images.embedding.inverse import CUTOFF
 from flwr_splitmix.mixers import Mixer, Shuffled
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
-from flwr_splitmix.attacks.images.example import Example, public_examples
-from flwr_splitmix.attacks.images.neighbours import Neighbours, arrange, neighbour_loss
-from flwr_splitmix.attacks.images.patches import grid_of
+from flwr_splitmix.attacks.images.embedding.patches import grid_of
+from flwr_splitmix.attacks.images.networks.example import Example, public_examples
+from flwr_splitmix.attacks.images.networks.training import BATCH, train_reader
+from flwr_splitmix.attacks.images.networks.transformer import SIZES
+from flwr_splitmix.attacks.images.placing.neighbours import Neighbours, arrange, neighbour_loss
 from flwr_splitmix.attacks.images.reorder import order_of
-from flwr_splitmix.attacks.images.training import BATCH, train_reader
-from flwr_splitmix.attacks.images.transformer import SIZES
 from flwr_splitmix.attacks.pictures import Pictures
 
 

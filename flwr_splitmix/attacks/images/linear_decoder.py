@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.base import Guess, View
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.decoder import Decoder
-from flwr_splitmix.attacks.images.example import Example, Query, public_examples
+from flwr_splitmix.attacks.images.embedding.noisy_reading import Read, reader_of
+from flwr_splitmix.attacks.images.embedding.patches import grid_of, to_images
 from flwr_splitmix.attacks.images.linear import Linear
-from flwr_splitmix.attacks.images.noisy_reading import Read, reader_of
+from flwr_splitmix.attacks.images.networks.example import Example, Query, public_examples
+from flwr_splitmix.attacks.images.networks.training import image_loss
 from flwr_splitmix.attacks.images.painting import Painter
-from flwr_splitmix.attacks.images.patches import grid_of, to_images
 from flwr_splitmix.attacks.images.reading import Paint, guess_images
-from flwr_splitmix.attacks.images.training import image_loss
 from flwr_splitmix.attacks.pictures import Pictures
 
 ROWS = 128

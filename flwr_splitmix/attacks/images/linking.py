@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from flwr_splitmix.attacks.base import View
-from flwr_splitmix.attacks.images.example import Query, queries
 from flwr_splitmix.attacks.images.gathering import distances
+from flwr_splitmix.attacks.images.networks.example import Query, queries
 from flwr_splitmix.attacks.release import Release
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge
 

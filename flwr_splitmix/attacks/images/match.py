@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.images.example import Query
 from flwr_splitmix.attacks.images.grouping import moves_patches
+from flwr_splitmix.attacks.images.networks.example import Query
 from flwr_splitmix.attacks.images.reading import FrozenLowers, guess_of, placed_queries
 from flwr_splitmix.seeding import seeded_draws
 

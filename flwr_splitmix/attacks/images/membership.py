@@ -16,7 +16,12 @@ from flwr_splitmix.attacks.images.membership_scores import (
     rmia,
     train_membership,
 )
-from flwr_splitmix.attacks.images.shadows import Shadow, losses, soft_targets, train_shadows
+from flwr_splitmix.attacks.images.networks.shadows import (
+    Shadow,
+    losses,
+    soft_targets,
+    train_shadows,
+)
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release
 

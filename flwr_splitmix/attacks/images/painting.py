@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import Budget
+from flwr_splitmix.attacks.images.embedding.noisy_reading import Errors
+from flwr_splitmix.attacks.images.embedding.patches import to_patches
 from flwr_splitmix.attacks.images.gaussian import MOST_PIXELS, Gaussian, by_class
-from flwr_splitmix.attacks.images.noisy_reading import Errors
-from flwr_splitmix.attacks.images.patches import to_patches
 from flwr_splitmix.attacks.pictures import Pictures
 
 MOST_NUMBERS = 2**27

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Guess, View
-from flwr_splitmix.attacks.images.example import Query, queries
+from flwr_splitmix.attacks.images.networks.example import Query, queries
 from flwr_splitmix.attacks.knowledge import Knowledge
 
 Paint = Callable[[Query], Tensor]

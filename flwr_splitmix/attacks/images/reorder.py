@@ -11,19 +11,19 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.images.assignment import assign
-from flwr_splitmix.attacks.images.exact_parts import divider, placed_rows
-from flwr_splitmix.attacks.images.example import (
+from flwr_splitmix.attacks.images.embedding.exact_parts import divider, placed_rows
+from flwr_splitmix.attacks.images.embedding.inverse import CUTOFF, ROWS
+from flwr_splitmix.attacks.images.embedding.subspaces import client_subspaces
+from flwr_splitmix.attacks.images.linear_decoder import painter_of, set_apart
+from flwr_splitmix.attacks.images.networks.example import (
     Example,
     Query,
     public_examples,
     whole_releases,
 )
-from flwr_splitmix.attacks.images.inverse import CUTOFF, ROWS
-from flwr_splitmix.attacks.images.linear_decoder import painter_of, set_apart
-from flwr_splitmix.attacks.images.placing_by_looks import PlacerByLooks
+from flwr_splitmix.attacks.images.placing.assignment import assign
+from flwr_splitmix.attacks.images.placing.placing_by_looks import PlacerByLooks
 from flwr_splitmix.attacks.images.reading import placed_queries
-from flwr_splitmix.attacks.images.subspaces import client_subspaces
 from flwr_splitmix.attacks.pictures import Pictures
 
 PUBLIC = 2_000

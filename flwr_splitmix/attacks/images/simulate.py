@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.decoder import Decoder
-from flwr_splitmix.attacks.images.example import queries
+from flwr_splitmix.attacks.images.networks.example import queries
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.labels import loss_on, target_loss, target_rows
 from flwr_splitmix.seeding import seeded_draws

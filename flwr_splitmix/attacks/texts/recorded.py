@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.attacks.packing import UShapeStep
+from flwr_splitmix.attacks.recording.packing import UShapeStep
+from flwr_splitmix.attacks.recording.trace import Trace
+from flwr_splitmix.attacks.recording.vault import NO_TRUTH, VaultError
 from flwr_splitmix.attacks.texts.releasing import (
     LEAST_TOKENS,
     Released,
@@ -16,8 +18,6 @@ from flwr_splitmix.attacks.texts.releasing import (
     releases_of,
 )
 from flwr_splitmix.attacks.texts.view import TextRelease
-from flwr_splitmix.attacks.trace import Trace
-from flwr_splitmix.attacks.vault import NO_TRUTH, VaultError
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.data.texts.text_set import TextSet
 

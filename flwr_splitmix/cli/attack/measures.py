@@ -8,8 +8,8 @@ from flwr_splitmix.cli.terminal import table
 from flwr_splitmix.runs.reports.words import NOTHING
 
 if TYPE_CHECKING:
-    from flwr_splitmix.attacks.intervals import Measure
     from flwr_splitmix.attacks.results import Kept
+    from flwr_splitmix.attacks.scoring.intervals import Measure
 
 
 def measures_table(titled: str, measures: list[Measure]) -> Any:

@@ -152,7 +152,7 @@ def _attacked(
     from flwr_splitmix.apps.project import kind_of_run
     from flwr_splitmix.attacks.fitted import NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
-    from flwr_splitmix.attacks.vault import VaultError
+    from flwr_splitmix.attacks.recording.vault import VaultError
     from flwr_splitmix.cli.attack.images import attack_images
     from flwr_splitmix.cli.attack.texts import attack_texts
     from flwr_splitmix.data import DataError

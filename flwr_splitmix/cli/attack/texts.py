@@ -45,7 +45,7 @@ def attack_texts(
     from flwr_splitmix.apps.language.texts import tokenizer_of
     from flwr_splitmix.attacks.catalogue import text_attack_named
     from flwr_splitmix.attacks.results import Kept
-    from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
+    from flwr_splitmix.attacks.scoring.text_scores import TextFloors, score_texts
 
     kind = text_attack_named(request.attack)
     attacked = attacked_texts(opened, request.client)

@@ -26,7 +26,7 @@ from flwr_splitmix.experiments.papers.mixguard_settings import (
     sources_row,
 )
 from flwr_splitmix.experiments.scales import DECODER, ENCODER
-from flwr_splitmix.experiments.text_recipes import TextTrack
+from flwr_splitmix.experiments.texts.recipes import TextTrack
 
 
 def _scores(track: TextTrack) -> tuple[TableScore, ...]:

@@ -6,7 +6,7 @@ from flwr_splitmix.experiments.cells import Value, variant
 from flwr_splitmix.experiments.experiment import Entry, Experiment, Ordering, TableScore, below
 from flwr_splitmix.experiments.papers.mixguard_cola import DEFENCES
 from flwr_splitmix.experiments.scales import DECODER, ENCODER
-from flwr_splitmix.experiments.text_recipes import TextTrack
+from flwr_splitmix.experiments.texts.recipes import TextTrack
 
 _WHOLE, _PLAIN, _MIXED, _NAIVE = "unsplit", "U shape", "MixGuard", "Naive Mix"
 _SGD, _FORWARD, _DENOISED = "DP-SGD", "DP-Forward", "SnD"

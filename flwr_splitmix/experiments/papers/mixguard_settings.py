@@ -10,7 +10,7 @@ from flwr_splitmix.experiments.cells import Value, variant
 from flwr_splitmix.experiments.experiment import Entry, Ordering, TableScore, below
 from flwr_splitmix.experiments.papers.mixguard_cola import MIXGUARD_COLA, SKEWED
 from flwr_splitmix.experiments.scales import ENCODER, STORIES
-from flwr_splitmix.experiments.text_recipes import Track
+from flwr_splitmix.experiments.texts.recipes import Track
 
 Changes = Mapping[str, Value]
 """Options in which a row differs from its setting."""

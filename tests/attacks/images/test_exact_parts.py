@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.images import gaussian, painting, unmixing
+from flwr_splitmix.attacks.images import gaussian, painting
 from flwr_splitmix.attacks.images.attribute import Attribute
 from flwr_splitmix.attacks.images.decoder import Decoder
+from flwr_splitmix.attacks.images.embedding import unmixing
+from flwr_splitmix.attacks.images.embedding.subspaces import fit_subspace
+from flwr_splitmix.attacks.images.embedding.unmixing import Unmixer
 from flwr_splitmix.attacks.images.label_shares import label_shares, of_parts
 from flwr_splitmix.attacks.images.linear_decoder import LinearDecoder
 from flwr_splitmix.attacks.images.painting import Painter
 from flwr_splitmix.attacks.images.reorder import Reorder
 from flwr_splitmix.attacks.images.separate import Separate
-from flwr_splitmix.attacks.images.subspaces import fit_subspace
-from flwr_splitmix.attacks.images.unmixing import Unmixer
 from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, PatchCutMix, Shuffled
 from tests.attacks.images.conftest import Bench, Embedding
 from tests.attacks.images.test_places import in_place, owned

@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.images.membership_scores import (
     rmia,
     train_membership,
 )
-from flwr_splitmix.attacks.images.shadows import Shadow, fresh_like, losses, train_shadow
+from flwr_splitmix.attacks.images.networks.shadows import Shadow, fresh_like, losses, train_shadow
 from flwr_splitmix.attacks.release import Release
 from flwr_splitmix.mixers import NoMixing
 from tests.attacks.images.conftest import PATCHES, WIDTH, Bench, Embedding

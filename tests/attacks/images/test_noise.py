@@ -11,18 +11,18 @@ from torch import Tensor
 from flwr_splitmix.attacks.attempt import attempt
 from flwr_splitmix.attacks.base import Attack, View
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.floors import Floors
 from flwr_splitmix.attacks.images.collect import Collect
-from flwr_splitmix.attacks.images.example import Query, queries
+from flwr_splitmix.attacks.images.embedding.noisy_reading import Errors, NoisyReader, TokenModel
+from flwr_splitmix.attacks.images.embedding.patches import to_images, to_patches
 from flwr_splitmix.attacks.images.gathering import unite, united_noise
 from flwr_splitmix.attacks.images.gaussian import Gaussian
 from flwr_splitmix.attacks.images.linear_decoder import LinearDecoder
-from flwr_splitmix.attacks.images.noisy_reading import Errors, NoisyReader, TokenModel
+from flwr_splitmix.attacks.images.networks.example import Query, queries
 from flwr_splitmix.attacks.images.painting import Painter
-from flwr_splitmix.attacks.images.patches import to_images, to_patches
 from flwr_splitmix.attacks.images.separate import Separate
 from flwr_splitmix.attacks.release import Adversary
-from flwr_splitmix.attacks.scores import score_guess
+from flwr_splitmix.attacks.scoring.floors import Floors
+from flwr_splitmix.attacks.scoring.scores import score_guess
 from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, PatchCutMix, Shuffled
 from flwr_splitmix.mixers.noisy import Noisy
 from flwr_splitmix.privacy import GaussianNoise
@@ -187,7 +187,7 @@ def ignorant_of_noise(patch: pytest.MonkeyPatch) -> None:
     """Let the attacker know nothing of the noise, as before."""
     for module in ("noisy_reading", "collect"):
         patch.setattr(f"flwr_splitmix.attacks.images.{module}.has_noise", lambda _: False)
-    patch.setattr("flwr_splitmix.attacks.images.example.noise_in", lambda *_: None)
+    patch.setattr("flwr_splitmix.attacks.images.networks.example.noise_in", lambda *_: None)
 
 
 def test_a_patch_of_which_nothing_came_is_known_to_be_unknown() -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flwr_splitmix.attacks.images.assignment import assign
+from flwr_splitmix.attacks.images.embedding.inverse import fit_inverse
+from flwr_splitmix.attacks.images.embedding.patches import (
+    grid_of,
+    patch_size,
+    to_images,
+    to_patches,
+)
+from flwr_splitmix.attacks.images.embedding.subspaces import fit_subspace, nearest_subspace
 from flwr_splitmix.attacks.images.gathering import distances, unite
-from flwr_splitmix.attacks.images.inverse import fit_inverse
-from flwr_splitmix.attacks.images.neighbours import adjacency, arrange, neighbour_loss
-from flwr_splitmix.attacks.images.patches import grid_of, patch_size, to_images, to_patches
-from flwr_splitmix.attacks.images.subspaces import fit_subspace, nearest_subspace
+from flwr_splitmix.attacks.images.placing.assignment import assign
+from flwr_splitmix.attacks.images.placing.neighbours import adjacency, arrange, neighbour_loss
 
 
 def test_patches_are_put_together_as_they_were_cut() -> None:

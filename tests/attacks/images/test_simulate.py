@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images import simulate
-from flwr_splitmix.attacks.images.shadows import train_shadow
+from flwr_splitmix.attacks.images.networks.shadows import train_shadow
 from flwr_splitmix.attacks.images.simulate import Simulate
 from flwr_splitmix.mixers import NoMixing
 from tests.attacks.images.conftest import Bench, Embedding, Noise

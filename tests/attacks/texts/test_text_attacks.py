@@ -9,7 +9,7 @@ import torch
 
 from flwr_splitmix.attacks.catalogue import text_attacks
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
+from flwr_splitmix.attacks.scoring.text_scores import TextFloors, score_texts
 from flwr_splitmix.attacks.texts.key_search import KeySearch, search
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts
 from flwr_splitmix.attacks.texts.sip import Sip

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.text_scores import TextFloors, TextScored, score_texts
+from flwr_splitmix.attacks.scoring.text_scores import TextFloors, TextScored, score_texts
 from flwr_splitmix.attacks.texts.releasing import Released
 from flwr_splitmix.attacks.texts.view import (
     TextAttack,

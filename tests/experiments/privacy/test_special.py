@@ -13,8 +13,8 @@ import torch
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.case import Case
 from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.recording.vault import Truth
 from flwr_splitmix.attacks.release import Origin, Release
-from flwr_splitmix.attacks.vault import Truth
 from flwr_splitmix.data import load_images
 from flwr_splitmix.data.images.idx import write_idx
 from flwr_splitmix.experiments.privacy import special

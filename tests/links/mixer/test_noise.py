@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flwr_splitmix.attacks.recorder import Recorder
-from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.attacks.recording.steps import Step
 from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import LinkError, MixerLink

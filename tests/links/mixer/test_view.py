@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix import adamw
 from flwr_splitmix.attacks.recorder import Recorder
-from flwr_splitmix.attacks.steps import Step
+from flwr_splitmix.attacks.recording.steps import Step
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.mixers import Upload

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from flwr_splitmix.clients import ClientError, PrivacyBudget
-from flwr_splitmix.clients.first_weights import FirstWeights, digest_of
+from flwr_splitmix.clients.guards.first_weights import FirstWeights, digest_of
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import FullShare, WeightedShare
 from flwr_splitmix.privacy.journal import Journal

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from flwr_splitmix.attacks.images.patches import to_patches
+from flwr_splitmix.attacks.images.embedding.patches import to_patches
 from flwr_splitmix.mixers import FullShare, PatchShare, WeightedShare
 from flwr_splitmix.testing.toy import Toy
 from tests.links.node.crafted import PATCHES, STEPS_TO, CutAtABlock, copies, crafted

@@ -13,7 +13,7 @@ import numpy as np
 
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.clients.client import exchange
-from flwr_splitmix.clients.privacy_budget import PrivacyBudget
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.mixers import SHARES, NoisyShare, share_from_wire
 from flwr_splitmix.observers import Observer

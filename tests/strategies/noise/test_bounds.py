@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.clients.privacy_budget import PrivacyBudget
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.runs import Run
 from flwr_splitmix.strategies import (

@@ -17,7 +17,7 @@ import pytest
 from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient, exchange
-from flwr_splitmix.clients.privacy_budget import PrivacyBudget
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone
 from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.ticket import Ticket

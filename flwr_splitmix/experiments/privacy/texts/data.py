@@ -16,10 +16,10 @@ from flwr_splitmix.data.texts.rows import TextRows, TextSets, TextTask
 from flwr_splitmix.data.texts.sets import load_text_sets
 from flwr_splitmix.data.texts.tokens import plain_tokens
 from flwr_splitmix.experiments.cells import ExperimentError, dataset_name
-from flwr_splitmix.experiments.corpora import CORPORA, open_corpus
 from flwr_splitmix.experiments.privacy.texts.sizes import SUMS, TextSize
-from flwr_splitmix.experiments.text_data import open_public
-from flwr_splitmix.experiments.text_models import open_model_tokenizer
+from flwr_splitmix.experiments.texts.corpora import CORPORA, open_corpus
+from flwr_splitmix.experiments.texts.data import open_public
+from flwr_splitmix.experiments.texts.models import open_model_tokenizer
 
 PUBLIC_WORDS = 40
 

@@ -15,7 +15,7 @@ import torch
 from flwr_splitmix.attacks.catalogue import text_attacks
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.results import write_rows
-from flwr_splitmix.attacks.text_scores import TextFloors, score_texts
+from flwr_splitmix.attacks.scoring.text_scores import TextFloors, score_texts
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts, still
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
 from flwr_splitmix.device import pick_device

@@ -1,0 +1,1 @@
+"""The algebra of patch embeddings: patches behind tokens, sums of tokens, and noise."""

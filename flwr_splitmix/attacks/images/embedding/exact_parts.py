@@ -1,0 +1,227 @@
+"""The images of a mixture without training: whose each token is, and the inverse of its embedding.
+
+It needs several known lower segments that differ, as where they are not averaged, and that are
+patch embeddings, or nearly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.fitted import Budget
+from flwr_splitmix.attacks.images.embedding.inverse import fit_inverse
+from flwr_splitmix.attacks.images.embedding.noisy_reading import Errors, exact_reader, reader_of
+from flwr_splitmix.attacks.images.embedding.patches import grid_of, to_images, to_patches
+from flwr_splitmix.attacks.images.embedding.subspaces import (
+    IMAGES,
+    Subspace,
+    client_subspaces,
+    owners_among,
+)
+from flwr_splitmix.attacks.images.embedding.unmixing import Unmixer
+from flwr_splitmix.attacks.images.grouping import moves_patches, rows_share_masks
+from flwr_splitmix.attacks.images.label_shares import of_parts, share_of
+from flwr_splitmix.attacks.images.linear import Linear
+from flwr_splitmix.attacks.images.linear_decoder import painter_of, painters
+from flwr_splitmix.attacks.images.networks.example import Query
+from flwr_splitmix.attacks.images.painting import Painter
+from flwr_splitmix.attacks.images.placing.placing_by_looks import Placed, PlacerByLooks
+from flwr_splitmix.attacks.images.reading import FrozenLowers, Paint
+from flwr_splitmix.attacks.pictures import Pictures
+
+LEAST_RATIO = 0.02
+"""A member with a smaller ratio is taken as not there."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The tokens of mixtures taken apart.
+
+    Parameters
+    ----------
+    patches
+        float64 (b, N, P): the patch behind each token.
+    owners
+        int64 (b, N): which of the k members each token is from.
+    errors
+        The patches' errors; None if these are exact, or nothing is known of them.
+    """
+
+    patches: Tensor
+    owners: Tensor
+    errors: Errors | None = None
+
+
+def exact_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[Paint]:
+    """Return the ways to read mixtures of several known embeddings; [] if there are none.
+
+    Each takes the rows of one release, and returns images (b, k, C, H, W).
+
+    Parameters
+    ----------
+    public
+        Images of the attacked model's shape.
+    """
+    subspaces = client_subspaces(view, public, budget)
+    if len(subspaces) < 2:
+        return []
+    if view.knowledge.mixer.cover == "weighted":
+        return _unmixed(view, public, budget, subspaces)
+    divide, painter = divider(view, public, budget, seed, subspaces), None
+    if not budget.over:
+        painter = painter_of(view, public, budget)
+    if moves_patches(view.knowledge.mixer):
+        if painter is None:
+            return []
+        placer = PlacerByLooks(painter, budget)
+        return [partial(_placed, view, divide, placer)]
+    if painter is None:
+        mean = to_patches(public.images.mean(0, keepdim=True), _grid(view)).double()
+        return [partial(_joined, view, divide, partial(_by_mean, mean))]
+    ways = painters(painter, "labels" in view.has)
+    return [
+        partial(_joined, view, divide, own if told else partial(_untold, own)) for own, told in ways
+    ]
+
+
+def divider(
+    view: View, public: Pictures, budget: Budget, seed: int, subspaces: dict[int, Subspace]
+) -> Callable[[Query], Parts]:
+    """Return what says whose patch each token of a mixture is, and which patch.
+
+    Without subspaces, all are taken as one member's.
+    """
+    known = view.knowledge
+    linear = Linear()
+    linear.fit(view, public, budget.again(budget.left), seed=seed)
+    if moves_patches(known.mixer):  # they are placed as if they were exact
+        read = exact_reader(view, linear)
+    else:
+        read = reader_of(view, public, linear, budget, seed)
+    clients, own = list(subspaces), list(subspaces.values())
+    members = min(known.k, len(own))
+    together = rows_share_masks(known.mixer)
+    numbers = prod(known.image_shape) // known.geometry.patches
+
+    def divided(query: Query) -> Parts:
+        tokens = query.tokens[:, known.geometry.prefix :]
+        if not own:
+            nobody = torch.zeros(tokens.shape[:2], dtype=torch.long)
+            return Parts(linear.patches(query, view).clamp(0, 1), nobody)
+        mixed, owners = owners_among(tokens, own, members, together=together)
+        whose = mixed.gather(1, owners)
+        patches = torch.zeros(*owners.shape, numbers, dtype=torch.double)
+        kinds = torch.zeros_like(owners)
+        covariances: list[Tensor] = []
+        for number in sorted({*whose.flatten().tolist()}):
+            made, errors = read(replace(query, member=clients[number]))
+            patches = torch.where((whose == number)[..., None], made, patches)
+            if errors is not None:
+                later = errors.kinds + sum(len(each) for each in covariances)
+                kinds = torch.where(whose == number, later, kinds)
+                covariances.append(errors.covariances)
+        errors = Errors(kinds, torch.cat(covariances)) if covariances else None
+        return Parts(patches, owners, errors)
+
+    return divided
+
+
+def _joined(
+    view: View,
+    divide: Callable[[Query], Parts],
+    paint: Callable[[Tensor, Tensor, Tensor | None, Errors | None], Tensor],
+    query: Query,
+) -> Tensor:
+    """Read mixtures of patches in their places, and paint what is another member's."""
+    parts, images = divide(query), []
+    seen = [parts.owners == member for member in range(view.knowledge.k)]
+    said: Sequence[Tensor | None] = [None] * len(seen)
+    if query.labels is not None:
+        shares = torch.stack([share_of(mask) for mask in seen], dim=1)
+        said = of_parts(query.labels, shares).unbind(1)
+    for mask, labels in zip(seen, said, strict=True):
+        images.append(paint(parts.patches, mask, labels, parts.errors))
+    return _assembled(torch.stack(images, dim=1), view)
+
+
+def _untold(
+    painter: Painter,
+    patches: Tensor,
+    seen: Tensor,
+    labels: Tensor | None,
+    errors: Errors | None,
+) -> Tensor:
+    return painter(patches, seen, errors=errors)
+
+
+def _by_mean(
+    mean: Tensor, patches: Tensor, seen: Tensor, labels: Tensor | None, errors: Errors | None
+) -> Tensor:
+    return torch.where(seen[..., None], patches.clamp(0, 1), mean)
+
+
+def _placed(
+    view: View,
+    divide: Callable[[Query], Parts],
+    placer: PlacerByLooks,
+    query: Query,
+) -> Tensor:
+    """Read mixtures whose patches have been moved."""
+    images = [each.images for each in placed_rows(divide(query), query, placer, view.knowledge.k)]
+    return _assembled(torch.stack(images), view)
+
+
+def placed_rows(parts: Parts, query: Query, placer: PlacerByLooks, members: int) -> list[Placed]:
+    """Place the patches of each mixture of a query."""
+    made = []
+    for row, (patches, owners) in enumerate(zip(parts.patches, parts.owners, strict=True)):
+        labels = None
+        if query.labels is not None:
+            share = torch.bincount(owners, minlength=members).double() / len(owners)
+            labels = of_parts(query.labels[row, None], share[None])[0]
+        made.append(placer(patches, owners, members, labels))
+    return made
+
+
+def _unmixed(
+    view: View, public: Pictures, budget: Budget, subspaces: dict[int, Subspace]
+) -> list[Paint]:
+    """Return the way to read sums; none if their places are unknown or the groups too many."""
+    known = view.knowledge
+    unmixer = Unmixer.of(subspaces, known.k)
+    if moves_patches(known.mixer) or unmixer is None:
+        return []
+    patches = to_patches(public.images[:IMAGES], _grid(view))
+    inputs = known.normalise(public.images[:IMAGES]).to(budget.device)
+    lowers, inverses = FrozenLowers(known, budget.device), {}
+    for client in subspaces:
+        lower = lowers[client]
+        assert lower is not None
+        inverses[client] = fit_inverse(lower(inputs)[:, known.geometry.prefix :], patches)
+    mean = patches.double().mean(0)
+
+    def unmixed(query: Query) -> Tensor:
+        parts = unmixer(query.tokens[:, known.geometry.prefix :])
+        images = []
+        for client, ratio, tokens in zip(parts.members, parts.ratios, parts.tokens, strict=True):
+            made = inverses[client](tokens)
+            images.append(made if ratio >= LEAST_RATIO else mean.expand_as(made))
+        return _assembled(torch.stack(images, dim=1).clamp(0, 1), view)
+
+    return [unmixed]
+
+
+def _assembled(patches: Tensor, view: View) -> Tensor:
+    return to_images(patches, _grid(view), view.knowledge.image_shape).float()
+
+
+def _grid(view: View) -> tuple[int, int]:
+    geometry = view.knowledge.geometry
+    return grid_of(geometry.patches, geometry.grid)

@@ -1,0 +1,1 @@
+"""Networks that attacks train on releases of public images."""

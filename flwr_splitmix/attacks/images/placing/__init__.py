@@ -1,0 +1,1 @@
+"""The places of shuffled patches, found by several means."""

@@ -1,0 +1,1 @@
+"""Scores of guesses against the truth, with floors and intervals: only scoring uses the truth."""

@@ -1,0 +1,276 @@
+"""Scores of a guess against the truth, per sample, with floors: only scoring uses the truth.
+
+Attacks get no access to these modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Goal, Guess
+from flwr_splitmix.attacks.recording.vault import Truth
+from flwr_splitmix.attacks.scoring.floors import Floors
+from flwr_splitmix.attacks.scoring.image_scores import (
+    Classifier,
+    agreements,
+    peak_ratios,
+    perceptual_distances,
+    retrieved,
+    squared_errors,
+    structures,
+)
+from flwr_splitmix.attacks.scoring.intervals import (
+    Measure,
+    batch_curve_measure,
+    curve_measures,
+    mean_measure,
+)
+from flwr_splitmix.attacks.scoring.pairs import first_victims, pairs_of
+from flwr_splitmix.attacks.scoring.patch_scores import (
+    attributed,
+    attributed_blindly,
+    in_place,
+    largest_share,
+)
+
+GALLERY = 1000
+"""Number of images among which a victim must be the nearest to its reconstruction."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An attack's scores.
+
+    Parameters
+    ----------
+    rows
+        One per sample: "victim" (its position in the truth), "release", "row", "trained",
+        "confidence", and its metrics, including floors.
+    measures
+        The metrics over all samples; the main one is first.
+    """
+
+    rows: list[Row]
+    measures: list[Measure]
+
+    @property
+    def main(self) -> Measure:
+        """The measure that the gate uses."""
+        return next(measure for measure in self.measures if measure.main)
+
+
+def score_guess(
+    goal: Goal,
+    guess: Guess,
+    truth: Truth,
+    floors: Floors,
+    *,
+    classifier: Classifier | None = None,
+    seed: int = 0,
+) -> Scored:
+    """Score a guess.
+
+    Parameters
+    ----------
+    classifier
+        Classifies reconstructions; None leaves class agreement out.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to score, or the goal is unknown.
+    """
+    if not len(guess.where):
+        raise ValueError("the attack made no guess: there is nothing to score")
+    if goal == "images":
+        return _images(guess, truth, floors, classifier, seed)
+    if goal == "order":
+        return _order(guess, truth, seed)
+    if goal == "owners":
+        return _owners(guess, truth, seed)
+    if goal == "labels":
+        return _labels(guess, truth, seed)
+    if goal == "membership":
+        return _membership(guess, truth, seed)
+    raise ValueError(f"goal is {goal!r}; allowed are {', '.join(get_args(Goal))}")
+
+
+def _images(
+    guess: Guess, truth: Truth, floors: Floors, classifier: Classifier | None, seed: int
+) -> Scored:
+    pairs = pairs_of(guess, truth)
+    if not pairs:
+        raise ValueError("no guess is at a row whose images are known: there is nothing to score")
+    guesses = guess.values.cpu()[[number for number, _ in pairs]].float()
+    victims = torch.tensor([victim for _, victim in pairs])
+    images, labels = truth.pictures.images[victims], truth.pictures.labels[victims]
+    if labels.dim() == 2:  # no image has the one class that a classifier could see
+        classifier = None
+    public = floors.public.images
+    blind = floors.blind(guess, pairs, images, seed)
+    errors = squared_errors(guesses, images)
+    nearest = torch.cat(
+        [
+            torch.cdist(part.flatten(1), public.flatten(1)).square().amin(1) / part[0].numel()
+            for part in torch.split(images, 256)
+        ]
+    )
+    columns: dict[str, Tensor] = {
+        "mse": errors,
+        "psnr": peak_ratios(errors),
+        "retrieved": retrieved(guesses, images, public[: GALLERY - 1]),
+        "nearest_public_mse": nearest,
+        **{name: squared_errors(values, images) for name, values in blind.items()},
+    }
+    if (ssim := structures(guesses, images)) is not None:
+        columns["ssim"] = ssim
+    if (lpips := perceptual_distances(guesses, images)) is not None:
+        columns["lpips"] = lpips
+    if classifier is not None:
+        columns["class_agrees"] = agreements(guesses, labels, classifier)
+    strictest = min(blind, key=lambda name: float(columns[name].mean()))
+    floor = blind[strictest]
+
+    # An image may be released often, and one guess may be at several images.
+    within = [victims.tolist(), [guess.where[number] for number, _ in pairs]]
+
+    def measured(metric: str, samples: Tensor, reached: Tensor, **more: bool) -> Measure:
+        least = float(reached.double().mean())
+        return mean_measure(metric, samples.numpy(), least, within=within, seed=seed, **more)
+
+    others = public[: GALLERY - 1]
+    measures = [
+        measured("MSE", errors, columns[strictest], lower_is_stronger=True, main=True),
+        measured("PSNR", columns["psnr"], peak_ratios(columns[strictest])),
+    ]
+    if ssim is not None:
+        reached = structures(floor, images)
+        assert reached is not None
+        measures.append(measured("SSIM", ssim, reached))
+    reached = retrieved(floor, images, others)
+    measures.append(measured("retrieval", columns["retrieved"], reached, share=True))
+    if lpips is not None:
+        reached = perceptual_distances(floor, images)
+        assert reached is not None
+        measures.append(measured("LPIPS", lpips, reached, lower_is_stronger=True))
+    if classifier is not None:
+        reached = agreements(floor, labels, classifier)
+        measures.append(measured("class", columns["class_agrees"], reached, share=True))
+    rows = _rows(guess, truth, pairs, columns)
+    return Scored(rows, measures)
+
+
+def _rows(
+    guess: Guess,
+    truth: Truth,
+    pairs: Sequence[tuple[int, int]],
+    columns: dict[str, Tensor],
+) -> list[Row]:
+    values = {name: column.tolist() for name, column in columns.items()}
+    return [
+        {
+            "victim": victim,
+            "guess": number,
+            "release": guess.where[number][0],
+            "row": guess.where[number][1],
+            "trained": bool(truth.trained[victim]),
+            "confidence": float(guess.confidence[number]),
+            **{name: own[i] for name, own in values.items()},
+        }
+        for i, (number, victim) in enumerate(pairs)
+    ]
+
+
+def _order(guess: Guess, truth: Truth, seed: int) -> Scored:
+    """Score positions: a patch is right if it is in its place in its own image."""
+    pairs, right = [], []
+    for number, victim in first_victims(guess, truth):
+        release, row = guess.where[number]
+        share = in_place(guess.values[number].cpu(), truth.origins[release], row)
+        if share is not None:
+            pairs.append((number, victim))
+            right.append(share)
+    if not pairs:
+        raise ValueError("no release has a patch: there is no order to find")
+    values = torch.tensor(right, dtype=torch.float64)
+    measure = mean_measure(
+        "patches in place", values.numpy(), 1 / guess.values.shape[1], main=True, share=True,
+        within=[_releases(guess, pairs)], seed=seed,
+    )  # fmt: skip
+    return Scored(_rows(guess, truth, pairs, {"in_place": values}), [measure])
+
+
+def _owners(guess: Guess, truth: Truth, seed: int) -> Scored:
+    """Score owners up to their numbering, against the largest owner's share and blind guesses."""
+    pairs, guesses, owners = [], [], []
+    for number, victim in first_victims(guess, truth):
+        release, row = guess.where[number]
+        own = truth.origins[release].owners
+        if own is None or not bool((own[row] >= 0).any()):
+            continue
+        pairs.append((number, victim))
+        guesses.append(guess.values[number].cpu().numpy())
+        owners.append(own[row].numpy())
+    if not pairs:
+        raise ValueError("no release is a mixture of patches: there are no owners to tell")
+    releases = _releases(guess, pairs)
+    right = [attributed(said, own) for said, own in zip(guesses, owners, strict=True)]
+    floor = max(
+        float(np.mean([largest_share(own) for own in owners])),
+        attributed_blindly(guesses, owners, releases, seed),
+    )
+    values = torch.tensor(right, dtype=torch.float64)
+    measure = mean_measure(
+        "patches attributed", values.numpy(), floor, main=True, share=True, within=[releases],
+        seed=seed,
+    )  # fmt: skip
+    return Scored(_rows(guess, truth, pairs, {"attributed": values}), [measure])
+
+
+def _releases(guess: Guess, pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the release of each pair: its rows share a mask, and often a guess."""
+    return [guess.where[number][0] for number, _ in pairs]
+
+
+def _labels(guess: Guess, truth: Truth, seed: int) -> Scored:
+    """Score classes by accuracy, and scores for two classes by max(AUC, 1 - AUC).
+
+    The latter is taken of all rows as one curve, and of each release, a batch, by itself.
+    """
+    pairs = first_victims(guess, truth)
+    numbers = [number for number, _ in pairs]
+    victims = [victim for _, victim in pairs]
+    labels = truth.pictures.labels[victims]
+    values = guess.values.cpu()[numbers]
+    if values.is_floating_point() and values.ndim == 1:
+        positive = (labels == labels.max()).numpy()
+        scores = values.double().numpy()
+        measures = curve_measures(scores, positive, groups=victims, seed=seed, either_way=True)
+        by_batch = batch_curve_measure(scores, positive, _releases(guess, pairs), seed=seed)
+        measures += [] if by_batch is None else [by_batch]
+        return Scored(_rows(guess, truth, pairs, {"score": values, "label": labels}), measures)
+    said = values.argmax(1) if values.ndim == 2 else values
+    right = said == labels
+    most = float(labels.bincount().max()) / len(labels)
+    measure = mean_measure(
+        "labels read", right.numpy(), most, main=True, share=True, within=[victims], seed=seed
+    )
+    columns = {"read": said, "label": labels, "right": right}
+    return Scored(_rows(guess, truth, pairs, columns), [measure])
+
+
+def _membership(guess: Guess, truth: Truth, seed: int) -> Scored:
+    pairs = first_victims(guess, truth)
+    scores = guess.values.cpu().double()[[number for number, _ in pairs]]
+    victims = [victim for _, victim in pairs]
+    member = truth.trained[victims]
+    measures = curve_measures(scores.numpy(), member.numpy(), groups=victims, seed=seed)
+    return Scored(_rows(guess, truth, pairs, {"score": scores}), measures)

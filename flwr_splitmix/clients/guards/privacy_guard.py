@@ -1,0 +1,343 @@
+"""A client's own ledger of uploads: it charges before sending, and refuses to exceed the budget."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from flwr_splitmix.clients.client import ClientError, Order
+from flwr_splitmix.clients.guards.earlier_attempts import (
+    EarlierAttempts,
+    FirstAsked,
+    Owed,
+    RecordsOf,
+)
+from flwr_splitmix.clients.guards.first_weights import FirstWeights
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
+from flwr_splitmix.mixers import Share
+from flwr_splitmix.mixers.accounting import covered, release_of
+from flwr_splitmix.privacy import Event, Exposure, Ledger
+from flwr_splitmix.privacy.client_ledger import ClientLedger
+from flwr_splitmix.privacy.events import Channel
+from flwr_splitmix.privacy.journal import JournalError, reason_of
+from flwr_splitmix.privacy.ledger_file import LedgerFile
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class PrivacyGuard:
+    """Charges one client's releases, example by example, before they leave.
+
+    Parameters
+    ----------
+    budget
+        What is allowed.
+    records
+        Number of training examples.
+    segment
+        The lower segment.
+    file
+        Where the node records what was spent; None keeps the ledger with the client's state.
+    first_weights
+        The run's first lower segment, which a server may not replace unless averaging is allowed.
+    """
+
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        records: int,
+        segment: nn.Module,
+        file: LedgerFile | None = None,
+        first_weights: FirstWeights | None = None,
+    ) -> None:
+        self.budget = budget
+        self._own_ledger = ClientLedger(budget.relation, records)
+        self.spent = False
+        """Whether a release was refused."""
+        self._file = file
+        self._first_weights = first_weights or FirstWeights()
+        self._trainable = any(p.requires_grad for p in segment.parameters())
+        self._round: Order | None = None
+        self._attempts = EarlierAttempts(records)
+        self._noted: FirstAsked | None = None
+        self._begins: int | None = None  # where it begins, until its first charge
+        self.across_batch = ""
+        """By what a record changes uploads of others, if it does."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger: the node's, if it keeps one."""
+        return self._own_ledger if self._file is None else self._file.ledger
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon that the client has spent, at the budget's delta.
+
+        Where what it may have sent in interrupted rounds does not fit into `max_epsilon`, it is at
+        least that: they were admitted by the same budget.
+        """
+        epsilon = self.ledger.epsilon(self.budget.delta)
+        limit = self.budget.max_epsilon
+        if limit is None or not (self.spent and self._attempts):
+            return epsilon
+        return max(epsilon, limit)
+
+    def admit_round(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
+        """Refuse a round that would send or replace the lower segment, unless averaging is allowed.
+
+        Parameters
+        ----------
+        arrays
+            The lower segment that the server sent; None if it sent none.
+
+        Raises
+        ------
+        ClientError
+            If averaging is not allowed.
+        """
+        if self.budget.averages:
+            return
+        if order.averaged:
+            raise ClientError(
+                f"this client has {self.budget.refusing_option}, and averaging would send its "
+                "lower segment, from which crafted gradients read its data; take a strategy that "
+                "does not average, or allow it (a node: allow-averaging)"
+            )
+        self._first_weights.admit(arrays, self.budget.refusing_option)
+
+    def admit_untold(self) -> None:
+        """Refuse a lower segment that may mix a batch's examples, as no trial could tell.
+
+        Raises
+        ------
+        ClientError
+            If there is a `max_epsilon`, or `allow_plain` is false.
+        """
+        if self.budget.requires_epsilon:
+            raise ClientError(
+                f"this client has {self.budget.refusing_option}, and it cannot be told whether its "
+                "lower segment mixes the examples of a batch, which would leave no epsilon (the "
+                "client's log says why): take one that can be copied (copy.deepcopy), returns "
+                "finite numbers with random weights, draws random numbers from the generators of "
+                "torch, NumPy or Python, and depends neither on the time nor on its number of calls"
+            )
+
+    def admit_kinds(self, shares: Sequence[Share | None]) -> None:
+        """Refuse shares that have no epsilon whatever the data, before any data are touched.
+
+        Mixing inputs can fail, and whether it does would tell of the labels.
+
+        Raises
+        ------
+        ClientError
+            As `admit`.
+        """
+        if self.budget.requires_epsilon:
+            asked = [share for share in shares if share is not None]
+            releases = [release_of(share, 1, 1) for share in asked if not covered(share)]
+            self._require_epsilon([*releases, *self._of_segment])
+
+    def admit(
+        self,
+        shares: Sequence[Share | None],
+        shape: tuple[int, int, int],
+        records: np.ndarray,
+        order: Order,
+        begun_at: int,
+        records_of: RecordsOf,
+        first: FirstAsked,
+    ) -> bool:
+        """Charge the uploads of one batch, unless they would exceed the budget.
+
+        With the first is charged what earlier attempts at its round may have sent, with other
+        noise, as far as the node's file does not hold it: all of it, since this attempt may be
+        shorter.
+
+        Parameters
+        ----------
+        shares
+            The batch's share of each pass.
+        shape
+            Shape of the smashed data (b, prefix + N, d).
+        records
+            int64 (b,): the examples of the batch.
+        begun_at
+            Batches drawn when the round began.
+        records_of
+            The records of any other batches.
+        first
+            The first round in which the client was asked for a batch since it has this ledger's
+            state. Earlier attempts began where it began; later ones are in the ledger.
+
+        Returns
+        -------
+        Whether they may be sent. If not, nothing is charged, now or later: `spent` is set.
+
+        Raises
+        ------
+        ClientError
+            If the uploads have no epsilon, and there is a `max_epsilon` or `allow_plain` is false;
+            or if the charge cannot be written to the node's disk.
+        """
+        events = self._events(shares, shape)
+        self._require_epsilon(events)
+        if self.spent and self.budget.max_epsilon is not None:
+            return False
+        if order != self._round:
+            self._round, self._begins = order, begun_at
+        if first is not self._noted:
+            self._noted = first
+            # The file holds what an attempt has sent, unless it is younger than the attempt.
+            held = 0 if self._file is None else self._file.begun[first.place]
+            self._attempts.note(first.order, first.place, held)
+        earlier = self._attempts.owed(shares, shape, records_of) if self._attempts else []
+        self._require_epsilon([event for owed, _ in earlier for event in owed])
+        with self._held():  # between look and charge no other run may charge
+            return self._pays(events, records, order, earlier)
+
+    def _pays(
+        self,
+        events: Sequence[Event],
+        records: np.ndarray,
+        order: Order,
+        earlier: Sequence[Owed],
+    ) -> bool:
+        limit = self.budget.max_epsilon
+        if limit is not None:
+            after = self.ledger
+            if earlier:
+                after = copy.deepcopy(after)
+                for releases, owing in earlier:
+                    after.charge(*releases, records=owing)
+            if after.would_exceed(
+                *events, max_epsilon=limit, delta=self.budget.delta, records=records
+            ):
+                self.spent = True
+                log.warning(
+                    "client %d sends nothing more: another upload would bring its epsilon above "
+                    "max_epsilon = %g%s",
+                    order.client,
+                    limit,
+                    self._why_unbounded,
+                )
+                return False
+        for releases, owing in earlier:
+            self._charge(releases, owing, begins=False)
+        if earlier:  # all of it: what a full disk keeps from being charged stays owed
+            self._attempts.forget()
+        self._charge(events, records)
+        self._begins = None
+        return True
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the node's file, if there is one."""
+        try:
+            with nullcontext() if self._file is None else self._file.held():
+                yield
+        except (OSError, JournalError) as error:
+            raise ClientError(
+                f"this node's privacy ledger cannot be written ({reason_of(error)}), so nothing is "
+                "sent"
+            ) from None
+
+    def _charge(
+        self, events: Sequence[Event], records: np.ndarray | None = None, *, begins: bool = True
+    ) -> None:
+        if self._file is None:
+            self.ledger.charge(*events, records=records)
+            return
+        with self._held():
+            place = None if records is None or not begins else self._begins
+            self._file.charge(self.ledger.price(*events), records, begins=place)
+
+    def _require_epsilon(self, events: Sequence[Event]) -> None:
+        if not self.budget.requires_epsilon:
+            return
+        alone = Ledger(self.budget.relation)
+        alone.charge(*events)
+        because = alone.statement(self.budget.delta).unbounded_because
+        if because:
+            here = f" (here: {self.across_batch})" if self.across_batch else ""
+            raise ClientError(
+                f"this client has {self.budget.refusing_option}, and what is asked of it has no "
+                f"epsilon: {'; '.join(because)}{here}"
+            )
+
+    @property
+    def _why_unbounded(self) -> str:
+        because = self.ledger.statement(self.budget.delta).unbounded_because
+        return f"; what has left before has none: {'; '.join(because)}" if because else ""
+
+    def expose(self, channel: Channel) -> None:
+        """Charge what left without an epsilon before this guard was made."""
+        self._charge([Exposure(channel)])
+
+    def admit_evaluation(self) -> None:
+        """Charge test data sent unmixed and without noise, or refuse to send them.
+
+        Raises
+        ------
+        ClientError
+            If they are not public, and there is a `max_epsilon` or `allow_plain` is false.
+        """
+        if self.budget.public_evaluation:
+            return
+        if self.budget.requires_epsilon:
+            raise ClientError(
+                "evaluation would send this client's own test data without noise, which no "
+                "epsilon covers; measure on public data (benchmark or central evaluation)"
+            )
+        self._charge([Exposure("evaluation")])
+
+    def close_round(self, order: Order) -> None:
+        """Charge what the round disclosed besides uploads, and log the state of the ledger."""
+        if order.averaged:
+            self._charge([Exposure("lower-segments")])
+        # Of interest on a node with a budget; a simulation would log a line for every client.
+        level = logging.DEBUG if self.budget.max_epsilon is None else logging.INFO
+        if log.isEnabledFor(level):
+            statement = replace(self.ledger.statement(self.budget.delta), epsilon=self.epsilon)
+            log.log(level, "client %d: %s", order.client, statement)
+
+    def _events(self, shares: Sequence[Share | None], shape: tuple[int, int, int]) -> list[Event]:
+        asked = [share for share in shares if share is not None]
+        events: list[Event] = [release_of(share, shape[1], shape[2]) for share in asked]
+        if any(share.learns for share in asked):
+            events.append(Exposure("gradients"))
+        if self._trainable:
+            events.append(Exposure("training"))
+        return events + self._of_segment
+
+    @property
+    def _of_segment(self) -> list[Event]:
+        return [Exposure("batch-norm")] if self.across_batch else []
+
+    def state(self) -> dict[str, Any]:
+        """Return the ledger, whether the budget is spent, and what is owed, as plain values.
+
+        A ledger that the node keeps in a file of its own is not among them.
+        """
+        ledger = {"ledger": self.ledger.state_dict()} if self._file is None else {}
+        owed = {"owed": self._attempts.state()} if self._attempts else {}
+        return {**ledger, "spent": self.spent, **owed}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; a ledger that the node keeps in a file of its own has precedence.
+
+        If there was such a file and now is none, what was spent is not known, and has no epsilon.
+        """
+        if self._file is None:
+            if "ledger" in state:
+                self.ledger.load_state_dict(state["ledger"])
+            else:
+                self.ledger.charge(Exposure("uncounted"))
+            self.spent |= bool(state["spent"])
+        self._attempts.restore(state.get("owed", ()))

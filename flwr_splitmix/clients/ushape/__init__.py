@@ -1,0 +1,1 @@
+"""Parts of the client of the U shape: head and tail, exchanges, evaluation, checks of texts."""

@@ -1,0 +1,58 @@
+"""Whether a hiding can work for its client: with its head, its inputs and its batches."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.data.batches import Batches
+from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
+from flwr_splitmix.hiding import Hiding
+
+
+def check_head_learns(hiding: Hiding, head: nn.Module) -> None:
+    """Check that a hiding that works by training the head has one that learns.
+
+    Raises
+    ------
+    ClientError
+        If the head learns nothing.
+    """
+    if hiding.teaches_head and not any(p.requires_grad for p in head.parameters()):
+        raise ClientError(
+            f"{type(hiding).__name__} works only by training the head, and this head learns "
+            "nothing: take learns='all' and a head with parameters that require gradients, or "
+            "another hiding"
+        )
+
+
+def check_batches(hiding: Hiding, first: MaskedBatch, batches: Batches) -> None:
+    """Check that a client's batches are of inputs, and of as many, as its hiding needs.
+
+    Parameters
+    ----------
+    first
+        The first examples.
+    batches
+        All of them.
+
+    Raises
+    ------
+    ClientError
+        If the hiding is for texts and these are none, or batches are too small for it.
+    """
+    texts = holds_ids(first.inputs)
+    if hiding.texts_only and not texts:
+        raise ClientError(
+            f"{type(hiding).__name__} hides texts, by their tokens, and this client's inputs are "
+            "no token ids: for images and the like take NaiveMix, NoPeek, DPForward or DPSGD"
+        )
+    least = hiding.least_batch(texts=texts)
+    if min(batches.size, batches.examples) < least:
+        what, number = "batch_size", batches.size
+        if number >= least:
+            what, number = "the number of examples", batches.examples
+        raise ClientError(
+            f"{what} is {number}, but {type(hiding).__name__} works only among several examples "
+            f"of a batch: needed are at least {least}"
+        )

@@ -1,0 +1,1 @@
+"""Cells of texts: corpora, models, recipes, and how they run."""
