@@ -185,7 +185,7 @@ def test_a_painter_that_knows_the_noise_reads_more(bench: Bench, mixer: Noisy, p
 
 def ignorant_of_noise(patch: pytest.MonkeyPatch) -> None:
     """Let the attacker know nothing of the noise, as before."""
-    for module in ("noisy_reading", "collect"):
+    for module in ("embedding.noisy_reading", "collect"):
         patch.setattr(f"flwr_splitmix.attacks.images.{module}.has_noise", lambda _: False)
     patch.setattr("flwr_splitmix.attacks.images.networks.example.noise_in", lambda *_: None)
 
