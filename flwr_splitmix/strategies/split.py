@@ -310,7 +310,8 @@ class SplitStrategy(RoundLoop):
 
     def agree(self, clients: Clients) -> int:
         """Leave out whose smashed data have another shape, and return the round's steps."""
-        shape, batches = agree_on_shape(clients, self.upper.geometry, self.upper.num_classes)
+        upper = self.upper
+        shape, batches = agree_on_shape(clients, upper.geometry, upper.num_classes, upper.takes)
         length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
         self._agreed, self._length = (shape, batches, length), length
         return length.steps

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.links.stream.absence import BUSY
 from tests.hostile.served import ROOT, Served, served
 from tests.links.stream.peers import good
 
@@ -72,7 +73,7 @@ def send_hello(fat: subprocess.Popen[str], server: Served, **how: Any) -> tuple[
 
 
 GZIP = "UNIMPLEMENTED Compression algorithm 'gzip' is disabled"
-LATE = "did not attach within 30 s (attach-timeout)"
+LATE = f"did not attach within 30 s (attach-timeout); {BUSY}"
 TOO_LONG = (
     "sent bytes that are no frame: a frame's body has 1073740776 bytes, at most 65536 are allowed"
 )

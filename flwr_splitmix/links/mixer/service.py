@@ -14,7 +14,9 @@ import grpc
 from flwr_splitmix.links.frames.codec import Frame, decode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.links.stream.certificates import names_node
 from flwr_splitmix.links.stream.protocol import Messages, in_pieces
+from flwr_splitmix.links.stream.server import certified_names
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -56,10 +58,15 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
         The mixer's token; compared in constant time, before the first frame is read.
     make_room
         Makes the room of a new stream.
+    names_nodes
+        Whether nodes must show a certificate that names them; then a ServerApp's may name none.
     """
 
-    def __init__(self, token: str, make_room: Callable[[], Room]) -> None:
+    def __init__(
+        self, token: str, make_room: Callable[[], Room], *, names_nodes: bool = False
+    ) -> None:
         self._token = token.encode()
+        self._names_nodes = names_nodes
         self._make_room = make_room
         self._streams = 0
         self._strangers = 0
@@ -110,6 +117,13 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 )
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "this is not the mixer's token (link-via-token)"
+            )
+        if self._names_nodes and (taken := sorted(filter(names_node, certified_names(context)))):
+            log.warning("a ServerApp was turned away: it shows the certificate of %s", taken[0])
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"this run shows the certificate of {taken[0]} (ssl-certfile), with which it could "
+                "pretend to be that node: give it one that names no node",
             )
         if self._streams >= MOST_STREAMS:
             await context.abort(

@@ -10,6 +10,9 @@ from flwr_splitmix.links.polling import Mail, Online, why_not_attached
 from flwr_splitmix.links.stream.replies import LOST
 from flwr_splitmix.words import not_attached
 
+BUSY = "while a node takes part in a round of another run, it begins no other"
+"""What may be why: a SuperNode handles one message at a time, and a round is one."""
+
 
 class Absence:
     """Tells which of the nodes that were sent a message will not attach.
@@ -35,4 +38,6 @@ class Absence:
             return why_not_attached(reply)
         if self._online.has_lost(node):
             return LOST
-        return not_attached(self._timeout) if time.monotonic() > self._deadline else ""
+        if time.monotonic() <= self._deadline:
+            return ""
+        return f"{not_attached(self._timeout)}; {BUSY}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -34,7 +35,10 @@ class Certificates:
 
     def of_node(self, index: int) -> tuple[Path, Path]:
         """Return the certificate and key of the node with this partition-id."""
-        name = node_name(index)
+        return self.of_client(node_name(index))
+
+    def of_client(self, name: str) -> tuple[Path, Path]:
+        """Return the certificate and key of the client of this name, a node or another."""
         return self.ca.with_name(f"{name}.crt"), self.ca.with_name(f"{name}.key")
 
 
@@ -43,11 +47,17 @@ def node_name(index: int) -> str:
     return f"node-{index}"
 
 
+def names_node(name: str) -> bool:
+    """Return whether a name in a certificate is that of some node."""
+    return re.fullmatch(r"node-[0-9]+", name, re.IGNORECASE) is not None
+
+
 def make_certificates(
     folder: Path,
     names: Sequence[str] = ("localhost", "127.0.0.1", "::1"),
     nodes: int = 1,
     lifetime: timedelta = LIFETIME,
+    others: Sequence[str] = (),
 ) -> Certificates:
     """Make an authority, and certificates that it signs for a server and for nodes.
 
@@ -63,6 +73,8 @@ def make_certificates(
         Number of nodes that get a certificate.
     lifetime
         Validity from now on; it begins an hour in the past.
+    others
+        Names of further clients that get a certificate, such as a ServerApp that dials a mixer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     authority_key = ec.generate_private_key(ec.SECP256R1())
@@ -76,11 +88,11 @@ def make_certificates(
     made = Certificates(*(folder / name for name in ("ca.crt", "server.crt", "server.key")))
     made.ca.write_bytes(ca.public_bytes(Encoding.PEM))
     server = ExtendedKeyUsageOID.SERVER_AUTH, names, made.certificate, made.key
-    of_nodes = (
-        (ExtendedKeyUsageOID.CLIENT_AUTH, [node_name(index)], *made.of_node(index))
-        for index in range(nodes)
+    of_clients = (
+        (ExtendedKeyUsageOID.CLIENT_AUTH, [name], *made.of_client(name))
+        for name in (*map(node_name, range(nodes)), *others)
     )
-    for usage, own, certificate, key in (server, *of_nodes):
+    for usage, own, certificate, key in (server, *of_clients):
         private = ec.generate_private_key(ec.SECP256R1())
         signed = (
             _builder(str(own[0]), private.public_key(), lifetime)

@@ -126,7 +126,8 @@ class StreamService(grpc.GenericRpcHandler):  # type: ignore[misc]
             await _refuse(
                 context, grpc.StatusCode.PERMISSION_DENIED, "the token was made for another node"
             )
-        if self._names_nodes and node_name(admission.client) not in (names := _certified(context)):
+        names = certified_names(context) if self._names_nodes else set()
+        if self._names_nodes and node_name(admission.client) not in names:
             await _refuse(
                 context,
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -166,7 +167,7 @@ async def _refuse(context: Any, code: grpc.StatusCode, sentence: str) -> NoRetur
     raise AssertionError("abort raises")
 
 
-def _certified(context: Any) -> set[str]:
+def certified_names(context: Any) -> set[str]:
     """Return the names in a connection's client certificate."""
     shown = context.auth_context()
     kinds = ("x509_common_name", "x509_subject_alternative_name")

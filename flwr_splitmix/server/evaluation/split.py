@@ -46,7 +46,7 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
     """
     if not clients.alive:
         return None
-    shape, _ = agree_on_shape(clients, upper.geometry, upper.num_classes)
+    shape, _ = agree_on_shape(clients, upper.geometry, upper.num_classes, upper.takes)
     rules = LabelRules(upper.num_classes, upper.multi_label)
     sizes = sizes_of_tests(clients, kind)
     tallies = dict.fromkeys(sizes, Tally())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +59,10 @@ _USHAPE_RANGES = {
 
 
 def agree_on_shape(
-    clients: Clients, geometry: Geometry | None, num_classes: int = 0
+    clients: Clients,
+    geometry: Geometry | None,
+    num_classes: int = 0,
+    takes: Callable[[SmashedShape], bool] | None = None,
 ) -> tuple[SmashedShape, int]:
     """Return the shape of every client's smashed data, and the mean number of full batches.
 
@@ -67,6 +70,12 @@ def agree_on_shape(
     shapes as frequent the smallest; clients that differ are left out of the round with a message.
     The shape includes the number of classes, and the grid of patches: the upper segment's, or else
     the one that most clients name, if any do.
+
+    Parameters
+    ----------
+    takes
+        Whether the upper segment takes smashed data of a shape. Asked only without a geometry, and
+        if clients differ: then shapes that it does not take decide nothing.
 
     Raises
     ------
@@ -87,7 +96,7 @@ def agree_on_shape(
     fitting = [shapes[c] for c in clients.alive]
     if not fitting:
         raise LinkError(f"no client fits the upper segment: {reasons(clients)}")
-    chosen = most_common(fitting, lambda shape: math.prod(shape.size))
+    chosen = _chosen(fitting, takes if geometry is None else None)
     most = 2 * fitting.count(chosen) > len(fitting)
     for client in clients.alive:
         if shapes[client] != chosen:
@@ -99,6 +108,24 @@ def agree_on_shape(
     batches = mean_batches(sizes, [chosen.batch] * len(sizes))
     grid = geometry.grid if geometry is not None and geometry.grid else _grid_of_most(clients)
     return replace(chosen, classes=num_classes, grid=grid), batches
+
+
+def _chosen(
+    shapes: Sequence[SmashedShape], takes: Callable[[SmashedShape], bool] | None
+) -> SmashedShape:
+    """Return what most clients make, of what the upper segment takes, if it takes any of it."""
+    left = list(shapes)
+    while takes is not None and len({(s.patches, s.width, s.prefix) for s in left}) > 1:
+        chosen = most_common(left, _numbers)
+        if takes(chosen):
+            return chosen
+        left = [shape for shape in left if replace(shape, batch=chosen.batch) != chosen]
+    # What a single form is left of is not tried: if it does not fit, training says how.
+    return most_common(left, _numbers)
+
+
+def _numbers(shape: SmashedShape) -> int:
+    return math.prod(shape.size)
 
 
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:

@@ -111,6 +111,7 @@ class MixerServer:
         servers = MixerService(
             read_token(token_file, "--token-file"),
             lambda: MixingRoom(policy, ledgers, nodes, mint),
+            names_nodes=endpoint.names_nodes,
         )
         self._server: StreamServer | None = None
         try:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.labels import Tally, TargetLoss, loss_dtype, loss_on, tally, target_loss
-from flwr_splitmix.mixers import Mixed
+from flwr_splitmix.mixers import Mixed, SmashedShape
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
@@ -24,6 +24,8 @@ from flwr_splitmix.values import check_choice, check_truth, whole_number
 from flwr_splitmix.words import with_article
 
 log = logging.getLogger("flwr.splitmix")
+
+_REMEDY = "cut both segments from one model, and give all clients inputs of its size"
 
 ServerUpdate = Literal["sequential", "sum", "mean"]
 
@@ -235,10 +237,23 @@ class ServerSegment(TrainedSegment):
         super().warn_of_skipped_steps(server_round)
         self._gradients.warn(server_round)
 
+    @torch.no_grad()
+    def takes(self, shape: SmashedShape) -> bool:
+        """Return whether the module makes logits of smashed data of a shape, trying one example."""
+        self.module.eval()
+        size = (1, *shape.size[1:])
+        with seeded_draws(self.device, 0):
+            try:
+                self._logits(torch.zeros(size, dtype=self.input_dtype, device=self.device))
+            except Exception:  # a module of somebody's own may raise anything
+                log.debug("the upper segment does not take %s", size, exc_info=True)
+                return False
+        return True
+
     def _logits(self, smashed: Tensor) -> Tensor:
         with (
             autocast(self.device, self.dtype),
-            fitting("upper segment", "smashed data", smashed, "cut both segments from one model"),
+            fitting("upper segment", "smashed data", smashed, _REMEDY),
         ):
             logits = self.module(smashed)
         self._check_logits(logits, len(smashed))

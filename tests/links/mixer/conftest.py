@@ -12,13 +12,14 @@ from flwr_splitmix.links import MixerLink
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.server.mixing.process import MixerServer
-from tests.links.mixer.third_party import SEED, TOKEN, secret
+from tests.links.mixer.third_party import SEED, SERVER_APP, TOKEN, secret
 from tests.links.stream.peers import no_threads_left
 
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("mixer-certificates"), nodes=4)
+    folder = tmp_path_factory.mktemp("mixer-certificates")
+    return make_certificates(folder, nodes=4, others=[SERVER_APP])
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.mixers.elsewhere import describe
 from flwr_splitmix.server.mixing.process import MixerServer
 from tests.links.mixer.nodes import DESCRIPTION, FIRST, OPENING, Nodes, wait_until_attached
-from tests.links.mixer.third_party import TOKEN
+from tests.links.mixer.third_party import SERVER_APP, TOKEN
 from tests.links.stream import peers
 from tests.waiting import wait_for
 
@@ -129,7 +129,8 @@ def test_with_certificates_a_server_cannot_pretend_to_be_a_node(
     mixer = start_mixer(client_ca=files.ca)
     ca = files.ca.read_bytes()
     certificate, key = files.of_node(0)
-    pair = certificate.read_bytes(), key.read_bytes()
+    own, own_key = files.of_client(SERVER_APP)
+    pair = own.read_bytes(), own_key.read_bytes()
     channel = MixerChannel(Dialled(mixer.address, True, ca, pair, TOKEN), 5.0)
     token = channel.open(OPENING)["tokens"]["1"]
     ticket = Ticket(1, 7, 1, 9, address=mixer.address, ca=ca.decode(), timeout=2.0)
@@ -143,3 +144,15 @@ def test_with_certificates_a_server_cannot_pretend_to_be_a_node(
     with pytest.raises(LinkError, match="shows a certificate of node-0, but it is client 1"):
         pretending.run()
     channel.close()
+
+
+def test_a_server_app_with_the_certificate_of_a_node_is_turned_away(
+    start_mixer: Callable[..., MixerServer], files: Certificates
+) -> None:
+    """It was taken, although who has a node's key can pretend to be that node."""
+    mixer = start_mixer(client_ca=files.ca)
+    certificate, key = files.of_node(2)
+    pair = certificate.read_bytes(), key.read_bytes()
+    dialled = Dialled(mixer.address, True, files.ca.read_bytes(), pair, TOKEN)
+    with pytest.raises(LinkError, match=r"the certificate of node-2 \(ssl-certfile\), with which"):
+        MixerChannel(dialled, 5.0).open(OPENING)

@@ -16,6 +16,9 @@ from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, toy_app
 
 TOKEN = "c0ffee" * 8
+SERVER_APP = "server-app"
+"""Name in the certificate of a ServerApp."""
+
 SEED = 2**62 + 20_26
 
 TOY = Toy(clients=4)

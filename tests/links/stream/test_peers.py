@@ -19,6 +19,7 @@ from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.frames.codec import PREFIX, Frame, encode
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.stream import server
+from flwr_splitmix.links.stream.absence import BUSY
 from flwr_splitmix.links.stream.protocol import NODE_KEY, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.stream.token import FOREIGN, TokenMint
@@ -336,7 +337,7 @@ def test_a_peer_that_never_says_hello_is_late(link: StreamLink) -> None:
         raw.close()
 
     with a_round(link, [good, mute]) as clients:
-        assert clients.failures == {1: "did not attach within 5 s (attach-timeout)"}
+        assert clients.failures == {1: f"did not attach within 5 s (attach-timeout); {BUSY}"}
         assert call(clients, 1) == {0: 1}
 
 

@@ -55,6 +55,28 @@ def test_of_two_clients_the_one_that_exaggerates_does_not_decide(
     assert clients.alive == (1 - liar,)
 
 
+@pytest.mark.parametrize("patches", [(6, 5), (5, 6), (6, 5, 5), (9, 8, 7, 6)])
+def test_shapes_that_the_upper_segment_does_not_take_decide_nothing(
+    patches: tuple[int, ...],
+) -> None:
+    """Of two clients, the one with smaller images decided, and the run ended with torch's error."""
+    clients = Described(*(says(patches=number) for number in patches))
+    asked: list[int] = []
+
+    def takes(shape: SmashedShape) -> bool:
+        asked.append(shape.patches)
+        return shape.patches == 6
+
+    assert agree_on_shape(clients, None, takes=takes)[0] == SHAPE
+    assert clients.alive == (patches.index(6),)
+    assert sorted(asked) == sorted(set(patches) - {6}) or asked[-1] == 6
+
+
+def test_clients_that_agree_are_not_tried() -> None:
+    clients = Described(says(), says(batch_size=2), says())
+    assert agree_on_shape(clients, None, takes=lambda shape: False)[0] == SHAPE
+
+
 @pytest.mark.parametrize("widths", [(5, 7), (7, 5), (1024, 64), (64, 1024)])
 def test_the_same_holds_for_the_width_of_texts(widths: tuple[int, int]) -> None:
     texts = {"batch-size": 4, "num-examples": 40, "calibration-steps": 0}

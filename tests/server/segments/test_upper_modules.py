@@ -10,8 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
+from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import sgd
 from tests.server.segments.mixtures import LR, TOY, B, mixture
 
@@ -68,7 +71,7 @@ class Attending(nn.Module):
 )
 def test_a_module_for_other_smashed_data_is_told_their_shape(upper: nn.Module) -> None:
     segment = ServerSegment(upper.double(), num_classes=3, device="cpu")
-    said = r"upper segment does not take smashed data of shape \(12, 6, 3\), .* from one model \("
+    said = r"upper segment does not take smashed data of shape \(12, 6, 3\), .* from one model, and .* \("
     with pytest.raises(ValueError, match=said):
         segment.learn_part(mixture(), B, seed=0, first=True)
     with pytest.raises(ValueError, match=said):
@@ -157,3 +160,41 @@ def test_what_a_module_keeps_of_an_evaluation_serves_in_training() -> None:
     mixed = mixture()
     segment.score(mixed.smashed, torch.zeros(12, dtype=torch.int64))
     assert segment.learn_part(mixed, B, seed=0, first=True).gradient.abs().sum() > 0
+
+
+class Pieces(nn.Conv2d):
+    """A lower segment without a geometry: patches of 8 x 8 pixels."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).flatten(2).mT
+
+
+@pytest.mark.parametrize("sides", [(32, 28), (28, 32), (28, 32, 28)])
+def test_a_client_with_smaller_images_does_not_end_the_run_for_those_that_fit(
+    sides: tuple[int, ...],
+) -> None:
+    """It did, as the smallest shape decided where none was the most frequent."""
+    clients = [
+        SplitClient(
+            Pieces(1, 8, 8, stride=8),
+            [(torch.rand(1, side, side), number % 3) for number in range(6)],
+            batch_size=3,
+            device="cpu",
+        )
+        for side in sides
+    ]
+    upper = nn.Sequential(nn.Flatten(), nn.Linear(16 * 8, 3), nn.Dropout(), nn.BatchNorm1d(3))
+    SFL(upper, num_classes=3, min_nodes=1, device="cpu").fit(clients, num_rounds=1)
+    trained = [number for number, client in enumerate(clients) if client.batches.drawn]
+    assert trained == [sides.index(32)]
+
+
+def test_a_trial_of_a_shape_changes_nothing() -> None:
+    upper = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12), nn.Dropout(), nn.Linear(12, 3))
+    segment = ServerSegment(upper, num_classes=3, device="cpu")
+    before = {name: tensor.clone() for name, tensor in upper.state_dict().items()}
+    generator = torch.get_rng_state()
+    assert segment.takes(SmashedShape(batch=5, patches=4, width=3))
+    assert not segment.takes(SmashedShape(batch=5, patches=4, width=4))
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(torch.equal(upper.state_dict()[name], tensor) for name, tensor in before.items())
