@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import index
 from typing import Any, Protocol, TypeGuard
 
@@ -27,6 +27,11 @@ Example = tuple[Tensor, Tensor]
 
 TEST_BATCH = 250
 """Test examples that go through a model at once."""
+
+_NEEDED_INPUTS = (
+    "needed is one tensor for each example: join several into one, such as with torch.cat, and "
+    "take it apart in the first module; of Hugging Face's sets take with_format('torch')"
+)
 
 _NEEDED_LABELS = (
     "needed are classes, int64 (batch,), or for several labels rows of 0 and 1, int64 "
@@ -203,7 +208,7 @@ def fetch(data: ExampleSet, indices: np.ndarray, *, floats: bool = False) -> Exa
         pair = _input_batch([row[0] for row in rows]), _label_batch([row[1] for row in rows])
     inputs, labels = pair
     if not isinstance(inputs, Tensor):
-        raise ExamplesError(f"inputs are {_kind(inputs)}; needed is one tensor for each example")
+        raise ExamplesError(f"inputs are {_kind(inputs)}; {_NEEDED_INPUTS}")
     if floats and isinstance(labels, Tensor) and labels.is_floating_point():
         return inputs, labels
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
@@ -277,7 +282,8 @@ def _map_style_of(name: str, data: object) -> str:
         if data.collate_fn is default_collate:
             return given
         return f"{given}, with a method batch(indices) that does what the collate_fn did"
-    if isinstance(data, IterableDataset):
+    streamed = isinstance(data, Iterable) and not isinstance(data, type)
+    if isinstance(data, IterableDataset) or (streamed and not hasattr(data, "__getitem__")):
         return f": if it fits into memory, {name}=list(...) of it"
     return ""
 

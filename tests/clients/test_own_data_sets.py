@@ -64,6 +64,10 @@ class Streamed(IterableDataset[Example]):
             DataLoader(DATA, collate_fn=list),
             r" is DataLoader; .* \w+=loader.dataset, with a method batch\(indices\)",
         ),
+        (
+            (x for x in DATA),
+            r" is generator; needed .* a length .* \w+=list\(\.\.\.\) of it",
+        ),
         (Streamed(), r" is Streamed; needed is a map-style data set .* \w+=list\(\.\.\.\) of it"),
         ((INPUTS, LABELS), r" is a tuple of arrays; .*TensorDataset\(inputs, labels\)"),
         ([INPUTS.numpy(), np.asarray(LABELS)], r" is a list of arrays; .*TensorDataset"),

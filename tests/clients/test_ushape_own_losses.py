@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss, mse_loss
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
@@ -43,6 +43,21 @@ def client_of(kind: type[UShapeClient], labels: Tensor, **options: Any) -> UShap
     head, tail = Masked(nn.Linear(4, 3)), Masked(nn.Linear(3, 2))
     data: Any = TensorDataset(options.pop("inputs", INPUTS), labels)
     return kind(head, tail, data, batch_size=4, device="cpu", **options)
+
+
+def test_labels_of_another_dtype_than_the_tails_are_named() -> None:
+    """Python's floats become float64: the server heard of a RuntimeError alone."""
+
+    class Huber(Regressing):
+        def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+            return huber_loss(self.tail(hidden, sent.mask).mean(1)[:, :1], sent.batch.labels)
+
+    client = client_of(Huber, MEANS.double()[:, None])
+    client.attach(ORDER, None)
+    sent = encode(client)
+    said = r"labels are float64, and the tail computes in float32; convert them in it"
+    with pytest.raises(ClientError, match=said):
+        decode(client, sent)
 
 
 @pytest.mark.parametrize("hiding", [Hiding, NaiveMix])
@@ -128,7 +143,7 @@ ROWS = MEANS[:, None]
     ("client", "weight", "said"),
     [
         (
-            lambda: client_of(Regressing, ROWS.log()),
+            lambda: client_of(Regressing, torch.full_like(ROWS, float("nan"))),
             None,
             "loss is NaN: its labels have NaN or infinite numbers: replace them in the data set, "
             "leave these examples out, or let loss pass over them",

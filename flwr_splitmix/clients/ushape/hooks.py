@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -11,6 +13,9 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.storage import plain_number
 from flwr_splitmix.words import counted, described
+
+_OF_DTYPES = re.compile(r"Found dtype|expected scalar type|same dtype|not implemented for")
+"""What torch says if a loss gets numbers of two dtypes, or of one that it does not take."""
 
 
 def checked_sent(sent: object) -> Sent:
@@ -70,6 +75,37 @@ def checked_logits(logits: object, examples: int, *, own_scores: bool) -> Tensor
             needed = f"whose first dimension is the examples, {examples}"
         raise ClientError(f"logits returns {described(logits)}; needed is a tensor {needed}")
     return logits
+
+
+@contextmanager
+def labels_explained(labels: Tensor, dtype: torch.dtype) -> Iterator[None]:
+    """Name the labels' dtype if a loss, or its backward pass, fails on dtypes.
+
+    Parameters
+    ----------
+    labels
+        As the loss gets them.
+    dtype
+        In which the tail computes.
+
+    Raises
+    ------
+    ClientError
+        In place of torch's error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if labels.dtype == dtype or not _OF_DTYPES.search(str(error)):
+            raise
+        raise ClientError(
+            f"loss fails on dtypes: labels are {_short(labels.dtype)}, and the tail computes in "
+            f"{_short(dtype)}; convert them in it, sent.batch.labels.to(hidden.dtype)"
+        ) from error
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def checked_loss(loss: object) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError, exchange
 from flwr_splitmix.clients.finite import check_loss
+from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.ushape.graphless import GraphlessExchanges
 from flwr_splitmix.clients.ushape.hooks import (
@@ -19,6 +20,7 @@ from flwr_splitmix.clients.ushape.hooks import (
     checked_perturbed,
     checked_returned,
     gradients_through,
+    labels_explained,
 )
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch
@@ -226,10 +228,14 @@ class StepExchanges(GraphlessExchanges):
         leaves = [output.to(self.device).detach().requires_grad_() for output in outputs]
         recovered = checked_hidden(self.recover(leaves, sent), self.hiding.side.width)
         hidden = recovered.detach().requires_grad_()
-        with enough_values("tail"):
+        with (
+            restrained("loss fails on dtypes", hides=not self._names_data),
+            enough_values("tail"),
+            labels_explained(sent.batch.labels, hidden.dtype),
+        ):
             # A copy, because the tail may overwrite its input, as an activation in place does.
             loss = checked_loss(self.loss(hidden.clone(), sent))
-        loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]
         gradient = checked_gradient(hidden.grad)
         if self._names_data:
             returned = gradient if self.learns == "all" else None
