@@ -21,7 +21,8 @@ from flwr_splitmix.segments.advice import (
 )
 from flwr_splitmix.segments.costs import StageCosts
 from flwr_splitmix.segments.language import LanguageParts
-from flwr_splitmix.segments.language.costs import layer_costs, open_skeleton
+from flwr_splitmix.segments.language.build import open_skeleton
+from flwr_splitmix.segments.language.costs import layer_costs
 
 CALIBRATED = ("MixGuard", "SnDSL")
 """Strategies whose clients also send public texts."""

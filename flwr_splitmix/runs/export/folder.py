@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.file_names import is_bare
 from flwr_splitmix.files import check_regular, read_json
 from flwr_splitmix.runs.errors import RunError
 
@@ -156,7 +157,7 @@ def _earlier(target: Path) -> list[Path]:
         return []
     files = read_facts(target, description).get("files", [])
     for name in files if isinstance(files, list) else [files]:
-        if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\\0]", name):
+        if not is_bare(name):
             raise ExportError(
                 f"{target / description} lists {name!r} among the files of an earlier export, "
                 "which is no file's name; choose another folder"

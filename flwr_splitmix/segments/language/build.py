@@ -17,8 +17,8 @@ from flwr_splitmix.segments.language.layouts.families import cannot_make, model_
 from flwr_splitmix.segments.language.layouts.layout import Layout, Task
 from flwr_splitmix.segments.language.parts import LanguageParts
 from flwr_splitmix.segments.language.placement import PLANS, devices_of, dispatch
-from flwr_splitmix.segments.language.sources import open_source
-from flwr_splitmix.segments.language.weights import initialise, load
+from flwr_splitmix.segments.language.sources import WeightFiles, open_source
+from flwr_splitmix.segments.language.weights import check, initialise, load
 
 Made = TypeVar("Made")
 
@@ -81,6 +81,80 @@ def build_language_parts(
         argument is invalid, or the checkpoint's weights do not fit the configuration; the message
         says which.
     """
+    model, built, checkpoint = blank_parts(
+        source,
+        cut,
+        parts=parts,
+        task=task,
+        num_labels=num_labels,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        gradient_checkpointing=gradient_checkpointing,
+    )
+    everywhere, trunk_devices = _devices(built, device_map)
+    modules = list(_modules(model, built))
+    if checkpoint is not None:
+        wanted = _wanted(model, modules, everywhere, _by_weight(built, trunk_devices))
+        load(model, checkpoint, wanted, _layout(built).new)
+    initialise(model, modules, seed)
+    model.tie_weights()
+    freeze_tables(built)
+    for part in (built.head, built.trunk, built.tail):
+        if part is not None and (part is not built.trunk or trunk_devices is None):
+            part.to(everywhere)
+    if built.head is not None and built.tail is not None:
+        model.tie_weights()  # again: a move between some devices makes new parameters
+    if trunk_devices is not None and built.trunk is not None:
+        dispatch(built.trunk, trunk_devices, offload_folder)
+    return built
+
+
+def open_skeleton(
+    source: Any, cut: LanguageCut, *, task: Task, num_labels: int, dtype: str
+) -> tuple[Any, LanguageParts]:
+    """Return a model without weights, on the meta device, and its parts.
+
+    Of a checkpoint's files on this machine, the headers are read: its weights would fit.
+
+    Parameters
+    ----------
+    source, cut, task, num_labels, dtype
+        As for `build_language_parts`.
+
+    Raises
+    ------
+    ValueError
+        As `build_language_parts`, but for weights that are NaN or infinite.
+    """
+    model, built, checkpoint = blank_parts(
+        source, cut, task=task, num_labels=num_labels, dtype=dtype
+    )
+    if checkpoint is not None:
+        wanted = _wanted(model, list(_modules(model, built)), torch.device("meta"), {})
+        check(model, checkpoint, wanted, _layout(built).new)
+        model.tie_weights()
+    freeze_tables(built)
+    return model, built
+
+
+def blank_parts(
+    source: Any,
+    cut: LanguageCut,
+    *,
+    parts: Collection[str] = PARTS,
+    task: Task,
+    num_labels: int,
+    dtype: str,
+    attn_implementation: str = "sdpa",
+    gradient_checkpointing: bool = False,
+) -> tuple[Any, LanguageParts, WeightFiles | None]:
+    """Return a model on the meta device, its parts, which share tables, and its checkpoint.
+
+    Raises
+    ------
+    ValueError
+        As `build_language_parts`, but for the checkpoint's weights.
+    """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}")
     config, checkpoint = open_source(source)
@@ -98,22 +172,7 @@ def build_language_parts(
             "float32 and float64 only"
         )
     check_heads(built)
-    everywhere, trunk_devices = _devices(built, device_map)
-    modules = list(_modules(model, built))
-    if checkpoint is not None:
-        wanted = _wanted(model, modules, everywhere, _by_weight(built, trunk_devices))
-        load(model, checkpoint, wanted, _layout(built).new)
-    initialise(model, modules, seed)
-    model.tie_weights()
-    freeze_tables(built)
-    for part in (built.head, built.trunk, built.tail):
-        if part is not None and (part is not built.trunk or trunk_devices is None):
-            part.to(everywhere)
-    if built.head is not None and built.tail is not None:
-        model.tie_weights()  # again: a move between some devices makes new parameters
-    if trunk_devices is not None and built.trunk is not None:
-        dispatch(built.trunk, trunk_devices, offload_folder)
-    return built
+    return model, built, checkpoint
 
 
 def skeleton(made_by: type[Any], config: Any, dtype: str, attn_implementation: str) -> Any:

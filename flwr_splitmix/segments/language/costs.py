@@ -9,15 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.segments.costs import StageCosts, measure_stages
-from flwr_splitmix.segments.language.build import skeleton
-from flwr_splitmix.segments.language.cut import LanguageCut
-from flwr_splitmix.segments.language.cutting import cut_language_model
 from flwr_splitmix.segments.language.layers import positions_of
-from flwr_splitmix.segments.language.layouts.families import layout_of, model_class
-from flwr_splitmix.segments.language.layouts.layout import Task
-from flwr_splitmix.segments.language.parts import LanguageParts
-from flwr_splitmix.segments.language.sources import open_source
-from flwr_splitmix.segments.language.weights import check_output
+from flwr_splitmix.segments.language.layouts.families import layout_of
 
 
 class _Embedding(nn.Module):
@@ -43,31 +36,6 @@ class _Output(nn.Module):
         mask = torch.ones(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
         logits: Tensor = self.output(hidden, mask)
         return logits
-
-
-def open_skeleton(
-    source: Any, cut: LanguageCut, *, task: Task, num_labels: int, dtype: str
-) -> tuple[Any, LanguageParts]:
-    """Return a model without weights, on the meta device, and its parts.
-
-    Parameters
-    ----------
-    source, cut, task, num_labels, dtype
-        As for `build_language_parts`.
-
-    Raises
-    ------
-    ValueError
-        If the model cannot be cut, or not with this `cut`, or its checkpoint has a classifier of
-        another number of labels.
-    """
-    config, checkpoint = open_source(source)
-    if task == "classification":
-        config.num_labels = num_labels
-    model = skeleton(model_class(config, task), config, dtype, "sdpa")
-    if checkpoint is not None and task == "classification":
-        check_output(model, checkpoint, layout_of(model).new)
-    return model, cut_language_model(model, cut)
 
 
 def layer_costs(model: Any, tokens: int, *, adapted: bool = False) -> list[StageCosts]:

@@ -13,7 +13,8 @@ from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
-from flwr_splitmix.files import read_json
+from flwr_splitmix.file_names import is_bare
+from flwr_splitmix.files import check_regular, read_json
 from flwr_splitmix.pretrained import located
 from flwr_splitmix.words import cause
 
@@ -43,14 +44,17 @@ class WeightFiles:
     name
         Source of the model, as the caller gave it.
     files
-        File name of each tensor.
+        File name of each tensor, without a folder.
     fetch
         Downloads files by name if they are missing; returns their folder.
+    on_hub
+        Whether `fetch` downloads; else all files should be in the folder already.
     """
 
     name: str
     files: Mapping[str, str]
     fetch: Callable[[Iterable[str]], Path]
+    on_hub: bool = False
 
 
 def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
@@ -63,14 +67,15 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
     ------
     ValueError
         If there is no such model, it is one of `MODELS` and not downloaded, it needs code of its
-        own, which never runs, one of its files is damaged, or its weights are quantized or not in
-        safetensors files.
+        own, which never runs, one of its files is damaged, no regular file or not in its folder, or
+        its weights are quantized or not in safetensors files.
     """
     if isinstance(source, PreTrainedConfig):
         return copy.deepcopy(source), None
     if isinstance(source, str):
         source = located(source)
-    if isinstance(source, Path) or Path(source).is_dir():
+    on_hub = not (isinstance(source, Path) or Path(source).is_dir())
+    if not on_hub:
         folder = Path(source)
 
         def fetch(names: Iterable[str]) -> Path:
@@ -81,6 +86,9 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
             return _download(source, names)
 
     folder = fetch([CONFIG, INDEX])
+    for name in (CONFIG, INDEX):
+        with readable(source, name):
+            check_regular(folder / name)
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{str(source)!r} holds no {CONFIG}; it is no model's folder")
     with readable(source, CONFIG):
@@ -91,17 +99,38 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
         raise ValueError(f"the weights of {str(source)!r} are quantized; they cannot be trained")
     if (folder / INDEX).is_file():
         with readable(source, INDEX):
-            named = read_json(folder / INDEX)["weight_map"].items()
-            files = {str(key): str(name) for key, name in named}
-        return config, WeightFiles(str(source), files, fetch)
+            files = files_in(folder / INDEX)
+        return config, WeightFiles(str(source), files, fetch, on_hub)
     file = fetch([SINGLE]) / SINGLE
+    with readable(source, SINGLE):
+        check_regular(file)
     if not file.is_file():
         raise ValueError(
             f"{str(source)!r} holds neither {SINGLE} nor {INDEX}; to start from random weights "
             "pass the configuration object"
         )
     with readable(source, SINGLE), safe_open(file, framework="pt") as tensors:
-        return config, WeightFiles(str(source), dict.fromkeys(tensors.keys(), SINGLE), fetch)
+        files = dict.fromkeys(tensors.keys(), SINGLE)
+        return config, WeightFiles(str(source), files, fetch, on_hub)
+
+
+def files_in(index: Path) -> dict[str, str]:
+    """Return the file's name of each tensor, as an index of weights lists them.
+
+    Raises
+    ------
+    Exception
+        Whatever a damaged index leads to; ValueError if it names a file outside its folder.
+    """
+    files = {}
+    for key, name in read_json(index)["weight_map"].items():
+        if not is_bare(name):
+            raise ValueError(
+                f"it names {name!r:.200}, which is no file beside it; put all files of weights "
+                "into the model's folder"
+            )
+        files[str(key)] = name
+    return files
 
 
 @contextmanager

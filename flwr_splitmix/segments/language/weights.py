@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import nn
+from torch import Tensor, nn
 from transformers import initialization
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
@@ -21,12 +23,18 @@ from transformers.core_model_loading import (
 from transformers.modeling_utils import LoadStateDictConfig
 
 from flwr_splitmix.files import check_regular
+from flwr_splitmix.finite import all_finite
 from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.segments.language.quiet import no_progress_bar
-from flwr_splitmix.segments.language.sources import WeightFiles, readable
+from flwr_splitmix.segments.language.sources import CONFIG, WeightFiles, readable
+
+log = logging.getLogger("flwr.splitmix")
 
 NOT_WEIGHTS = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
 """Patterns of the names of buffers that older checkpoints contain."""
+
+FLOATING = ("F64", "F32", "F16", "BF16")
+"""Types of weights in the words of safetensors; others, 8 bits included, lack a scale beside."""
 
 
 def load(
@@ -46,84 +54,146 @@ def load(
     Raises
     ------
     ValueError
-        If a file cannot be read, weights are missing or have another shape, or the checkpoint has
-        weights of a body that the model lacks.
+        If a file cannot be read, weights are missing, have another shape, are no floating-point
+        numbers or are NaN or infinite, or the checkpoint has weights of a body that the model
+        lacks.
     """
     conversions: list[Any] = list(get_model_conversion_mapping(model))
-    names, unexpected = _matching(model, checkpoint, conversions, wanted)
-    keys = list(names)
-    if unexpected:
-        raise ValueError(
-            f"{checkpoint.name!r} has weights that its configuration does not: {_some(unexpected)}"
-        )
+    names = _matching(model, checkpoint, conversions, wanted)
+    folder = checkpoint.fetch(sorted({checkpoint.files[key] for key in names}))
     with ExitStack() as stack, no_progress_bar():
-        folder = checkpoint.fetch(sorted({checkpoint.files[key] for key in keys}))
-        files: dict[str, Any] = {}
-        tensors = {}
-        for key in keys:
-            name = checkpoint.files[key]
-            with readable(checkpoint.name, name):
-                if name not in files:
-                    check_regular(folder / name)
-                    files[name] = stack.enter_context(safe_open(folder / name, framework="pt"))
-                tensors[key] = files[name].get_slice(key)
-        info, _ = convert_and_load_state_dict_in_model(
-            model,
-            tensors,
-            LoadStateDictConfig(
-                dtype=model.dtype,
-                device_map={"": "cpu", **wanted},
-                weight_mapping=conversions,
-            ),
-        )
-    if info.mismatched_keys:
-        name, stored, needed = min(info.mismatched_keys)
-        raise _other_shape(name, stored, needed, checkpoint.name, new)
-    missing = {name for name in info.missing_keys & set(wanted) if not name.startswith(tuple(new))}
-    if missing or info.conversion_errors:
-        raise ValueError(
-            f"{checkpoint.name!r} lacks weights: "
-            f"{_some(missing | set(info.conversion_errors or ()))}"
-        )
+        stored = _opened(stack, model, checkpoint, folder, names)
+        info = _converted(model, stored, wanted, conversions)
+    _check_loaded(info, wanted, checkpoint.name, new)
     for name in wanted:
         weight = model.get_parameter_or_buffer(name)
+        _check_finite(name, weight, checkpoint.name)
         if weight.device.type == "cpu":
             # A copy, because the memory-mapped file may be overwritten while the model is in use.
             weight.data = weight.data.clone()
 
 
-def check_output(model: Any, checkpoint: WeightFiles, new: Sequence[str]) -> None:
-    """Check that the shapes of a checkpoint's output layer, if it has one, are the model's.
+def check(model: Any, checkpoint: WeightFiles, wanted: Collection[str], new: Sequence[str]) -> None:
+    """Check what `load` would load, by the headers of the files alone; the model is without memory.
 
-    Only headers of files that are on this machine are read.
+    Of a checkpoint on the hub, weights in files that are not on this machine are not checked.
 
     Parameters
     ----------
-    new
+    model
+        On the meta device. Its weights are replaced; tied ones must be tied again.
+    wanted, new
         As for `load`.
 
     Raises
     ------
     ValueError
-        If they are others, or a file cannot be read.
+        As `load`, but for numbers that are NaN or infinite.
     """
-    wanted = dict.fromkeys(name for name in model.state_dict() if name.startswith(tuple(new)))
-    names, _ = _matching(model, checkpoint, get_model_conversion_mapping(model), wanted)
-    if not names:
-        return
-    folder = checkpoint.fetch(["config.json"])
+    conversions: list[Any] = list(get_model_conversion_mapping(model))
+    names = _matching(model, checkpoint, conversions, wanted)
+    folder = checkpoint.fetch([CONFIG])
+    files = {checkpoint.files[key] for key in names}
+    absent = {f for f in files if not (folder / f).exists()} if checkpoint.on_hub else set()
+    # Several tensors may make one weight, which is checked if all of them are here.
+    unknown = {name for key, name in names.items() if checkpoint.files[key] in absent}
+    names = {key: name for key, name in names.items() if name not in unknown}
+    with ExitStack() as stack, no_progress_bar():
+        stored = _opened(stack, model, checkpoint, folder, names)
+        blank = {
+            key: torch.empty(tensor.get_shape(), dtype=model.dtype, device="meta")
+            for key, tensor in stored.items()
+        }
+        try:
+            info = _converted(model, blank, dict.fromkeys(wanted, "meta"), conversions)
+        except NotImplementedError:  # some conversions need numbers
+            log.debug("weights were not tried without memory", exc_info=True)
+            return
+    # One tensor may also make several weights, of which only the first is in `unknown`.
+    _check_loaded(info, () if unknown else wanted, checkpoint.name, new)
+
+
+def check_types(model: Any, checkpoint: WeightFiles) -> None:
+    """Raise ValueError unless all weights of a model are stored as floating-point numbers."""
+    names = _matching(model, checkpoint, get_model_conversion_mapping(model), model.state_dict())
+    with ExitStack() as stack:
+        _opened(stack, model, checkpoint, checkpoint.fetch([CONFIG]), names)
+
+
+def _opened(
+    stack: ExitStack,
+    model: Any,
+    checkpoint: WeightFiles,
+    folder: Path,
+    names: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return a checkpoint's tensors, not yet read, by key; refuse types that are not FLOATING.
+
+    Parameters
+    ----------
+    stack
+        Closes the files.
+    names
+        The model's names by the keys of the tensors.
+    """
+    own = model.state_dict()
+    files: dict[str, Any] = {}
+    tensors = {}
     for key, name in names.items():
-        file = folder / checkpoint.files[key]
-        if not file.is_file():
-            continue
-        with (
-            readable(checkpoint.name, file.name),
-            safe_open(file, framework="pt") as tensors,
-        ):
-            stored = tensors.get_slice(key).get_shape()
-        needed = model.get_parameter_or_buffer(name).shape
-        if tuple(stored) != tuple(needed):
-            raise _other_shape(name, stored, needed, checkpoint.name, new)
+        file = checkpoint.files[key]
+        with readable(checkpoint.name, file):
+            if file not in files:
+                check_regular(folder / file)
+                files[file] = stack.enter_context(safe_open(folder / file, framework="pt"))
+            tensors[key] = files[file].get_slice(key)
+            kind = tensors[key].get_dtype()
+        if own[name].is_floating_point() and kind not in FLOATING:
+            raise ValueError(
+                f"{file} of {checkpoint.name!r} has {key} as numbers of type {kind}, as of "
+                "quantized weights; take a checkpoint whose weights are floating-point numbers "
+                f"({', '.join(FLOATING)})"
+            )
+    return tensors
+
+
+def _converted(
+    model: Any, stored: dict[str, Any], wanted: Mapping[str, Any], conversions: list[Any]
+) -> Any:
+    """Set a model's weights to those stored; return transformers' report."""
+    info, _ = convert_and_load_state_dict_in_model(
+        model,
+        stored,
+        LoadStateDictConfig(
+            dtype=model.dtype, device_map={"": "cpu", **wanted}, weight_mapping=conversions
+        ),
+    )
+    return info
+
+
+def _check_loaded(info: Any, wanted: Collection[str], source: str, new: Sequence[str]) -> None:
+    """Raise ValueError if weights had another shape, or if wanted ones are missing."""
+    if info.mismatched_keys:
+        name, stored, needed = min(info.mismatched_keys)
+        raise _other_shape(name, stored, needed, source, new)
+    missing = {name for name in info.missing_keys & set(wanted) if not name.startswith(tuple(new))}
+    if missing or info.conversion_errors:
+        raise ValueError(
+            f"{source!r} lacks weights: {_some(missing | set(info.conversion_errors or ()))}"
+        )
+
+
+def _check_finite(name: str, weight: Tensor, source: str) -> None:
+    """Raise ValueError if a loaded weight is NaN or infinite; a constant may be, as in a mask."""
+    if not weight.is_floating_point() or weight.is_meta or all_finite([weight.detach()]):
+        return
+    if not isinstance(weight, nn.Parameter) and not bool(weight.isnan().any()):
+        return
+    dtype = str(weight.dtype).removeprefix("torch.")
+    small = ", or a dtype that holds larger numbers" if weight.dtype == torch.float16 else ""
+    raise ValueError(
+        f"{name} in {source!r} has NaN or infinite numbers as {dtype}; take an undamaged "
+        f"checkpoint of a model that has not diverged{small}"
+    )
 
 
 def _other_shape(
@@ -168,9 +238,15 @@ def initialise(model: Any, modules: Sequence[tuple[str, nn.Module]], seed: int) 
 
 
 def _matching(
-    model: Any, checkpoint: WeightFiles, conversions: Sequence[Any], wanted: Mapping[str, Any]
-) -> tuple[dict[str, str], set[str]]:
-    """Return the names of wanted weights by the checkpoint's keys, and what the body lacks."""
+    model: Any, checkpoint: WeightFiles, conversions: Sequence[Any], wanted: Collection[str]
+) -> dict[str, str]:
+    """Return the names of wanted weights by the checkpoint's keys.
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint has weights of a body that the model lacks.
+    """
     own = model.state_dict()
     renamings = [rule for rule in conversions if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in conversions if isinstance(rule, WeightConverter)]
@@ -187,7 +263,11 @@ def _matching(
         top = name.removeprefix(f"{model.base_model_prefix}.").split(".")[0]
         if name not in own and top in body and not any(re.search(p, name) for p in ignored):
             unexpected.add(name)
-    return names, unexpected
+    if unexpected:
+        raise ValueError(
+            f"{checkpoint.name!r} has weights that its configuration does not: {_some(unexpected)}"
+        )
+    return names
 
 
 def _some(names: set[str]) -> str:

@@ -20,7 +20,7 @@ from flwr_splitmix.segments.language import (
     build_language_parts,
     sources,
 )
-from flwr_splitmix.segments.language.costs import open_skeleton
+from flwr_splitmix.segments.language.build import open_skeleton
 from tests.segments.language.tiny_models import (
     AUTO,
     CASES,

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from flwr_splitmix.segments.language import LanguageCut, cut_language_model
-from flwr_splitmix.segments.language.costs import open_skeleton
+from flwr_splitmix.segments.language.build import open_skeleton
 from tests.segments.language.tiny_models import GROUPED, joined, logits_of, texts, whole_model
 
 ONE_EACH = LanguageCut(1, 1)
