@@ -52,7 +52,7 @@ class MissingColumnError(DataError):
 
     def __init__(self, where: str, column: str, there: Sequence[str], hint: str = "") -> None:
         self.listed = _listed(there)
-        super().__init__(f"{where} has no column {column!r}; it has {self.listed}{hint}")
+        super().__init__(f"{where} has no column {column!r:.80}; it has {self.listed}{hint}")
         self.where = where
         self.column = column
         self.hint = hint
@@ -71,10 +71,13 @@ class TestRowsError(DataError):
 
 
 def not_there(source: str) -> str:
-    """Return the note that a source that looks like a path does not exist; "" for other sources."""
+    """Return the note that a source that looks like a path is no file; "" for other sources."""
     if os.sep not in source:
         return ""
-    if Path(source).expanduser().is_absolute():
+    place = Path(source).expanduser()
+    if os.path.exists(place):  # Path.exists raises for names that are too long
+        return " (it is a folder)" if place.is_dir() else " (it is no regular file)"
+    if place.is_absolute():
         return " (there is no such path here)"
     return (
         " (a relative path that is not there: an app does not run where you are, so give an "

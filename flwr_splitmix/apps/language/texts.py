@@ -87,8 +87,8 @@ def _load(config: LanguageConfig, source: str, test: str, *, own: bool = False) 
         )
     except MissingColumnError as error:
         raise DataError(
-            f"run-config: {_key_of(config, error.column)} is {error.column!r}, but {error.where} "
-            f"has no such column; it has {error.listed}, of which it must "
+            f"run-config: {_key_of(config, error.column)} is {error.column!r:.80}, but "
+            f"{error.where} has no such column; it has {error.listed}, of which it must "
             f"name one{error.hint}"
         ) from None
     except DataError as error:

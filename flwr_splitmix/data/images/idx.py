@@ -13,6 +13,7 @@ import numpy as np
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.sets import RawSets, Split
+from flwr_splitmix.files import check_regular
 from flwr_splitmix.words import counted
 
 IMAGE_FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
@@ -33,9 +34,12 @@ _CHUNK = 1 << 20
 
 
 def find_idx(folder: Path, name: str) -> Path | None:
-    """Return `folder/name` or, if that does not exist, `folder/name.gz`; None if neither does."""
+    """Return `folder/name` or, if that is no file, `folder/name.gz`; None if neither is.
+
+    A pipe counts as a file here: `read_idx` says that it is none.
+    """
     candidates = (folder / name, folder / f"{name}.gz")
-    return next((path for path in candidates if path.is_file()), None)
+    return next((p for p in candidates if p.exists() and not p.is_dir()), None)
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
@@ -56,6 +60,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     Source: LeCun, Cortes, Burges, "The MNIST database", section on file formats.
     """
     try:
+        check_regular(path)
         with path.open("rb") as file:
             unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
             return _parse(unpacked, path, dimensions)

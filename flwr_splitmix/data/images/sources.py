@@ -190,7 +190,8 @@ def _read_folder(
 def _kind_of(folder: Path) -> Literal["idx", "saved", "pictures"]:
     """Return what a folder holds; raise DataError if it is unknown or cannot be looked into."""
     if not folder.is_dir():
-        raise DataError(f"{folder} is a file, not a folder: {_ALLOWED}")
+        kind = "a file" if folder.is_file() else "a pipe or a device"
+        raise DataError(f"{folder} is {kind}, not a folder: {_ALLOWED}")
     try:
         next(folder.iterdir(), None)
         (folder / "train").exists()

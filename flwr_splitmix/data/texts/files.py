@@ -24,6 +24,9 @@ _CHUNK = 2**20
 
 _TABS = (".tsv", ".txt")
 
+_MOST_DIGITS = 18
+"""Most digits of a column's number; no file has as many columns."""
+
 Columns = dict[str, list[Any]]
 """Values of each column, one per row: strings, or any JSON values."""
 
@@ -239,9 +242,14 @@ def _numbered(columns: Sequence[str]) -> bool:
 
 def _places(path: Path, first: Sequence[str], columns: Sequence[str]) -> list[int]:
     if _numbered(columns):
-        if "0" in columns:
+        long = next((column for column in columns if len(column) > _MOST_DIGITS), None)
+        if long is not None:  # Python reads no number of any length
+            names = [str(number) for number in range(1, len(first) + 1)]
+            raise MissingColumnError(f"the first line of {path}", long, names)
+        places = [int(column) - 1 for column in columns]
+        if -1 in places:
             raise DataError(f"there is no column 0 in {path}; columns are counted from 1")
-        return [int(column) - 1 for column in columns]
+        return places
     missing = [column for column in columns if column not in first]
     if missing:
         hint = _other_separator(path, first)

@@ -309,6 +309,13 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("a.tsv", "a\tb\n", {}, "has no column 'sentence'; it has 'a', 'b'; .* counted from 1"),
     ("a.csv", "sentence,label,label\na,0,1\n", {}, "first line .* 2 columns named 'label'"),
     ("a.tsv", "a\tb\n", {"columns": TextColumns("0", "1")}, "there is no column 0 in .* from 1"),
+    ("a.tsv", "a\tb\n", {"columns": TextColumns("00", "1")}, "there is no column 0 in .*"),
+    (
+        "a.tsv",
+        "a\tb\n",
+        {"columns": TextColumns("9" * 5000, "1")},
+        r"first line of .* has no column '9{79}; it has '1', '2'$",
+    ),
     ("a.tsv", "", {}, "a.tsv holds no row"),
     ("a.tsv", b"\xff\xfe\x00", {}, "not UTF-8: byte 0 begins UTF-16; save .* as UTF-8"),
     ("a.tsv", "café".encode("latin-1"), {}, "not UTF-8: byte 3 is no part of it; save .* as UTF-8"),
