@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
@@ -16,6 +16,20 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     first = tensors[0].device
     sums = torch.stack([tensor.sum().to(first, torch.float32) for tensor in tensors])
     return bool(sums.isfinite().all()) or all(bool(t.isfinite().all()) for t in tensors)
+
+
+def not_finite_in(module: nn.Module) -> str:
+    """Return the name of a parameter that is NaN or infinite, or of a buffer with NaN; "" if none.
+
+    A buffer may be infinite: it may be a mask. Tensors without memory are passed over.
+    """
+    for name, weight in module.named_parameters():
+        if not weight.is_meta and not all_finite([weight.detach()]):
+            return name
+    for name, buffer in module.named_buffers():
+        if not buffer.is_meta and bool(buffer.isnan().any()):
+            return name
+    return ""
 
 
 def largest_magnitude(tensor: Tensor) -> Tensor:

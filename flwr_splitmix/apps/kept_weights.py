@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from flwr_splitmix.apps.config_error import ConfigError
+from flwr_splitmix.finite import not_finite_in
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore, lower_of
 from flwr_splitmix.runs.export.folder import ExportError
@@ -100,13 +101,11 @@ def check_finite(run: Run, kept: Checkpoint, segments: Mapping[str, nn.Module]) 
         If a parameter is NaN or infinite, or a buffer NaN.
     """
     for segment, module in segments.items():
-        wrong = [name for name, p in module.named_parameters() if not bool(p.isfinite().all())]
-        wrong += [name for name, b in module.named_buffers() if bool(b.isnan().any())]
-        if wrong:
+        if wrong := not_finite_in(module):
             earlier = ", or move this checkpoint out of the run's folder to export the one before"
             raise ExportError(
                 f"run {run.id}: the {segment} of the checkpoint of round {kept.round} has NaN or "
-                f"infinite weights ({wrong[0]}): training has diverged; train again with a lower "
+                f"infinite weights ({wrong}): training has diverged; train again with a lower "
                 f"lr{earlier if run.checkpoints.rounds()[0] < kept.round else ''}"
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,16 @@ def test_who_overflows_in_the_forward_pass_is_left_out_before_anybody_is_answere
 
     failures = failures_of(TextToy(kind=faulty("encode", large)), Steep(overflows))
     assert failures == {1: "its messages overflow in the trunk"}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_no_client_is_blamed_for_a_trunk_that_is_not_finite_itself(value: float) -> None:
+    """All clients were left out: their messages overflow in the trunk."""
+    trunk = Steep(torch.tanh)
+    with torch.no_grad():
+        trunk.own.weight[2, 3] = value
+    with pytest.raises(ValueError, match=r"^the trunk's weights own\.weight have NaN or infinite"):
+        failures_of(TextToy(), trunk)
 
 
 def test_who_overflows_in_the_backward_pass_is_left_out_and_the_trunk_stays_whole() -> None:

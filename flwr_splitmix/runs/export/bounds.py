@@ -1,6 +1,7 @@
 """Bounds on the model that a description asks for: it cannot be larger than its weights' files.
 
-Whatever sizes a description has, nothing is allocated for a model that its files cannot fill.
+Whatever sizes a description has, nothing is allocated for a model that its files cannot fill. Nor
+is a model used whose weights are NaN or infinite.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from flwr_splitmix.finite import not_finite_in
 from flwr_splitmix.runs.export.folder import unreadable
 from flwr_splitmix.words import gib
 
@@ -66,6 +68,12 @@ class Weights:
                 f"its sizes are those of a model of {gib(needed)}, but the weights beside it have "
                 f"{gib(self.nbytes)}",
             )
+
+
+def check_finite(model: nn.Module, where: Path) -> None:
+    """Raise ExportError if weights of a model, read from a file or folder, are NaN or infinite."""
+    if name := not_finite_in(model):
+        raise unreadable(where, f"its weights {name} have NaN or infinite numbers")
 
 
 class _RatesOnCpu(TorchFunctionMode):

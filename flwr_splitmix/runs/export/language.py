@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr_splitmix.data.errors import import_extra
 from flwr_splitmix.files import read_json
-from flwr_splitmix.runs.export.bounds import Weights, without_memory
+from flwr_splitmix.runs.export.bounds import Weights, check_finite, without_memory
 from flwr_splitmix.runs.export.description import MOST_TOKENS
 from flwr_splitmix.runs.export.folder import ExportError, unreadable
 from flwr_splitmix.runs.export.vision import WHOLE
@@ -39,17 +39,19 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
     Raises
     ------
     ExportError
-        If a file is missing or cannot be read, or config.json asks for another or for a larger
-        model than that of the weights, or for quantized weights.
+        If a file is missing or cannot be read, config.json asks for another or for a larger model
+        than that of the weights, or weights are quantized, NaN, infinite or outside the folder.
     """
     transformers = import_extra("transformers", "reading a language model", "language")
     from flwr_splitmix.segments.language.build import with_attention
     from flwr_splitmix.segments.language.quiet import no_progress_bar
+    from flwr_splitmix.segments.language.sources import INDEX
 
-    if not any((folder / name).is_file() for name in (WHOLE, f"{WHOLE}.index.json")):
+    if not any((folder / name).is_file() for name in (WHOLE, INDEX)):
         raise ExportError(f"{folder / WHOLE} is missing; export the run again")
     weights = Weights.in_folder(folder)
     _check_counts(folder / _CONFIG, weights, classes)
+    _check_index(folder)
     here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     made_by = getattr(transformers, auto)
     try:
@@ -63,6 +65,7 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
 
         blank = with_attention(made)
         weights.check_fills(folder / _CONFIG, blank)
+        _check_types(folder, blank)
         with no_progress_bar():
             model, loaded = made_by.from_pretrained(
                 folder,
@@ -84,6 +87,7 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
             f"the weights in {folder} are not those of its config.json: they lack {missing[0]} "
             f"({counted(len(missing), 'array')} in all); export the run again"
         )
+    check_finite(model, folder)
     return model.eval(), tokenizer
 
 
@@ -92,6 +96,32 @@ def positions_of(model: Any) -> int:
     from flwr_splitmix.segments.language.layouts.families import layout_of
 
     return min(int(layout_of(model).max_length(model.config)), MOST_TOKENS)
+
+
+def _check_index(folder: Path) -> None:
+    """Refuse an index of files that are elsewhere, or that transformers would unpickle."""
+    from flwr_splitmix.segments.language.sources import INDEX, files_in
+
+    if not (folder / INDEX).is_file():
+        return
+    try:
+        names = set(files_in(folder / INDEX).values())
+    except Exception as error:  # whatever a damaged index leads to
+        raise unreadable(folder / INDEX, cause(error)) from error
+    for name in names:
+        if not name.endswith(".safetensors"):
+            raise unreadable(
+                folder / INDEX, f"it names {name!r:.80}, and no export has such a file"
+            )
+
+
+def _check_types(folder: Path, blank: Any) -> None:
+    from flwr_splitmix.segments.language.weights import check_types
+
+    try:
+        check_types(blank, folder)
+    except ValueError as error:
+        raise ExportError(f"{error}; or export the run again") from error
 
 
 def _check_counts(file: Path, weights: Weights, classes: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.columns import check_characters
 from flwr_splitmix.data.texts.tokens import plain_tokens, token_ids
-from flwr_splitmix.runs.export.bounds import Weights, without_memory
+from flwr_splitmix.runs.export.bounds import Weights, check_finite, without_memory
 from flwr_splitmix.runs.export.description import (
     LanguageDescription,
     VisionDescription,
@@ -44,7 +44,7 @@ def load_segments(folder: Path) -> SplitModel:
     Raises
     ------
     ExportError
-        If the folder holds no vision model, or a file cannot be read.
+        If the folder holds no vision model, a file cannot be read, or weights are NaN or infinite.
     """
     return _segments(folder, _described(folder, VisionDescription))
 
@@ -204,6 +204,7 @@ def _load(segment: nn.Module, file: Path) -> None:
             f"cannot read {file}, which is damaged or of another model ({reason}); export the run "
             "again"
         ) from error
+    check_finite(segment, file)
     segment.eval()
 
 

@@ -113,11 +113,22 @@ def check(model: Any, checkpoint: WeightFiles, wanted: Collection[str], new: Seq
     _check_loaded(info, () if unknown else wanted, checkpoint.name, new)
 
 
-def check_types(model: Any, checkpoint: WeightFiles) -> None:
-    """Raise ValueError unless all weights of a model are stored as floating-point numbers."""
-    names = _matching(model, checkpoint, get_model_conversion_mapping(model), model.state_dict())
-    with ExitStack() as stack:
-        _opened(stack, model, checkpoint, checkpoint.fetch([CONFIG]), names)
+def check_types(model: Any, folder: Path) -> None:
+    """Check that all files of weights in a folder have floating-point numbers for a model.
+
+    Raises
+    ------
+    ValueError
+        If one has others, cannot be read, or has weights of a body that the model lacks.
+    """
+    conversions = get_model_conversion_mapping(model)
+    for file in sorted(folder.glob("*.safetensors")):
+        with readable(folder, file.name), safe_open(file, framework="pt") as tensors:
+            files = dict.fromkeys(tensors.keys(), file.name)
+        held = WeightFiles(str(folder), files, lambda _: folder)
+        with ExitStack() as stack:
+            names = _matching(model, held, conversions, model.state_dict())
+            _opened(stack, model, held, folder, names)
 
 
 def _opened(

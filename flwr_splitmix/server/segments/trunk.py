@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import Messages
-from flwr_splitmix.finite import all_finite
+from flwr_splitmix.finite import all_finite, not_finite_in
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
@@ -109,6 +109,15 @@ class TrunkSegment(TrainedSegment):
                 for client, part in zip(clients, torch.split(outputs, counts), strict=True):
                     outputs_of[client] = list(part.chunk(len(messages[client].hidden)))
         return outputs_of
+
+    def check_weights(self) -> None:
+        """Raise ValueError if weights are NaN or infinite, so that outputs are; waits for them."""
+        if name := not_finite_in(self.module):
+            raise ValueError(
+                f"the trunk's weights {name} have NaN or infinite numbers, and so have its answers "
+                "to all clients: begin with other weights, or with a checkpoint from before; if "
+                "training has diverged, a lower lr may prevent it"
+            )
 
     def forget_pass(self) -> None:
         """Take no step for the last forward pass, and free its graph."""

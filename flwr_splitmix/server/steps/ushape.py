@@ -236,12 +236,19 @@ class TrunkSteps:
         return largest
 
     def _forward(self, messages: Mapping[int, Messages], place: Place) -> dict[int, list[Tensor]]:
-        """Pass messages through the trunk, leaving out clients whose outputs overflow."""
+        """Pass messages through the trunk, leaving out clients whose outputs overflow.
+
+        Raises
+        ------
+        ValueError
+            If weights of the trunk itself are NaN or infinite: no client is to blame.
+        """
         own, clients = self.training, self.clients
         seed = derive_seed(own.seed, "trunk", place.server_round, place.number)
         outputs = self._pass(partial(own.trunk.forward, seed=seed), messages)
         if all_finite([part for parts in outputs.values() for part in parts]):
             return outputs
+        own.trunk.check_weights()
         for client, parts in outputs.items():
             if not all_finite(parts):
                 clients.fail(client, "its messages overflow in the trunk")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import Result
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from flwr_splitmix.apps.vision.export import export_vision
@@ -47,6 +47,22 @@ def test_damaged_weights_are_named_with_a_remedy(
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
     assert str(weights) in done.stderr
     assert "; export the run again" in done.stderr
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_predict_nothing(
+    make: Make, splitmix: Splitmix, pictures: list[Path], value: float, tmp_path: Path
+) -> None:
+    """The classes were printed with the probability nan, and the exit code was 0."""
+    splitmix("export", make("CutMixSFL").run.id, tmp_path / "model")
+    weights = tmp_path / "model" / LOWER
+    tensors = load_file(weights)
+    name = next(key for key, tensor in tensors.items() if tensor.is_floating_point())
+    tensors[name].view(-1)[0] = value
+    save_file(tensors, weights)
+    refused = splitmix("predict", tmp_path / "model", pictures[0])
+    said = f"cannot read {weights}: its weights {name} have NaN or infinite numbers; export the run"
+    assert (refused.exit_code, refused.stderr) == (1, f"{said} again\n")
 
 
 @pytest.mark.parametrize("differences", [[0.5, 0.0], [math.nan, 0.0], [0.0, math.nan]], ids=str)
