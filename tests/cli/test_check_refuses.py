@@ -18,6 +18,7 @@ from flwr_splitmix.cli.new import renamed
 from flwr_splitmix.flwr_command import Flwr
 from flwr_splitmix.links.stream.certificates import make_certificates
 from tests.apps.app_config import APPS
+from tests.segments.language.tiny_models import config_of, whole_model
 
 
 def check(*typed: object) -> Result:
@@ -186,3 +187,23 @@ def test_what_is_no_speed_is_refused(cuts: str, option: str, typed: str) -> None
     done = check(APPS / "vision", cuts, option, typed)
     assert done.exit_code == 2
     assert option in done.output
+
+
+@pytest.mark.parametrize("damage", ["truncated", "of another size"])
+def test_a_model_whose_weights_do_not_fit(damage: str, tmp_path: Path) -> None:
+    """The check passed, and the run ended with the same sentence."""
+    whole_model(config_of("llama"), dtype="float32").save_pretrained(
+        tmp_path, max_shard_size="20KB"
+    )
+    file = sorted(tmp_path.glob("*.safetensors"))[-1]
+    said = f"cannot be used: {file.name} of '{tmp_path}' cannot be read (SafetensorError"
+    if damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        larger = config_of("llama")
+        larger.intermediate_size = 48
+        larger.save_pretrained(tmp_path)
+        said = "in the model that was asked for"
+    keys = f"model='{tmp_path}' max-length=48 strategy='USplitSL' head-layers=1 tail-layers=1"
+    done = check(APPS / "language", "--no-cuts", "--run-config", keys)
+    assert (done.exit_code, said in done.stderr) == (1, True), done.output

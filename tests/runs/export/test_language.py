@@ -53,7 +53,13 @@ def model(tmp_path: Path) -> Path:
     """Return the folder of a small model, in many files if a test asks for that."""
     import transformers
 
-    sizes = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    sizes: dict[str, Any] = {
+        "vocab_size": 50,
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "n_positions": 64,
+    }
     whole = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
     whole.save_pretrained(tmp_path / "model")
     whole.save_pretrained(tmp_path / "shards", max_shard_size="2KB")
