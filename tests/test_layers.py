@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "flwr_splitmix"
 
 NEUTRAL = {
-    "seeding", "schedule", "files", "finite", "storage", "device", "extras", "labels", "values",
-    "words",
+    "seeding", "schedule", "files", "file_names", "finite", "storage", "device", "extras", "labels",
+    "values", "words",
 }  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
 
@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": {"page_blocks"},
     "schedule": {"storage", "values", "words"},
     "files": set(),
+    "file_names": set(),
     "storage": {"files", "words"},
     "threads": set(),
     "device": {"values"},
@@ -38,18 +39,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pretrained": {"registries", "files", "extras", "words"},
     "privacy": {"seeding", "files", "values", "words"},
     "mixers": {"seeding", "labels", "privacy", "values", "words"},  # noise is a part of a share
-    "segments": {"seeding", "schedule", "files", "extras", "pretrained", "values", "words"},
+    "segments": {
+        "seeding", "schedule", "files", "file_names", "finite", "extras", "pretrained", "values",
+        "words",
+    },
     "data": {"seeding", "registries", "files", "pretrained", "extras", "values", "words"},
     "scoring": {"data", "extras", "labels", "words"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
     # exports, their cards
-    "runs": {"files", "storage", "segments", "data", "methods", "extras", "values", "words"},
+    "runs": {
+        "files", "file_names", "finite", "storage", "segments", "data", "methods", "extras",
+        "values", "words",
+    },
     "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
     "observers": {"events", "privacy", "mixers", "runs", "suggestions", *NEUTRAL},
     "client_app": {"clients", "links", "values"},
     "events": {"mixers"},
-}
+}  # fmt: skip
 """What each part of the library may import of the library, besides itself."""
 
 LIBRARY_PARTS = set(MAY_IMPORT) - {"client_app"}
