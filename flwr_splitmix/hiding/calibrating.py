@@ -81,10 +81,21 @@ class Calibrating(Hiding):
         """Draw the next public texts; None without a network."""
         if self.correction is None:
             return None
-        side = self.side
-        batches = Batches(self.learns_on, side.batch_size, drawn=self._drawn)
         self._drawn += 1
+        return self.public_batch_of(self._drawn - 1)
+
+    def public_batch_of(self, number: int) -> MaskedBatch:
+        """Return the texts of a batch by its number, from 0; it does not count as drawn."""
+        side = self.side
+        batches = Batches(self.learns_on, side.batch_size, drawn=number)
         return MaskedBatch.of(batches.next_batch(side.seed, side.client), side.device)
+
+    def public_batches(self) -> tuple[range, range]:
+        """Return the numbers of the batches drawn before the first training batch, and since."""
+        if self.correction is None:
+            return range(0), range(0)
+        before = min(self._all_steps, self._drawn)
+        return range(before), range(before, self._drawn)
 
     def note(self, step: int | None, errors: tuple[float, float]) -> None:
         """Note a step on public texts: its number, None alongside training, and relative errors.

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.recorder import stacked
+from flwr_splitmix.attacks.texts.releasing import attached
 from flwr_splitmix.attacks.texts.view import PublicRelease
 from flwr_splitmix.events import Exchange
+from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.hiding.calibrating import Calibrating
 from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.storage import load_tensors, save_tensors
 
 LIMIT = 600
 """Number of newest texts kept: their heads are nearest to those under attack."""
+
+MOST_NUMBERS = 2**26
+"""Numbers, a quarter of a GB, after which no further batch of public texts is released again."""
 
 
 class PublicReleases(Observer):
@@ -40,18 +48,70 @@ class PublicReleases(Observer):
 
     def on_exchange(self, event: Exchange) -> None:
         """Keep the public texts of a reply, if any; what is no such text is left to the intake."""
-        groups = event.payload.get("public") if event.direction == "up" else None
-        if not isinstance(groups, (list, tuple)) or len(groups) != 2:
-            return
-        hidden, plain = (_sent(group) for group in groups)
-        if hidden is None or plain is None or len(hidden[1]) != len(plain[1]):
-            return
-        (messages, mask), ((states, *_), own_mask) = hidden, plain
-        for row in range(len(states)):
-            end, own = _end(mask[row]), _end(own_mask[row])
-            self.releases.append(
-                PublicRelease(messages[:, row, :end].clone(), states[row, :own].clone())
-            )
+        if event.direction == "up":
+            self.releases.extend(_releases_of(event.payload.get("public")))
+
+
+def released_again(
+    before: LanguageParts,
+    trained: LanguageParts,
+    make: Callable[[], Hiding],
+    state: tuple[Mapping[str, Tensor], Mapping[str, Any]],
+    *,
+    client: int,
+    batch_size: int,
+    seed: int,
+) -> list[PublicRelease]:
+    """Send the newest public texts once more that a client has calibrated on in a run.
+
+    They are those of the run's batches, hidden with draws of their own. Texts of its calibration
+    before the first batch are sent by the head that it had then, all later ones by the trained one.
+
+    Parameters
+    ----------
+    before, trained
+        Parts as they were before training, and as they are.
+    make, state
+        Makes the client's hiding; the state that it was left with.
+    client, batch_size, seed
+        The client's index; the run's batch size and seed.
+
+    Returns
+    -------
+    At most `LIMIT` texts, oldest first; none if the client did not calibrate.
+    """
+    newest: list[PublicRelease] = []
+    numbers = 0
+    for parts, later in ((trained, True), (before, False)):
+        hiding = make()
+        if not isinstance(hiding, Calibrating):
+            return []
+        attached(parts, hiding, client=client, batch_size=batch_size, state=state, seed=seed)
+        for number in reversed(hiding.public_batches()[later]):
+            if len(newest) >= LIMIT or numbers >= MOST_NUMBERS:
+                break
+            with torch.no_grad():
+                groups = hiding.public_groups(hiding.obfuscate(hiding.public_batch_of(number)))
+            batch = _releases_of([group.outgoing() for group in groups])
+            newest += reversed(batch)
+            numbers += sum(one.messages.numel() + one.states.numel() for one in batch)
+    return newest[:LIMIT][::-1]
+
+
+def _releases_of(groups: object) -> list[PublicRelease]:
+    """Return the texts of what a client sent as public; none if it is something else."""
+    if not isinstance(groups, (list, tuple)) or len(groups) != 2:
+        return []
+    hidden, plain = (_sent(group) for group in groups)
+    if hidden is None or plain is None or len(hidden[1]) != len(plain[1]):
+        return []
+    (messages, mask), ((states, *_), own_mask) = hidden, plain
+    return [
+        PublicRelease(
+            messages[:, row, : _end(mask[row])].clone(), states[row, : _end(own_mask[row])].clone()
+        )
+        for row in range(len(states))
+    ]
 
 
 def _sent(group: object) -> tuple[Tensor, Tensor] | None:

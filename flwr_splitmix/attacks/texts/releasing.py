@@ -22,6 +22,7 @@ __all__ = [
     "LEAST_TOKENS",
     "Released",
     "TextOrigin",
+    "attached",
     "draw_victims",
     "release_texts",
     "releases_of",
@@ -72,6 +73,35 @@ def still(parts: LanguageParts) -> LanguageParts:
     return parts
 
 
+def attached(
+    parts: LanguageParts,
+    hiding: Hiding,
+    *,
+    client: int = 0,
+    batch_size: int = 1,
+    learns: Learns = "all",
+    state: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
+    seed: int = 0,
+) -> Hiding:
+    """Attach a new hiding to head and tail, restore its state if there is one, and return it."""
+    head, _, tail = parts.all_here()
+    hiding.attach(
+        ClientSide(
+            head,
+            tail,
+            next(head.parameters()).device,
+            parts.width,
+            batch_size,
+            seed,
+            client,
+            returns=learns == "all",
+        )
+    )
+    if state is not None:
+        hiding.restore(*state)
+    return hiding
+
+
 def release_texts(
     parts: LanguageParts,
     hiding: Hiding,
@@ -114,21 +144,8 @@ def release_texts(
     -------
     Releases of single texts, in the texts' order, each cut to its mask.
     """
-    head, trunk, tail = parts.all_here()
-    hiding.attach(
-        ClientSide(
-            head,
-            tail,
-            next(head.parameters()).device,
-            parts.width,
-            batch_size,
-            seed,
-            client=0,
-            returns=learns == "all",
-        )
-    )
-    if state is not None:
-        hiding.restore(*state)
+    head, trunk, _ = parts.all_here()
+    attached(parts, hiding, batch_size=batch_size, learns=learns, state=state, seed=seed)
     released = Released([], [])
     data = TextSet(texts, texts if labels is None else labels)
     for start in range(0, len(data), batch_size):

@@ -37,7 +37,7 @@ TEXT_NEEDS: dict[str, str] = {
     "word labels": "no gradients of words, as its clients' labels are classes",
     "method": "no client half of the method, to simulate it",
     "public data": "no public texts",
-    "public releases": "no public texts that its clients sent both mixed and plain",
+    "public releases": "no public texts as clients that calibrate send them, mixed and plain",
 }
 """What attacks on texts may need, and the wording for a view that lacks it."""
 
@@ -89,15 +89,15 @@ class PublicRelease:
 
 @dataclass(frozen=True)
 class TextKnowledge:
-    """What is public by assumption: the method, its options, the pretrained model.
+    """What an adversary knows: the method, its options, the model as far as it is not private.
 
     Parameters
     ----------
     method, options
         Name of the method, and the options it was created with.
     base
-        All parts, head and tail with their weights before fine-tuning. The trunk is the server's
-        own as it has become or, in the view of a run of the app, also as before.
+        All parts: the server's own trunk as it has become; head and tail as they are averaged, or,
+        if they stay with their clients, with their weights before fine-tuning.
     begin
         The token that begins every text; None if there is none.
     task

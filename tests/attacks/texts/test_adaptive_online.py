@@ -97,7 +97,7 @@ def test_the_newest_are_kept() -> None:
 def test_who_does_not_calibrate_shows_nothing() -> None:
     assert not calibrated(tiny_parts(0), Hiding()).releases
     view = TextView("server", [], TextKnowledge("USplitSL", {}, tiny_parts(0), begin=BEGIN))
-    with pytest.raises(NotApplicable, match="no public texts that its clients sent both mixed"):
+    with pytest.raises(NotApplicable, match="no public texts as clients that calibrate send them"):
         AdaptiveOnline().fit(view, PUBLIC, Budget("smoke"))
 
 
