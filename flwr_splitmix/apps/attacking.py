@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from flwr_splitmix.apps.kept_weights import listed_clients
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.runs import Run, RunError
@@ -31,6 +32,23 @@ class Division:
     def parts_of(self, client: int) -> int:
         """Return the number of a client's node; if it said not one number, the fewest that fit."""
         return self.said.get(client) or max(*self.finished, client) + 1
+
+    def chosen(self, run: Run, client: int | None) -> int:
+        """Return the client that is attacked: the named one, or None for the first.
+
+        Raises
+        ------
+        RunError
+            If it finished no round, so that it trained on nothing.
+        """
+        if client is None:
+            return self.finished[0]
+        if client not in self.finished:
+            raise RunError(
+                f"run {run.id}: client {client} finished no round; --client names the client whose "
+                f"data are attacked: {listed_clients(self.finished)}"
+            )
+        return client
 
     def remark(self, clients: Collection[int], noun: str) -> str:
         """Return what to say if the node of one of these clients said not one number; or "".

@@ -58,7 +58,8 @@ def segment_weights(
         said = f"{own}; name one with --client"
     else:
         hint = "; leave out --client: all clients have the same" if shared else ""
-        said = f"{missing}, {_listed(there)}{hint}"
+        only = f"only of: {listed_clients(there)}" if there else "and none of any other"
+        said = f"{missing}, {only}{hint}"
     raise ConfigError(f"run {run.id}: {said}")
 
 
@@ -110,9 +111,8 @@ def check_finite(run: Run, kept: Checkpoint, segments: Mapping[str, nn.Module]) 
             )
 
 
-def _listed(clients: Sequence[int]) -> str:
-    if not clients:
-        return "and none of any other"
+def listed_clients(clients: Sequence[int]) -> str:
+    """Return the first few of these clients, and how many more there are."""
     more = len(clients) - _MOST_CLIENTS
     named = ", ".join(map(str, clients[:_MOST_CLIENTS]))
-    return f"only of: {named}{f' and {more} more' if more > 0 else ''}"
+    return f"{named}{f' and {more} more' if more > 0 else ''}"

@@ -196,7 +196,7 @@ def test_a_clients_own_texts_are_no_public_ones(
         (("--view", "eavesdropper"), "--view 'eavesdropper' is for images"),
         (("--assume", "lower"), "--assume is for images"),
         (("--repeats", "2"), "--repeats is for images"),
-        (("--client", "9"), "there is no state of client 9 here, only of: 0, 1"),
+        (("--client", "9"), "client 9 finished no round; --client names the client whose data"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from flwr_splitmix.apps.attacking import division_of, recorded_trace
 from flwr_splitmix.apps.language.client import hiding_sources
-from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
+from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.export import trained_parts
-from flwr_splitmix.apps.language.model import small_model, unusable
+from flwr_splitmix.apps.language.known_parts import base_parts, known_parts
 from flwr_splitmix.apps.language.texts import (
     client_rows,
     public_set,
@@ -24,6 +24,7 @@ from flwr_splitmix.apps.language.texts import (
     training_set,
 )
 from flwr_splitmix.attacks.recording.trace import Trace
+from flwr_splitmix.attacks.texts.public_releases import released_again
 from flwr_splitmix.attacks.texts.recorded import recorded_texts
 from flwr_splitmix.attacks.texts.releasing import (
     LEAST_TOKENS,
@@ -33,19 +34,26 @@ from flwr_splitmix.attacks.texts.releasing import (
     release_texts,
     still,
 )
-from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
+from flwr_splitmix.attacks.texts.view import PublicRelease, TextKnowledge, TextView
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.hiding.calibrating import Calibrating
 from flwr_splitmix.hiding.making import hiding_options, make_hiding, sends_as
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.seeding import derive_seed, generator, seeded_secrets
-from flwr_splitmix.segments.language import LanguageParts, build_language_parts
+from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 SECRETS = (
     "the recording is not used: clients put secret tokens between their words, and nothing says "
     "where, so there is no truth of what they sent; texts are released once more"
+)
+
+UNCALIBRATED = (
+    "public texts that the client sent mixed and plain to calibrate are not given here, because "
+    "its node keeps what it calibrated: attacks that learn from them read less than a server does, "
+    "or cannot run"
 )
 
 _State = tuple[Mapping[str, Tensor], Mapping[str, Any]]
@@ -74,7 +82,10 @@ class AttackedTexts:
     parts
         Head and tail of the client, trunk of the server, as they were last.
     base
-        All parts as they were before training, which the server can make as well.
+        All parts as they were before training.
+    known
+        All parts as the server has them: its trained trunk, and averaged head and tail, or those
+        of `base` where the clients' own stay with them.
     state
         State of the client's hiding, with its calibrator or denoiser; None if a node keeps it.
     train, test
@@ -90,6 +101,7 @@ class AttackedTexts:
     config: LanguageConfig
     parts: LanguageParts = field(repr=False)
     base: LanguageParts = field(repr=False)
+    known: LanguageParts = field(repr=False)
     state: _State | None = field(repr=False)
     train: TextSet = field(repr=False)
     test: TextSet = field(repr=False)
@@ -142,14 +154,15 @@ class AttackedTexts:
         knowledge = TextKnowledge(
             self.config.strategy,
             self._options(),
-            self.base,
+            self.known,
             begin=self.begin,
             task=self.config.task,
             client=self._hiding,
             batch_size=self.config.batch_size,
         )
         kinds = [True] * trained + [False] * (len(sent.releases) - trained)
-        return TextCase(TextView("server", sent.releases, knowledge), sent.origins, kinds)
+        view = TextView("server", sent.releases, knowledge, self._public_releases(seed))
+        return TextCase(view, sent.origins, kinds)
 
     def _recorded(self, trace: Trace, victims: int, rng: np.random.Generator) -> Released:
         sent = recorded_texts(
@@ -189,6 +202,22 @@ class AttackedTexts:
                 seed=self.config.seed,
             )
 
+    def _public_releases(self, seed: int) -> list[PublicRelease]:
+        """Release once more the public texts that the client has calibrated on, if any."""
+        if self.state is None:
+            return []
+        with seeded_secrets():
+            torch.manual_seed(derive_seed(seed, "public releases"))
+            return released_again(
+                self.base,
+                self.parts,
+                lambda: self._hiding(None),
+                self.state,
+                client=self.client,
+                batch_size=self.config.batch_size,
+                seed=self.config.seed,
+            )
+
     def _hiding(self, supports: Sequence[Tensor] | None) -> Hiding:
         """Make a client half, with public texts of its own, or with the run's."""
         sources = hiding_sources(self.config, tokenizer_of(self.config))
@@ -219,60 +248,44 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
     Raises
     ------
     RunError
-        If no client finished a round.
+        If no client finished a round, or that one did not.
     ConfigError, DataError, StorageError
         If texts, model, checkpoint or the client's state are not on this machine.
     """
     config = LanguageConfig.read(run.config)
     kept = run.checkpoints.load()
     division = division_of(run, kept)
-    own = division.finished[0] if client is None else client
+    own = division.chosen(run, client)
     saved = ClientStore(run.clients_dir).load(own, at_most=kept.round)
     # A deployed node keeps its state, and then the averaged weights are all that is here.
-    named = own if client is not None or not config.averages else None
-    parts = trained_parts(run, config, kept, named)
+    as_averaged = config.averages and (client is None or saved is None)
+    parts = still(trained_parts(run, config, kept, None if as_averaged else own))
+    base = still(base_parts(config))
+    averaged = parts if as_averaged else None
+    if config.averages and averaged is None:
+        averaged = still(trained_parts(run, config, kept, None))
     node = {"partition-id": own, "num-partitions": division.parts_of(own)}
     train, test = client_rows(config, node)
     tests = test if len(test) else text_sets(config).test
     trace, unused = recorded_trace(run, [own], "texts", lambda step: step.messages)
     if trace is not None and config.secrets:
         trace, unused = None, SECRETS
+    calibration = UNCALIBRATED if saved is None and _calibrates(config) else ""
     return AttackedTexts(
         config,
-        still(parts),
-        still(_base(config)),
+        parts,
+        base,
+        known_parts(base, parts, averaged),
         None if saved is None else saved[1:],
         training_set(config, train),
         run_token_set(config, tests),
         own,
         trace,
-        [*filter(None, (division.remark([own], "texts"), unused))],
+        [*filter(None, (division.remark([own], "texts"), unused, calibration))],
     )
 
 
-def _base(config: LanguageConfig) -> LanguageParts:
-    """Build all parts as they were before training; a decoder's with its own output layer.
-
-    They are of the run's dtype: which random weights a seed draws depends on it.
-
-    Raises
-    ------
-    ConfigError
-        If the model cannot be built.
-    """
-
-    def built(task: Any) -> LanguageParts:
-        return build_language_parts(
-            small_model(config) if config.model == SMALL else config.model,
-            config.cut,
-            task=task,
-            num_labels=config.num_labels,
-            seed=config.seed,
-            dtype=config.dtype,
-        )
-
-    try:
-        parts = built(config.task)
-        return built("generation") if parts.kind == "decoder" else parts
-    except (OSError, ValueError) as error:
-        raise unusable(config, error) from error
+def _calibrates(config: LanguageConfig) -> bool:
+    """Return whether a run's clients send public texts, mixed and plain."""
+    kind = USHAPE_STRATEGIES[config.strategy].hiding
+    return issubclass(kind, Calibrating) and bool(config.calibration_epochs or config.refine_only)

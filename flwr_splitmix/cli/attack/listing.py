@@ -14,7 +14,8 @@ def list_attacks() -> None:
     """List all attacks: what each guesses, and what its adversary must have.
 
     Attacks on images work on recorded runs and on all runs of the vision app in the U shape,
-    attacks on texts on all runs of the language app.
+    attacks on texts on all runs of the language app. "public releases" are public texts as clients
+    that calibrate sent them; there are none of a client whose state is not on this machine.
     """
     from flwr_splitmix.attacks.catalogue import image_attacks, text_attacks
     from flwr_splitmix.extras import MissingExtraError, needed_for

@@ -61,7 +61,7 @@ def attack_texts(
     attack = kind()
     attack.fit(case.view, texts, spent, seed=seed)
     guesses = attack.run(case.view)
-    floors = TextFloors(attacked.base, texts, attacked.begin, seed=seed)
+    floors = TextFloors(attacked.known, texts, attacked.begin, seed=seed)
     decode = tokenizer_of(attacked.config).decode
     scored = score_texts(guesses, case.origins, floors, decode, seed=seed)
     samples = [{**row, "trained": case.trained[row["text"]]} for row in scored.rows]
