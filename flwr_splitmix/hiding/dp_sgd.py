@@ -66,9 +66,12 @@ class DPSGD(Hiding):
     together. Opacus computes, clips and sums the examples' gradients; the noise comes from the
     operating system, and the optimizer uses the result as the batch's gradient. So a head and a
     tail that leave the client reveal an example only within epsilon, as long as the trunk between
-    them does not change: it learns without noise, and what an example did to it shows in later
-    gradients of heads and tails, and in an exported model. Messages and returned gradients are not
-    covered either.
+    them does not change, and answers each example from that example's messages alone. One that
+    mixes a batch's examples lets an example change the gradients of all others, which clipping does
+    not bound: a strategy refuses it, but a client must take the server's word that it has none. A
+    trunk that learns does so without noise, and what an example did to it shows in later gradients
+    of heads and tails, and in an exported model. Messages and returned gradients are not covered
+    either.
 
     Two epsilons are reported. `epsilon` is exact for the actual batches: disjoint in each epoch,
     and known to anyone who knows the run's seed. `epsilon-if-poisson` is that of Opacus, for the
@@ -93,7 +96,7 @@ class DPSGD(Hiding):
     """
 
     accounts = True
-    apart = ("head", "tail")  # a tail that mixes examples puts each one into others' gradients
+    apart = ("head", "trunk", "tail")  # one that mixes puts each example into others' gradients
     rests_on = (
         "obfuscate", "recover", "loss", "perturb", "returned", "logits", "before_update",
     )  # fmt: skip

@@ -55,7 +55,8 @@ class Hiding:
     teaches_head
         Whether the method works only by training the head, so that it needs one that learns.
     apart
-        Of "head" and "tail", those that must keep a batch's examples apart for the epsilon to hold.
+        Of "head", "trunk" and "tail", those that must keep a batch's examples apart for the epsilon
+        to hold. Clients try their head and tail, and a strategy its trunk.
     rests_on
         Methods on which the epsilon rests. A client that overrides one is refused, and so is a
         subclass, unless it also overrides `charge`: who changes what leaves says what it costs.

@@ -158,7 +158,8 @@ class UShapeStrategy(RoundLoop):
         TypeError
             If the trunk takes no mask.
         ValueError
-            If clients in this process share weights with the trunk, or a hiding with each other.
+            If clients in this process share weights with the trunk, or a hiding with each other,
+            or an epsilon rests on the trunk (`Hiding.apart`) and it mixes a batch's examples.
         """
         check_takes_mask("trunk", self.trunk.module)
         self._calibrations = Calibrations()
@@ -167,6 +168,8 @@ class UShapeStrategy(RoundLoop):
         self.trunk.check_shares_no_weights(clients or ())
         warn_if_frozen("trunk", self.trunk.module, clients or (), "heads and tails")
         _check_own_hidings(clients or ())
+        own = [c.hiding.apart for c in clients or () if isinstance(c, UShapeClient)]
+        self.trunk.require_apart(any("trunk" in apart for apart in (self.hiding.apart, *own)))
 
     def warn_if_trained(self) -> None:
         """Log, once, if the trunk has learned already, though a run begins anew."""

@@ -15,7 +15,11 @@ from flwr_splitmix.events import Messages
 from flwr_splitmix.finite import all_finite, not_finite_in
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.seeding import seeded_draws
-from flwr_splitmix.segments.across_batch import enough_values
+from flwr_splitmix.segments.across_batch import (
+    enough_values,
+    mixing_layers,
+    needs_whole_batch,
+)
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
 
@@ -63,6 +67,33 @@ class TrunkSegment(TrainedSegment):
             module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
         self._passed: list[_Passed] = []
+        self._to_try = False
+
+    def require_apart(self, needed: bool) -> None:
+        """Begin a run in which the trunk may have to keep a batch's examples apart.
+
+        Layers that are known by name show here, others in a trial with the first training batch,
+        whose size and lengths they may depend on.
+
+        Parameters
+        ----------
+        needed
+            Whether an epsilon of the clients rests on it.
+
+        Raises
+        ------
+        ValueError
+            If it is needed and a layer is known to mix examples; then, or from `forward`.
+        """
+        self._to_try = needed
+        if needed:
+            _refuse(needs_whole_batch(self.module))
+
+    def _try_apart(self, messages: Sequence[Messages]) -> None:
+        """Refuse a trunk that mixes the examples of these messages, which are of equal length."""
+        self._to_try = False
+        hidden = [h.detach().to(self.device) for m in messages for h in m.hidden]
+        _refuse(mixing_layers(self.module, torch.cat(hidden), self._mask(messages)))
 
     def forward(self, messages: Mapping[int, Messages], seed: int) -> dict[int, list[Tensor]]:
         """Pass the clients' messages through the trunk, keeping the graph for `learn`.
@@ -79,11 +110,18 @@ class TrunkSegment(TrainedSegment):
         Returns
         -------
         By client, the output for each of its messages, with the same shapes.
+
+        Raises
+        ------
+        ValueError
+            If the trunk does not take the messages, or mixes examples that must be kept apart.
         """
         self.module.train()
         self._passed = []
         with seeded_draws(self.device, seed):
             for clients in _by_length(messages):
+                if self._to_try:
+                    self._try_apart([messages[c] for c in clients])
                 leaves = {c: _leaves(messages[c].hidden, self.device) for c in clients}
                 mask = self._mask([messages[c] for c in clients])
                 outputs = self._outputs([h for own in leaves.values() for h in own], mask)
@@ -212,6 +250,17 @@ class TrunkSegment(TrainedSegment):
 
     def _mask(self, messages: Sequence[Messages]) -> Tensor:
         return torch.cat([m.mask.to(self.device) for m in messages for _ in m.hidden]).long()
+
+
+def _refuse(mixing: str | None) -> None:
+    """Raise ValueError if a trunk on which an epsilon rests has something that mixes examples."""
+    if mixing:
+        raise ValueError(
+            f"the trunk has {mixing}, by which an example changes the gradients of others in its "
+            "batch, so that clipping the gradient of each bounds nothing, and there is no epsilon: "
+            "take a trunk that answers each example by itself, such as one with LayerNorm or "
+            "GroupNorm in place of BatchNorm"
+        )
 
 
 def _leaves(hidden: Sequence[Tensor], device: torch.device) -> list[Tensor]:
