@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +63,8 @@ class DPSGD(Hiding):
     """Trains head and tail by DP-SGD; what crosses the cuts is as in the plain U shape.
 
     The gradient of an example, a text or an image, is that of its own loss for head and tail
-    together. Opacus computes, clips and sums the examples' gradients; the noise comes from the
-    operating system, and the optimizer uses the result as the batch's gradient. So a head and a
+    together. Opacus computes the examples' gradients, whose clipped sum gets noise from the
+    operating system; the optimizer uses the result as the batch's gradient. So a head and a
     tail that leave the client reveal an example only within epsilon, as long as the trunk between
     them does not change, and answers each example from that example's messages alone. One that
     mixes a batch's examples lets an example change the gradients of all others, which clipping does
@@ -213,7 +213,8 @@ class DPSGD(Hiding):
         """Replace the batch's gradient by the clipped and noised one, and charge it.
 
         Every trained parameter gets noise, also one that this batch did not use: whether it did can
-        depend on a single example.
+        depend on a single example. All of it is computed in float32 or wider, and rounded to the
+        parameter's dtype once, behind the noise.
 
         Raises
         ------
@@ -221,49 +222,16 @@ class DPSGD(Hiding):
             If a layer, such as a mixture of experts, does not keep a batch's examples apart, or
             weights are used outside of their own layer.
         """
-        from opacus.optimizers import DPOptimizer
-
-        from flwr_splitmix.hiding.example_gradients import of_all_rows
-
-        trained = self._gradients.trained()
-        learned = [p for p in trained if p.grad_sample is not None]
-        for parameter in trained:
-            if (
-                parameter.grad_sample is None
-                and parameter.grad is not None
-                and parameter.grad.any()
-            ):
-                raise UnfitError(
-                    "DP-SGD needs a gradient for each example, but weights of shape "
-                    f"{tuple(parameter.shape)} are used outside of their own layer, so that theirs "
-                    f"would be without noise; {_REMEDY}"
-                )
-        for parameter in learned:
-            if not isinstance(parameter.grad_sample, Tensor) or (
-                len(parameter.grad_sample) != self._size
-            ):
-                raise UnfitError(
-                    "DP-SGD needs a gradient for each example, but a layer with weights of shape "
-                    f"{tuple(parameter.shape)} does not keep examples apart; {_REMEDY}"
-                )
+        gradients = self._gradients
+        gradients.check_known(self._size)
+        trained = gradients.trained()
         if not trained:
             return
-        if learned:
-            _leave_out_what_overflowed(learned)
-            clipping = DPOptimizer(
-                torch.optim.SGD(learned),
-                noise_multiplier=self.noise_multiplier,
-                max_grad_norm=self.clip_norm,
-                expected_batch_size=self._size,
-            )
-            clipping.clip_and_accumulate()
-        for parameter in trained:
-            total = torch.zeros_like(parameter)
-            if parameter.grad_sample is not None:
-                total = of_all_rows(parameter, parameter.summed_grad)
-            noisy = add_noise(total, self.noise_multiplier * self.clip_norm)
-            parameter.grad = noisy / self._size
-        self._gradients.forget()
+        sigma = self.noise_multiplier * self.clip_norm
+        for parameter, total in zip(trained, gradients.clipped_sums(self.clip_norm), strict=True):
+            noisy = add_noise(total, sigma) / self._size
+            parameter.grad = noisy.to(parameter.dtype)
+        gradients.forget()
         self.ledger.charge(
             "train",
             self._records,
@@ -309,21 +277,6 @@ class DPSGD(Hiding):
         """Continue from `state`."""
         self.ledger.restore(meta["text-ledger"])
         self.accountant.history = [tuple(entry) for entry in meta["accountant"]]
-
-
-def _leave_out_what_overflowed(parameters: Sequence[Any]) -> None:
-    """Set the gradients of examples with NaN or infinite numbers to 0.
-
-    A server's numbers can make one example's gradient overflow, depending on the example. Clipped,
-    it is still NaN, and so would be the batch's sum, which no noise hides.
-    """
-    lengths = [torch.linalg.vector_norm(p.grad_sample.flatten(1), dim=1) for p in parameters]
-    finite = torch.stack(lengths).isfinite().all(0)  # of infinite length: clipped, it is 0 or NaN
-    if finite.all():
-        return
-    for parameter in parameters:
-        each = finite.view(-1, *(1,) * (parameter.grad_sample.dim() - 1))
-        parameter.grad_sample = parameter.grad_sample.where(each, 0.0)
 
 
 @lru_cache(maxsize=16)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from opacus import GradSampleModule
 from opacus.utils.tensor_utils import sum_over_all_but_batch_and_last_n
 from torch import Tensor, nn
+
+from flwr_splitmix.hiding.unfit import REMEDY, UnfitError
 
 # A head's input is ids, which have no gradient; Opacus' hooks need none. torch says so of whoever
 # calls for the backward pass, on a GPU, where a thread of torch's own runs it, of `sys`.
@@ -66,11 +68,82 @@ class ExampleGradients(GradSampleModule):  # type: ignore[misc]
         for parameter in self.trained():
             parameter.grad_sample = None
             parameter._forward_counter = 0
-            _remove(parameter, "_current_grad_sample", "rows", "summed_grad")
+            _remove(parameter, "_current_grad_sample", "rows")
 
     def trained(self) -> list[Any]:
         """Return the parameters that are trained."""
         return [p for p in self.parameters() if p.requires_grad]
+
+    def check_known(self, size: int) -> None:
+        """Refuse a batch of which some example's gradient of a trained weight is not known.
+
+        Parameters
+        ----------
+        size
+            Number of examples in the batch.
+
+        Raises
+        ------
+        UnfitError
+            If a layer does not keep a batch's examples apart, or weights are used outside of their
+            own layer; the message has the weights' shape.
+        """
+        for parameter in self.trained():
+            samples, shape = parameter.grad_sample, tuple(parameter.shape)
+            if samples is None:
+                if parameter.grad is not None and parameter.grad.any():
+                    raise UnfitError(
+                        f"DP-SGD needs a gradient for each example, but weights of shape {shape} "
+                        "are used outside of their own layer, so that theirs would be without "
+                        f"noise; {REMEDY}"
+                    )
+            elif not isinstance(samples, Tensor) or len(samples) != size:
+                raise UnfitError(
+                    "DP-SGD needs a gradient for each example, but a layer with weights of shape "
+                    f"{shape} does not keep examples apart; {REMEDY}"
+                )
+
+    def clipped_sums(self, clip_norm: float) -> Iterator[Tensor]:
+        """Yield the sum of the examples' clipped gradients of each trained weight, in their order.
+
+        Clipping and sum are those of Opacus' optimizer, but in float32 or wider: a sum of fewer
+        bits is rounded by more than what a single example may change.
+
+        A gradient with NaN or infinite numbers counts as 0: a server's numbers can make one
+        example's gradient overflow, depending on the example. Clipped, it is still NaN, and so
+        would be the batch's sum, which no noise hides.
+
+        Parameters
+        ----------
+        clip_norm
+            The largest L2 norm of an example's gradient of all weights together.
+
+        Yields
+        ------
+        Tensors of the weights' shapes, float32 or wider; zeros where no example has a gradient.
+        """
+        trained = self.trained()
+        samples = (p.grad_sample for p in trained if p.grad_sample is not None)
+        lengths = [_exact(each).flatten(1).norm(2, dim=1) for each in samples]
+        if lengths:
+            of_each = torch.stack([each.to(lengths[0].device) for each in lengths], dim=1)
+            finite = of_each.isfinite().all(1)
+            factors = (clip_norm / (of_each.norm(2, dim=1) + 1e-6)).clamp(max=1.0)
+            factors = factors.where(finite, 0.0)
+        for parameter in trained:
+            total = torch.zeros_like(_exact(parameter.detach()))
+            if parameter.grad_sample is not None:
+                each = _exact(parameter.grad_sample)
+                own = factors.to(each.device, each.dtype)
+                if not finite.all():
+                    each = each.where(own.view(-1, *(1,) * (each.dim() - 1)) != 0, 0.0)
+                total = of_all_rows(parameter, torch.einsum("i,i...", own, each))
+            yield total
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """Return a tensor in float32, or as it is if it is wider."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def of_all_rows(parameter: Any, gradient: Tensor) -> Tensor:

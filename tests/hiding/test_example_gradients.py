@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 import torch
 from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
 from transformers import Gemma3TextConfig
 
 from flwr_splitmix.clients import TextSet, UShapeClient
@@ -215,3 +216,72 @@ def test_an_embedding_in_several_uses_keeps_opacus_form(tied: bool) -> None:
         each.append([p.grad_sample for p in module.parameters()])
     for expected, gradient in zip(*each, strict=True):
         torch.testing.assert_close(gradient, expected)
+
+
+def watched(layer: torch.nn.Module, inputs: torch.Tensor) -> ExampleGradients:
+    """Take the gradients of single examples, (b, ...), through a layer."""
+    gradients = ExampleGradients(layer, strict=False)
+    outputs = gradients(inputs)
+    pull = torch.linspace(-1, 1, outputs[0].numel(), dtype=outputs.dtype).view(outputs[0].shape)
+    (outputs * pull).mean(0).sum().backward()
+    return gradients
+
+
+def sums(inputs: torch.Tensor, clip_norm: float) -> torch.Tensor:
+    """Return the clipped sum of all weights of a layer, which is the same for all inputs."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(inputs.shape[1], 30).to(inputs.dtype)
+    totals = watched(layer, inputs).clipped_sums(clip_norm)
+    return torch.cat([total.flatten() for total in totals])
+
+
+def test_an_example_moves_the_sum_in_bfloat16_by_no_more_than_is_charged() -> None:
+    """Opacus sums in the weights' dtype: it moved by 2.6 clip norms of the allowed 2."""
+    source = torch.Generator().manual_seed(1)
+    inputs = (torch.ones(512, 40) + 0.1 * torch.randn(512, 40, generator=source)).bfloat16()
+    replaced = inputs.clone()
+    replaced[3] = -replaced[3]
+    one, other = sums(inputs, 1.0), sums(replaced, 1.0)
+    assert one.dtype == torch.float32
+    assert float((one.double() - other.double()).norm()) <= 2 * (1 + 1e-4)
+    empty = sums(torch.cat([inputs[:3], inputs[4:]]), 1.0)
+    assert float((one.double() - empty.double()).norm()) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("clip_norm", [1e6, 0.3])
+def test_in_float32_the_clipped_sum_is_that_of_opacus(clip_norm: float) -> None:
+    torch.manual_seed(0)
+    layer, inputs = torch.nn.Linear(6, 3), torch.randn(8, 6)
+    totals = list(watched(layer, inputs).clipped_sums(clip_norm))
+    theirs = DPOptimizer(
+        torch.optim.SGD(layer.parameters()),
+        noise_multiplier=1.0,
+        max_grad_norm=clip_norm,
+        expected_batch_size=8,
+    )
+    theirs.clip_and_accumulate()
+    weights: list[Any] = list(layer.parameters())
+    for total, weight in zip(totals, weights, strict=True):
+        assert torch.equal(total, weight.summed_grad)
+
+
+def test_the_gradient_in_bfloat16_is_rounded_once_behind_the_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sum was rounded before the noise, by which two neighbours' sums differed for certain."""
+    toy = replace(TOY, hiding=DPSGD)
+    (client,) = toy.clients_for()
+    client.segments.bfloat16()
+    client.attach(ORDER, None)
+    noised: list[torch.Tensor] = []
+
+    def kept(tensor: torch.Tensor, sigma: float) -> torch.Tensor:
+        noised.append(tensor)
+        return tensor
+
+    monkeypatch.setattr("flwr_splitmix.hiding.dp_sgd.add_noise", kept)
+    batch = MaskedBatch.of(client.batches.next_batch(0, 0), client.device)
+    learned = step(client, batch, toy.server().bfloat16())
+    assert {total.dtype for total in noised} == {torch.float32}
+    for total, gradient in zip(noised, learned.values(), strict=True):
+        assert torch.equal(gradient, (total / len(batch.inputs)).bfloat16())
