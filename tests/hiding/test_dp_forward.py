@@ -196,6 +196,18 @@ def test_what_was_asked_for_again_is_paid_again() -> None:
 
 
 @pytest.mark.fresh_secrets
+def test_an_evaluation_that_was_asked_for_before_is_paid_each_time() -> None:
+    """Test texts are sent again with other noise: epsilon 15.86, not the 8.00 of one release."""
+    for repeatable, times in ((False, 3), (True, 1)):
+        (client,) = replace(TOY, hiding=DPForward).clients_for(repeatable_secrets=repeatable)
+        client.attach(replace(ORDER, attempt=2), None)
+        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
+        hiding: Any = client.hiding
+        cost = hiding.ledger._ledgers["federated"].spent()[2]
+        assert cost == pytest.approx(times * hiding.shift**2 / 2)
+
+
+@pytest.mark.fresh_secrets
 @pytest.mark.parametrize("hiding", [DPForward, DPSGD])
 @pytest.mark.parametrize(("drawn", "earlier"), [(0, (6,)), (2, (2, 3)), (0, ())])
 def test_what_was_asked_for_is_paid_for_also_if_it_is_more_than_is_asked_for_again(
