@@ -1,0 +1,32 @@
+"""Where a client stands in its data, as far as it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flwr_splitmix.observers.data_pass import DataPass, Description
+
+SAID = {"batch-size": 4, "num-examples": 12, "prefix": 0, "patches": 9, "width": 5}
+
+
+@pytest.mark.parametrize(
+    ("said", "copies"),
+    [
+        ({"state-round": 0}, 1),
+        ({"state-round": 1}, 2),
+        ({"state-round": 1, "drawn": 3}, 1),
+        ({"state-round": 1, "drawn": 4}, 2),
+    ],
+    ids=str,
+)
+def test_a_client_met_after_a_round_may_stand_amid_a_pass_unless_it_says_where(
+    said: dict[str, Any], copies: int
+) -> None:
+    """Taken for the beginning of a pass, a record that occurs twice would be charged once."""
+    described = Description.read({**SAID, **said})
+    assert described is not None
+    met = DataPass.met(described)
+    met.begin_round(2, described, [])
+    assert met.copies == copies
