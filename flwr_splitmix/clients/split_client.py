@@ -83,7 +83,8 @@ class SplitClient(PartedExchanges):
         server asks for noise, and refuses nothing.
     repeatable_secrets
         For tests and reproductions: noise and shuffles are derived from the run's seed, which the
-        server knows, so they protect nothing.
+        server knows, so they protect nothing. Its epsilon is what the noise would cost if the seed
+        were a secret, except on a SuperNode, whose ledger counts the noise as none.
 
     Attributes
     ----------

@@ -88,7 +88,7 @@ class UShapeClient(StepExchanges):
         "auto", "cpu", "cuda", ...
     repeatable_secrets
         For tests and reproductions: secrets are derived from the run's seed, which the server
-        knows.
+        knows; see `SplitClient`.
 
     Raises
     ------
@@ -159,6 +159,7 @@ class UShapeClient(StepExchanges):
         self.repeatable_secrets = repeatable_secrets
         self._sent_tests: SentTests | None = None
         self._first_weights: FirstWeights | None = None
+        self._governed = False
         self._shapes: KeptShapes | None = None
         self._trials = Trials(self.hiding, self.segments)
         self._due = self._calibrated = 0
@@ -176,6 +177,7 @@ class UShapeClient(StepExchanges):
         If it does not allow averaging, it also records the run's first head and tail.
         """
         super().govern(policy, folder, index, run)
+        self._governed = True
         if policy.allow_averaging is False:
             self._first_weights = FirstWeights.on_node(folder, index, run)
         if folder is not None:
@@ -247,6 +249,7 @@ class UShapeClient(StepExchanges):
                 averaged=order.averaged,
                 returns=self.learns == "all",
                 padded=holds_ids(first.inputs),
+                seeded=self.repeatable_secrets and self._governed,
             )
         )
         if not self._trials.rehearsed:
@@ -261,6 +264,7 @@ class UShapeClient(StepExchanges):
             "width": width,
             "calibration-steps": self._due,
             "hiding": self.hiding.names(),
+            **({"repeatable-secrets": True} if self.repeatable_secrets else {}),
             **self._frozen_facts(order),
             **describe_tests(self.tests),
         }

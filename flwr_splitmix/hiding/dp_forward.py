@@ -129,7 +129,7 @@ class DPForward(Hiding):
     def attach(self, side: ClientSide) -> None:
         """Begin a round; create the ledgers in the first one."""
         super().attach(side)
-        self.ledger.open(side.examples)
+        self.ledger.open(side.examples, seeded=side.seeded)
         self._paid = False
 
     def charge(self, kind: str, records: np.ndarray) -> None:

@@ -139,7 +139,7 @@ class DPSGD(Hiding):
         from flwr_splitmix.hiding.example_gradients import unsupported
 
         super().attach(side)
-        self.ledger.open(side.examples)
+        self.ledger.open(side.examples, seeded=side.seeded)
         self._paid = False
         if layer := unsupported(self._both):
             raise UnfitError(

@@ -48,6 +48,8 @@ class ClientSide:
         Whether gradients are returned to the trunk in training.
     padded
         Whether inputs are texts, whose lengths masks tell.
+    seeded
+        Whether a node keeps the ledger, and noise is drawn from the run's seed: then it is none.
     """
 
     head: nn.Module
@@ -64,6 +66,7 @@ class ClientSide:
     averaged: bool = False
     returns: bool = True
     padded: bool = True
+    seeded: bool = False
 
 
 @dataclass

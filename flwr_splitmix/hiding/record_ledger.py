@@ -38,15 +38,25 @@ class RecordLedger:
         self._kinds = kinds
         self._ledgers: dict[str, Ledger] = {}
         self._numbers: dict[str, int] = {}
+        self._seeded = False
 
-    def open(self, examples: Mapping[str, int]) -> None:
-        """Begin a round with this many examples of each kind; existing ledgers continue.
+    def open(self, examples: Mapping[str, int], *, seeded: bool = False) -> None:
+        """Begin a round; existing ledgers continue.
+
+        Parameters
+        ----------
+        examples
+            How many there are of each kind.
+        seeded
+            Whether what is charged has noise that counts as none, as whoever gets it knows its
+            seed.
 
         Raises
         ------
         ValueError
             If an existing ledger is of another number of examples.
         """
+        self._seeded = seeded
         for kind, number in examples.items():
             counted = kind not in PUBLIC if self._kinds is None else kind in self._kinds
             if counted and number:
@@ -92,7 +102,8 @@ class RecordLedger:
         times = 1 if secrets_are_seeded() else 1 + attempt
         cost = times * shift * shift / 2
         ledger = self._ledgers[kind]
-        ledger.post(Charge(notes=tuple(outside), count=times))
+        notes = (*outside, *(("seeded",) if self._seeded else ()))
+        ledger.post(Charge(notes=notes, count=times))
         examples, copies = np.unique(records, return_counts=True)
         for number in np.unique(copies).tolist():
             of_these = Charge((cost * number**power, 0.0))

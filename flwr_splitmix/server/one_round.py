@@ -114,6 +114,8 @@ class OneRound(RoundMessages):
         self.require(clients)
         steps = self._agree_on_steps(clients)
         self.require(clients)
+        if self.keeps_ledger:
+            self._participants.warn_of_seeds(clients)
         self.recorder.begin(
             clients.server_round, clients.nodes, steps=steps, required=self.keeps_ledger
         )

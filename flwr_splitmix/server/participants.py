@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links import Clients, Link, LinkError
 from flwr_splitmix.server.federation import Federation
-from flwr_splitmix.server.naming import name_reasons
+from flwr_splitmix.server.naming import name_clients, name_reasons
 from flwr_splitmix.server.without_data import WithoutData
 from flwr_splitmix.storage import text_keys, whole_keys
 from flwr_splitmix.words import counted
@@ -66,6 +66,20 @@ class Participants:
         self.partitions: dict[int, int] = {}
         self._without_data = WithoutData()
         self._undrawn = 0
+        self._told_seeded = False
+
+    def warn_of_seeds(self, clients: Clients) -> None:
+        """Log, once a run, if a ledger counts noise that is no secret of the server's."""
+        said = clients.descriptions
+        seeded = [c for c in clients.alive if said[c].get("repeatable-secrets") is True]
+        if seeded and not self._told_seeded:
+            self._told_seeded = True
+            log.warning(
+                "noise of %s is drawn from the run's seed (repeatable_secrets), with which the "
+                "server can subtract it: it protects nothing, and epsilon is what it would cost if "
+                "the seed were a secret",
+                name_clients(seeded),
+            )
 
     def draw(
         self,

@@ -68,18 +68,20 @@ class GuardedClient(Client):
         Raises
         ------
         ClientError
-            If there is a `max_epsilon` but no ledger can be kept on the node, or the client's noise
-            is drawn from the run's seed, which the server knows.
+            If there is a `max_epsilon` but no ledger can be kept on the node, or nothing may leave
+            without an epsilon and the client's noise is drawn from the run's seed, which the server
+            knows.
         """
-        if self.repeatable_secrets and not policy.plain:
+        if self.privacy is not None or policy.limits:
+            self.privacy = PrivacyBudget.on_node(self.privacy, policy)
+        required = self.privacy is not None and self.privacy.requires_epsilon
+        if self.repeatable_secrets and required:
             raise ClientError(
                 "this node sends nothing without noise, and this client's noise is drawn from the "
                 "run's seed, which the server knows: make it without repeatable_secrets"
             )
         if not policy.trains:
             self.segment.requires_grad_(False)
-        if self.privacy is not None or policy.limits:
-            self.privacy = PrivacyBudget.on_node(self.privacy, policy)
         path = None if folder is None else folder / f"privacy-ledger-{index}.jsonl"
         self._node = NodeLedger(path, run)
         self._remarks = NodeRemarks(policy)
@@ -122,7 +124,10 @@ class GuardedClient(Client):
     def _make_guard(self, budget: PrivacyBudget) -> PrivacyGuard:
         records = self.batches.examples
         file = None if self._node is None else self._node.open(records, budget)
-        guard = PrivacyGuard(budget, records, self.segment, file, self._first_weights)
+        on_node = self._node is not None
+        guard = PrivacyGuard(
+            budget, records, self.segment, file, self._first_weights, on_node=on_node
+        )
         guard.across_batch = self._whole_batch
         if self._uncovered is not None:
             guard.expose(self._uncovered)

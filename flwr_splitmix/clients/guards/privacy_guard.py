@@ -28,6 +28,7 @@ from flwr_splitmix.privacy.client_ledger import ClientLedger
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.journal import JournalError, reason_of
 from flwr_splitmix.privacy.ledger_file import LedgerFile
+from flwr_splitmix.seeding import secrets_are_seeded
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -47,6 +48,8 @@ class PrivacyGuard:
         Where the node records what was spent; None keeps the ledger with the client's state.
     first_weights
         The run's first lower segment, which a server may not replace unless averaging is allowed.
+    on_node
+        Whether a node keeps the ledger, for which noise from the run's seed is none.
     """
 
     def __init__(
@@ -56,12 +59,14 @@ class PrivacyGuard:
         segment: nn.Module,
         file: LedgerFile | None = None,
         first_weights: FirstWeights | None = None,
+        *,
+        on_node: bool = False,
     ) -> None:
         self.budget = budget
         self._own_ledger = ClientLedger(budget.relation, records)
         self.spent = False
         """Whether a release was refused."""
-        self._file = file
+        self._file, self._on_node = file, on_node
         self._first_weights = first_weights or FirstWeights()
         self._trainable = any(p.requires_grad for p in segment.parameters())
         self._round: Order | None = None
@@ -310,6 +315,8 @@ class PrivacyGuard:
     def _events(self, shares: Sequence[Share | None], shape: tuple[int, int, int]) -> list[Event]:
         asked = [share for share in shares if share is not None]
         events: list[Event] = [release_of(share, shape[1], shape[2]) for share in asked]
+        if self._on_node and secrets_are_seeded() and any(covered(share) for share in asked):
+            events.append(Exposure("seeded"))
         if any(share.learns for share in asked):
             events.append(Exposure("gradients"))
         if self._trainable:
