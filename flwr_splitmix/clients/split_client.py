@@ -172,6 +172,7 @@ class SplitClient(PartedExchanges):
         if not self._looked or self.guard is not None:
             batch = self._first_inputs(self.batches.size).to(self.device)
             self._looked = self._find_mixing_layers(batch, again=self._looked)
+        self._try_data()
         self._described = (smashed["prefix"] + smashed["patches"], smashed["width"])
         self._shapes = KeptShapes("lower segment", self.segment.state_dict())
         return {

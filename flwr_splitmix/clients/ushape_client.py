@@ -231,6 +231,8 @@ class UShapeClient(StepExchanges):
         with restrained(_NO_STATES, hides=not self._names_data):
             width = self.ends.width(first)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
+            sets = [self.batches.data, self.tests["federated"]]
+            self._trials.check_data(sets, self.batches.size)
             self._trials.check_apart(self._first_batch(self.batches.size))
         earlier, uncounted = self._earlier(order)
         self.hiding.attach(

@@ -199,7 +199,7 @@ def fetch(data: ExampleSet, indices: np.ndarray, *, floats: bool = False) -> Exa
         bool are converted).
     """
     pair: Any
-    if _is_batched(data):
+    if makes_batches(data):
         pair = _pair(_own_batch(data, indices), "batches of ")
     elif type(data) is TensorDataset:  # a subclass may make its examples otherwise
         pair = _pair(data[torch.as_tensor(indices)], "tensors for ")
@@ -288,7 +288,7 @@ def _map_style_of(name: str, data: object) -> str:
     return ""
 
 
-def _is_batched(data: object) -> TypeGuard[Batched]:
+def makes_batches(data: object) -> TypeGuard[Batched]:
     """Return whether a data set's class, or it itself, has a method that makes whole batches.
 
     One that is only passed on by `__getattr__` is for the indices of what is wrapped; torch's data
@@ -315,7 +315,7 @@ def _own_batch(data: Batched, indices: np.ndarray) -> Any:
 
 
 def _is_map_style(data: object) -> bool:
-    readable = hasattr(data, "__getitem__") or _is_batched(data)
+    readable = hasattr(data, "__getitem__") or makes_batches(data)
     return readable and hasattr(data, "__len__") and not isinstance(data, IterableDataset)
 
 

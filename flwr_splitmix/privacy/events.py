@@ -29,7 +29,8 @@ UNBOUNDED = {
     "missed": "earlier rounds of this run that had no noise, or whose noise another ledger counted",
     "evaluation": "evaluation without noise on data not declared public",
     "batch-norm": "BatchNorm, or another layer across the batch, or a buffer that examples change, "
-    "in the lower segment: a record changes the smashed data of others",
+    "in the lower segment, or a data set whose `batch` mixes examples: a record changes the "
+    "smashed data of others",
     "owed": "uploads of an interrupted round, priced when the client is asked for a batch again",
     "attempts": "uploads of an interrupted round whose length, mixer or noise is not known",
     "uncounted": "uploads that no plan asked for and no ledger can count",

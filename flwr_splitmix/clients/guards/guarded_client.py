@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.clients.guards.earlier_attempts import FirstAsked
 from flwr_splitmix.clients.guards.first_weights import FirstWeights
+from flwr_splitmix.clients.guards.mixing_batches import mixing_batch
 from flwr_splitmix.clients.guards.node_ledger import NodeLedger
 from flwr_splitmix.clients.guards.node_remarks import NodeRemarks
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
@@ -50,6 +51,7 @@ class GuardedClient(Client):
     def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
         self.privacy = privacy
         self._mixes = ""  # by what examples were seen to change each other's smashed data
+        self._data_mix: str | None = None  # by what they change each other's inputs, once tried
         self._apart: bytes | None = None
         """Digest of lower segment and inputs that were last seen to keep examples apart."""
         self._told_incomplete = False
@@ -128,7 +130,7 @@ class GuardedClient(Client):
         guard = PrivacyGuard(
             budget, records, self.segment, file, self._first_weights, on_node=on_node
         )
-        guard.across_batch = self._whole_batch
+        guard.across_batch = self._across_batch
         if self._uncovered is not None:
             guard.expose(self._uncovered)
         return guard
@@ -160,6 +162,18 @@ class GuardedClient(Client):
     def _whole_batch(self) -> str:
         """By what examples change each other's smashed data; "" if by nothing."""
         return needs_whole_batch(self.segment) or self._mixes
+
+    @property
+    def _across_batch(self) -> str:
+        """By what examples change each other's uploads; "" if by nothing."""
+        return self._whole_batch or self._data_mix or ""
+
+    def _try_data(self) -> None:
+        """Look, once, whether the data set's own `batch` lets examples change each other."""
+        if self._data_mix is None:
+            self._data_mix = mixing_batch(self.batches.data, self.batches.size)
+            if self._data_mix and self.guard is not None:
+                self.guard.across_batch = self._across_batch
 
     def _find_mixing_layers(self, inputs: Tensor, *, again: bool) -> bool:
         """Look whether examples of a batch change each other's smashed data.
@@ -238,7 +252,7 @@ class GuardedClient(Client):
             "budget-spent": self.guard is not None and self.guard.spent,
             "repeatable-secrets": self.repeatable_secrets,
             "public-evaluation": self.privacy is not None and self.privacy.public_evaluation,
-            "batch-norm": bool(self._whole_batch),
+            "batch-norm": bool(self._across_batch),
             "goes-on": self._first_asked is not None,
             "unbounded": self._unbounded,
         }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, WrappedError
+from flwr_splitmix.clients.guards.mixing_batches import mixing_batch
+from flwr_splitmix.data.batches import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.unfit import UnfitError
@@ -69,6 +72,7 @@ class Trials:
         self._hiding = hiding
         self._segments = segments
         self._complete = self.rehearsed = False
+        self._tried_data = False
         self._tried: bytes | None = None
         """Digest of head, tail and inputs of the last trial of `check_apart`."""
 
@@ -92,6 +96,32 @@ class Trials:
         again = self._complete
         self._complete = check_apart(self._hiding, head, tail, batch, again=again)
         self._tried = state
+
+    def check_data(self, sets: Iterable[ExampleSet | None], size: int) -> None:
+        """Refuse data sets whose own `batch` lets examples change each other; they are tried once.
+
+        Parameters
+        ----------
+        sets
+            Those whose examples an epsilon is about; None for one that there is not.
+        size
+            Examples in a training batch.
+
+        Raises
+        ------
+        ClientError
+            If there is one.
+        """
+        if self._tried_data:
+            return
+        self._tried_data = True
+        given = (data for data in sets if data is not None)
+        if mixing := next(filter(None, (mixing_batch(data, size) for data in given)), ""):
+            raise ClientError(
+                f"this client has {mixing}, by which an example changes what others send or teach, "
+                "so there is no epsilon: let batch(indices) make each example by itself, such as "
+                "with means that were computed once"
+            )
 
     def rehearse(self, batch: MaskedBatch, *, single: bool) -> None:
         """Try a step on copies of head and tail; see `rehearse`.

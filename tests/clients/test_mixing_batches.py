@@ -1,0 +1,186 @@
+"""A data set whose own `batch` mixes its examples leaves no epsilon, as BatchNorm does."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flwr_splitmix.clients import ClientError, PrivacyBudget, SplitClient, UShapeClient
+from flwr_splitmix.clients.guards.mixing_batches import MIXING, mixing_batch
+from flwr_splitmix.hiding import DPSGD, DPForward, Hiding
+from flwr_splitmix.testing.toy_texts import TextToy
+from tests.clients.guarded import ORDER, TOY, ask, mask, words
+
+
+class Own:
+    """Twelve examples of six numbers, and what a data set's own `batch` makes of them."""
+
+    def __init__(self, make: Callable[[Tensor, np.ndarray], Tensor], number: int = 12) -> None:
+        source = torch.Generator().manual_seed(5)
+        self.inputs = torch.randn(number, 6, generator=source)
+        self.make = make
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        rows = self.inputs[torch.as_tensor(indices)]
+        return self.make(rows, indices), torch.zeros(len(rows), dtype=torch.int64)
+
+
+def plain(rows: Tensor, indices: np.ndarray) -> Tensor:
+    return rows
+
+
+def standardised(rows: Tensor, indices: np.ndarray) -> Tensor:
+    return (rows - rows.mean(0)) / rows.std(0)
+
+
+def noised_and_standardised(rows: Tensor, indices: np.ndarray) -> Tensor:
+    return standardised(rows + torch.randn_like(rows), indices)
+
+
+def mixed_up(rows: Tensor, indices: np.ndarray) -> Tensor:
+    return 0.7 * rows + 0.3 * rows[torch.randperm(len(rows))]
+
+
+def scaled_to_the_largest(rows: Tensor, indices: np.ndarray) -> Tensor:
+    return rows / rows.abs().amax()
+
+
+def noised_as_a_batch(rows: Tensor, indices: np.ndarray) -> Tensor:
+    return rows + torch.randn_like(rows)
+
+
+def flipped_one_by_one(rows: Tensor, indices: np.ndarray) -> Tensor:
+    return torch.stack([row.flip(0) if random.random() < 0.5 else row for row in rows])
+
+
+def drawn_as_often_as_an_example_says(rows: Tensor, indices: np.ndarray) -> Tensor:
+    """Draws more numbers for some examples, so that later ones get others."""
+    made = [
+        row + np.random.rand(3 if index % 2 else 1)[0]
+        for row, index in zip(rows, indices, strict=True)
+    ]
+    return torch.stack(made)
+
+
+def padded(rows: Tensor, indices: np.ndarray) -> Tensor:
+    """Cuts a batch to its longest, padding at the left."""
+    lengths = torch.as_tensor(indices) % 5 + 2
+    kept = torch.arange(6) >= 6 - lengths[:, None]
+    return (rows * kept)[:, 6 - int(lengths.max()) :]
+
+
+class Counting:
+    """Makes other examples from call to call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, rows: Tensor, indices: np.ndarray) -> Tensor:
+        self.calls += 1
+        return rows + self.calls
+
+
+@pytest.mark.parametrize(
+    "make", [standardised, noised_and_standardised, mixed_up, scaled_to_the_largest]
+)
+def test_what_mixes_examples_is_found(make: Any) -> None:
+    assert mixing_batch(Own(make), 4) == MIXING
+
+
+@pytest.mark.parametrize("make", [plain, noised_as_a_batch, flipped_one_by_one, padded])
+def test_what_only_pads_or_augments_is_not_taken_for_it(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = torch.get_rng_state(), random.getstate()
+    assert mixing_batch(Own(make), 4) == ""
+    assert not caplog.text
+    assert torch.equal(torch.get_rng_state(), state[0])
+    assert random.getstate() == state[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (drawn_as_often_as_an_example_says, "draws for an example depend on those before it"),
+        (Counting(), "draws random numbers that are not seeded, or counts its calls"),
+    ],
+)
+def test_where_random_draws_hide_it_a_warning_says_so(
+    make: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
+        assert mixing_batch(Own(make), 4) == ""
+    assert "batch of the data set Own mixes the examples of a batch is incomplete" in caplog.text
+    assert why in caplog.text
+
+
+@pytest.mark.parametrize(("size", "number"), [(1, 12), (4, 1)])
+def test_one_example_has_no_others_to_change(size: int, number: int) -> None:
+    assert mixing_batch(Own(standardised, number), size) == ""
+
+
+class Images(Own):
+    """The toy's images, standardised by the batch's own mean."""
+
+    def __init__(self) -> None:
+        super().__init__(standardised)
+        self.images = TOY.data(0)
+
+    def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        inputs, labels = self.images.batch(indices)
+        return inputs - inputs.mean(0), labels
+
+
+def test_in_the_l_shape_it_leaves_no_epsilon_and_no_budget_admits_it() -> None:
+    """Uploads of all records moved by 2.12 clip norms together; epsilon was that of one's own."""
+    for budget in (PrivacyBudget(), PrivacyBudget(max_epsilon=1e6)):
+        client = SplitClient(TOY.lower(), Images(), batch_size=4, device="cpu", privacy=budget)
+        assert client.attach(ORDER, None)["batch-norm"] is True
+        if budget.max_epsilon is None:
+            ask(client, 0, mask(3))
+            assert client.epsilon == math.inf
+            assert "a data set whose `batch` mixes examples" in words(client)
+        else:
+            with pytest.raises(ClientError, match=r"no epsilon: .* \(here: the data set's method"):
+                ask(client, 0, mask(3))
+
+
+class Ids(Own):
+    """Texts of one length, of which the smallest token of a batch is taken away."""
+
+    def __init__(self) -> None:
+        super().__init__(plain)
+        self.ids = torch.randint(2, 20, (12, 4), generator=torch.Generator().manual_seed(1))
+
+    def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        ids = self.ids[torch.as_tensor(indices)]
+        return ids, (ids - ids.min(0).values) % 3
+
+
+@pytest.mark.parametrize("hiding", [DPForward, DPSGD])
+def test_in_the_u_shape_a_hiding_with_an_epsilon_refuses_it(hiding: type[Hiding]) -> None:
+    toy = TextToy(clients=1)
+
+    def client_with(hiding: type[Hiding]) -> UShapeClient:
+        data: Any = Ids()
+        return UShapeClient(
+            toy.head(), toy.tail(), data, batch_size=4, device="cpu", hiding=hiding()
+        )
+
+    with pytest.raises(ClientError, match=r"which mixes examples, by which .* so there is no eps"):
+        client_with(hiding).attach(ORDER, None)
+    assert client_with(Hiding).attach(ORDER, None)["batch-size"] == 4
