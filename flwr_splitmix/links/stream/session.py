@@ -113,6 +113,7 @@ class Session:
         self._max_body = max_body
         self._wire: WireDtype = check_wire_dtype(ticket.wire_dtype)
         self._seed = derive_seed(ticket.seed, "wire up", ticket.client, ticket.server_round)
+        self._jitter = random.Random()
         self._number = 0
         self._replies: dict[int, list[bytes]] = {}
         self._attached = False
@@ -162,7 +163,7 @@ class Session:
                     f"{patience:g} s: {reason}{self._unshown}"
                 )
             log.info("dialling %s again: %s", self._ticket.address, reason)
-            time.sleep(pause * random.uniform(0.75, 1.25))
+            time.sleep(pause * self._jitter.uniform(0.75, 1.25))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import socket
 import threading
 import time
@@ -185,9 +186,11 @@ def test_a_node_that_is_killed_in_a_step(impatient: StreamLink) -> None:
         left_out.set()
 
 
-def test_a_port_that_cannot_be_reached_is_named(
+def test_a_port_that_cannot_be_reached_is_named_and_dialling_again_draws_no_public_number(
     impatient: StreamLink, impatient_proxy: Proxy
 ) -> None:
+    """Pauses between attempts were drawn from the generator that a client's own draws are from."""
+    state = random.getstate()
     nowhere = impatient_proxy.address
     impatient_proxy.close()
 
@@ -198,6 +201,7 @@ def test_a_port_that_cannot_be_reached_is_named(
         assert clients.failures[1].startswith(
             f"could not reach the ServerApp at {nowhere} within 4 s: "
         )
+    assert random.getstate() == state
 
 
 def test_a_server_that_dies_frees_its_nodes(impatient: StreamLink) -> None:
