@@ -13,6 +13,7 @@ from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import AppConfig
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.hiding import Hiding, dp_forward, dp_sgd
+from flwr_splitmix.hiding.record_ledger import as_releases
 from flwr_splitmix.privacy.analytic import gaussian_epsilon
 from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
 from flwr_splitmix.privacy.statement import in_words
@@ -32,7 +33,7 @@ class Charges:
     shift
         How far replacing a record moves what leaves about it, in standard deviations of the noise.
     power
-        Of the number of times that a record is in a batch: the releases that it then costs.
+        As what copies of a record in a batch count; see `as_releases`.
     tested
         Releases of a client's own test record in each evaluation, at most; 0 if none are charged.
     outside
@@ -67,9 +68,8 @@ class Charges:
         """
         if isinstance(hiding, dp_sgd.DPSGD):
             shift = dp_sgd.shift_of(hiding.noise_multiplier)
-            # A record that is in a batch n times moves the sum n times as far.
             outside = dp_sgd.outside_of(returns=returns, padded=padded)
-            return cls(hiding.delta, shift, 2, 0, outside)
+            return cls(hiding.delta, shift, dp_sgd.POWER, 0, outside)
         assert isinstance(hiding, dp_forward.DPForward)
         outside = dp_forward.outside_of(
             head_learns=head_learns,
@@ -143,8 +143,8 @@ def _trained(config: AppConfig, charges: Charges, run: PlannedRun, steps: Sequen
             spent = np.zeros(records, dtype=np.int64)
             for number in range(taken):
                 drawn = batch_indices(records, size, config.seed, client, number)
-                spent += np.bincount(drawn, minlength=records) ** charges.power
+                spent += as_releases(np.bincount(drawn, minlength=records), charges.power)
             most = max(most, int(spent.max()))
         elif records:  # a batch may consist of one record
-            most = max(most, taken * size**charges.power)
+            most = max(most, taken * as_releases(size, charges.power))
     return most

@@ -115,7 +115,6 @@ class DPForward(Hiding):
             "sensitivity": sensitivity,
             "releases": releases,
         }
-        self._paid = False
 
     def made_with(self) -> dict[str, Any]:
         """Return the options that it was made with; the attribute `epsilon` is what is spent."""
@@ -129,8 +128,7 @@ class DPForward(Hiding):
     def attach(self, side: ClientSide) -> None:
         """Begin a round; create the ledgers in the first one."""
         super().attach(side)
-        self.ledger.open(side.examples, seeded=side.seeded)
-        self._paid = False
+        self.ledger.begin_round(side, self.shift)
 
     def charge(self, kind: str, records: np.ndarray) -> None:
         """Charge each example for a release."""
@@ -141,13 +139,8 @@ class DPForward(Hiding):
             losses=kind != "train" or self.side.returns,  # `UShapeClient.release`
             padded=self.side.padded,
         )
-        attempt = self.side.attempt
-        if kind == "train":
-            # In training only these may have been sent before, perhaps more than this round sends.
-            attempt = 0
-            if not self._paid:
-                self.ledger.charge_earlier(self.side, self.shift)
-                self._paid = True
+        # What of training was sent before is owed, and perhaps more than this round sends.
+        attempt = 0 if kind == "train" else self.side.attempt
         self.ledger.charge(kind, records, self.shift, attempt=attempt, outside=outside)
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:

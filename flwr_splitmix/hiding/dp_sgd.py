@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from flwr_splitmix.hiding.watched_rows import WatchedRows
 
 
+POWER = 2
+"""How copies of an example pay, whose gradients are summed: see `record_ledger.as_releases`."""
+
+
 def outside_of(*, returns: bool, padded: bool) -> tuple[Channel, ...]:
     """Return what leaves a client that trains by DP-SGD without being covered by epsilon.
 
@@ -123,7 +127,6 @@ class DPSGD(Hiding):
         self.accountant = RDPAccountant()
         self._watched: WatchedRows | None = None
         self._size = 0
-        self._paid = False
         self._records = np.empty(0, dtype=np.int64)
 
     def attach(self, side: ClientSide) -> None:
@@ -139,8 +142,7 @@ class DPSGD(Hiding):
         from flwr_splitmix.hiding.example_gradients import unsupported
 
         super().attach(side)
-        self.ledger.open(side.examples, seeded=side.seeded)
-        self._paid = False
+        self.ledger.begin_round(side, shift_of(self.noise_multiplier), POWER)
         if layer := unsupported(self._both):
             raise UnfitError(
                 f"DP-SGD needs a gradient for each example, which Opacus does not compute for "
@@ -177,9 +179,7 @@ class DPSGD(Hiding):
         if kind != "train":
             return
         self._records = records
-        if not self._paid:
-            self.ledger.charge_earlier(self.side, shift_of(self.noise_multiplier), power=2)
-            self._paid = True
+        self.ledger.pay_owed()
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Send hidden states unchanged; in training, track each example's part in them."""
@@ -237,7 +237,7 @@ class DPSGD(Hiding):
             self._records,
             shift_of(self.noise_multiplier),
             outside=outside_of(returns=self.side.returns, padded=self.side.padded),
-            power=2,
+            power=POWER,
         )
         number = self.side.examples.get("train", self._size)
         self.accountant.step(

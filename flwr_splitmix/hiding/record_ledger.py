@@ -21,6 +21,17 @@ PUBLIC = frozenset({"benchmark"})
 """Kinds of examples that belong to no client."""
 
 
+def as_releases(copies: Any, power: int) -> Any:
+    """Return as how many releases an example counts that is in a batch so many times.
+
+    Parameters
+    ----------
+    power
+        1 if each copy is sent by itself, 2 if their sum is, which they move as many times as far.
+    """
+    return copies**power
+
+
 class RecordLedger:
     """One exact ledger per kind of examples; epsilon is that of the one that spent most.
 
@@ -39,6 +50,31 @@ class RecordLedger:
         self._ledgers: dict[str, Ledger] = {}
         self._numbers: dict[str, int] = {}
         self._seeded = False
+        self._owed: tuple[ClientSide, float, int] | None = None
+
+    def begin_round(self, side: ClientSide, shift: float, power: int = 1) -> None:
+        """Begin a round of a client, in which it may owe what earlier attempts have sent.
+
+        That is charged with the first training examples, or by `pay_owed`.
+
+        Parameters
+        ----------
+        shift, power
+            As for `charge`, of what they have sent.
+
+        Raises
+        ------
+        ValueError
+            If an existing ledger is of another number of examples.
+        """
+        self.open(side.examples, seeded=side.seeded)
+        self._owed = side, shift, power
+
+    def pay_owed(self) -> None:
+        """Charge, once in a round, what earlier attempts at it may have sent."""
+        if self._owed is not None:
+            owed, self._owed = self._owed, None
+            self.charge_earlier(*owed)
 
     def open(self, examples: Mapping[str, int], *, seeded: bool = False) -> None:
         """Begin a round; existing ledgers continue.
@@ -94,9 +130,10 @@ class RecordLedger:
         outside
             What left with it uncounted: keys of `privacy.events.OUTSIDE_IN_U_SHAPE`.
         power
-            An example that is n times among the records pays n**power times: 1 if each of them is
-            sent by itself, 2 if their sum is, which they move n times as far.
+            How examples pay that are among the records several times; see `as_releases`.
         """
+        if kind == "train":
+            self.pay_owed()
         if kind not in self._ledgers:
             return
         times = 1 if secrets_are_seeded() else 1 + attempt
@@ -106,7 +143,7 @@ class RecordLedger:
         ledger.post(Charge(notes=notes, count=times))
         examples, copies = np.unique(records, return_counts=True)
         for number in np.unique(copies).tolist():
-            of_these = Charge((cost * number**power, 0.0))
+            of_these = Charge((cost * as_releases(number, power), 0.0))
             ledger.post(of_these, records=examples[copies == number])
 
     def charge_earlier(
@@ -131,7 +168,7 @@ class RecordLedger:
         number = self._numbers["train"]
         times = np.zeros(number, dtype=np.int64)
         for records in side.earlier:
-            times += np.bincount(records, minlength=number) ** power
+            times += as_releases(np.bincount(records, minlength=number), power)
         for each in np.unique(times[times > 0]).tolist():
             self.charge("train", np.flatnonzero(times == each), shift, attempt=each - 1)
         if side.uncounted:

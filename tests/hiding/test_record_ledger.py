@@ -134,3 +134,24 @@ def test_copies_of_one_text_in_a_batch_take_no_memory_of_their_own() -> None:
         tracemalloc.stop()
     assert hiding.ledger.epsilon(1e-5) > 1000
     assert peak < 20e6
+
+
+@pytest.mark.fresh_secrets
+def test_what_earlier_attempts_sent_is_charged_once_in_a_round_with_its_training_examples() -> None:
+    """Each hiding with a ledger had to remember for itself whether it had been."""
+    nothing, batch = nn.Identity(), np.array([0, 1])
+    side = ClientSide(
+        nothing, nothing, torch.device("cpu"), 3, 4, 0, 0, examples=BOTH, attempt=1, earlier=[batch]
+    )
+    ledger = RecordLedger()
+
+    def spent() -> float:
+        return float(ledger._ledgers["train"].spent()[2])
+
+    ledger.begin_round(side, 2.0)
+    ledger.charge("federated", batch, 2.0)
+    assert spent() == 0
+    for times in (2, 3):
+        ledger.charge("train", batch, 2.0)
+        ledger.pay_owed()
+        assert spent() == pytest.approx(times * 2.0)
