@@ -221,7 +221,10 @@ class Client(ABC):
 
     @property
     def epsilon(self) -> float | None:
-        """The epsilon that the client has spent; None if no ledger is kept."""
+        """The epsilon that the client's messages or uploads have spent; None if none counts them.
+
+        Of heads and tails that DP-SGD trains, which are no messages, the hiding's metrics tell.
+        """
         return None
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
