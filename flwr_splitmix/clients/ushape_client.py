@@ -211,49 +211,15 @@ class UShapeClient(StepExchanges):
         if self._evaluation.place != place:
             self._evaluation = self._new_evaluation(place)
         self._evaluation.awaiting = None
-        if arrays:
-            arrays = self.ends.fitted(arrays, "the server's head and tail do not fit this client's")
-        if self._first_weights is not None:
-            self._first_weights.admit(arrays or None, "allow_averaging = false")
-        if arrays:
-            check_numbers(
-                "the server's head and tail:",
-                arrays,
-                bounded=True,
-                own=dict(self.segments.named_parameters()),
-            )
-            self.ends.load(arrays)
-        # BatchNorm without running statistics needs two.
-        first = self._first_batch(2 if needs_whole_batch(self.head) else 1)
-        if first.labels.is_floating_point() and not self.own_loss:
-            check_labels(first)
-        check_batches(self.hiding, first, self.batches)
+        self._take_weights(arrays)
+        first = self._checked_examples()
         with restrained(_NO_STATES, hides=not self._names_data):
             width = self.ends.width(first)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
             sets = [self.batches.data, self.tests["federated"]]
             self._trials.check_data(sets, self.batches.size)
             self._trials.check_apart(self._first_batch(self.batches.size))
-        earlier, uncounted = self._earlier(order)
-        self.hiding.attach(
-            ClientSide(
-                head=self.head,
-                tail=self.tail,
-                device=self.device,
-                width=width,
-                batch_size=self.batches.size,
-                seed=order.seed,
-                client=order.client,
-                examples={"train": self.batches.examples, **sizes_of(self.tests)},
-                attempt=order.attempt,
-                earlier=earlier,
-                uncounted=uncounted,
-                averaged=order.averaged,
-                returns=self.learns == "all",
-                padded=holds_ids(first.inputs),
-                seeded=self.repeatable_secrets and self._governed,
-            )
-        )
+        self.hiding.attach(self._side(order, width, texts=holds_ids(first.inputs)))
         if not self._trials.rehearsed:
             few = self._first_batch(min(3, self.batches.size))
             self._trials.rehearse(few, single=self.batches.size == 1)
@@ -270,6 +236,51 @@ class UShapeClient(StepExchanges):
             **self._frozen_facts(order),
             **describe_tests(self.tests),
         }
+
+    def _take_weights(self, arrays: Mapping[str, Tensor] | None) -> None:
+        """Load what the server has sent, if anything, once it is known to be fit."""
+        if arrays:
+            arrays = self.ends.fitted(arrays, "the server's head and tail do not fit this client's")
+        if self._first_weights is not None:
+            self._first_weights.admit(arrays or None, "allow_averaging = false")
+        if arrays:
+            check_numbers(
+                "the server's head and tail:",
+                arrays,
+                bounded=True,
+                own=dict(self.segments.named_parameters()),
+            )
+            self.ends.load(arrays)
+
+    def _checked_examples(self) -> MaskedBatch:
+        """Return the first examples, as few as head and tail can take, of forms that fit."""
+        # BatchNorm without running statistics needs two.
+        first = self._first_batch(2 if needs_whole_batch(self.head) else 1)
+        if first.labels.is_floating_point() and not self.own_loss:
+            check_labels(first)
+        check_batches(self.hiding, first, self.batches)
+        return first
+
+    def _side(self, order: Order, width: int, *, texts: bool) -> ClientSide:
+        """Return what the hiding is told of this round."""
+        earlier, uncounted = self._earlier(order)
+        return ClientSide(
+            head=self.head,
+            tail=self.tail,
+            device=self.device,
+            width=width,
+            batch_size=self.batches.size,
+            seed=order.seed,
+            client=order.client,
+            examples={"train": self.batches.examples, **sizes_of(self.tests)},
+            attempt=order.attempt,
+            earlier=earlier,
+            uncounted=uncounted,
+            averaged=order.averaged,
+            returns=self.learns == "all",
+            padded=texts or self.hiding.own_masks,
+            seeded=self.repeatable_secrets and self._governed,
+        )
 
     def _frozen_facts(self, order: Order) -> dict[str, float]:
         # A head that is not averaged may be its client's secret: a server could confirm a guess.

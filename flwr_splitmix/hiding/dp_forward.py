@@ -33,7 +33,7 @@ def outside_of(
     ----------
     head_learns, returns, averaged, losses, padded
         Whether the head learns, gradients are returned to the trunk, head and tail leave, mean
-        losses or scores of private records do, and masks tell the lengths of texts.
+        losses or scores of private records do, and masks tell lengths.
     """
     channels: dict[Channel, bool] = {
         "lengths": padded,

@@ -47,7 +47,7 @@ class ClientSide:
     returns
         Whether gradients are returned to the trunk in training.
     padded
-        Whether inputs are texts, whose lengths masks tell.
+        Whether masks may tell lengths: of texts, or of what a hiding's own `obfuscate` masks.
     seeded
         Whether a node keeps the ledger, and noise is drawn from the run's seed: then it is none.
     """

@@ -159,6 +159,11 @@ class Hiding:
         """Return the names of this method and of those that it derives from, between spaces."""
         return " ".join(each.__name__ for each in cls.__mro__ if issubclass(each, Hiding))
 
+    @property
+    def own_masks(self) -> bool:
+        """Whether `obfuscate` is a subclass's own, so that it may send other masks than it gets."""
+        return not type(self).obfuscate.__module__.startswith("flwr_splitmix.")
+
     @classmethod
     def uncharged(cls) -> str:
         """Return the first method of `rests_on` that is newer than `charge`, or "" if none is."""

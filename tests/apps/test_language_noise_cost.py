@@ -80,9 +80,9 @@ def test_what_is_not_covered_is_said() -> None:
     assert "mean losses and scores" in said
     assert "mean losses and scores" in remarks(strategy="DPSGDSL")[0]
     (said,) = remarks(learns="tail")
-    assert "Not covered: the lengths of texts, which masks tell; mean losses and scores" in said
+    assert "the lengths of texts or series, which masks tell; mean losses and scores" in said
     (said,) = remarks(learns="tail", evaluation="benchmark")
-    assert "Not covered: the lengths of texts, which masks tell. Assumed" in said
+    assert "Not covered: the lengths of texts or series, which masks tell. Assumed" in said
     (said,) = remarks(learns="tail", strategy="DPSGDSL")
     assert said.split("Not covered: ")[1].startswith(f"{WITHOUT_GRADIENTS}. Assumed")
 

@@ -140,7 +140,8 @@ def check_apart(
 ) -> bool:
     """Refuse a head or tail on which an epsilon rests and that mixes a batch's examples.
 
-    No epsilon covers the lengths of texts, so masks stay as they are in the trial.
+    No epsilon covers lengths, so masks stay as they are in the trial. Where the hiding may send
+    masks of its own, inputs without padding are also tried with masks of several lengths.
 
     Parameters
     ----------
@@ -164,14 +165,32 @@ def check_apart(
             continue
         segment = head if part == "head" else tail
         inputs = batch.inputs if part == "head" else _states_like(head, batch)
-        layer = mixing_layers(segment, inputs, batch.mask, renewed=not again)
-        known &= layer is not None
-        if layer:
-            raise ClientError(
-                f"the {part} has {layer}, by which an example changes what others send or teach, "
-                f"so there is no epsilon: take a {part} without {layer}"
-            )
+        for mask in _masks(hiding, head, batch):
+            layer = mixing_layers(segment, inputs, mask, renewed=not again)
+            known &= layer is not None
+            if layer:
+                raise ClientError(
+                    f"the {part} has {layer}, by which an example changes what others send or "
+                    f"teach, so there is no epsilon: take a {part} without {layer}"
+                )
     return known
+
+
+def _masks(hiding: Hiding, head: nn.Module, batch: MaskedBatch) -> list[Tensor]:
+    """Return the masks to try: the batch's, and one of several lengths if the hiding may send it.
+
+    Returns
+    -------
+    int64 (b, T) each; of inputs without padding the first is (b, 1), and in the second a row is
+    shorter than the one before by a token, until it is half as long.
+    """
+    if batch.mask.shape[1] > 1 or not hiding.own_masks:
+        return [batch.mask]
+    tokens = _states_like(head, batch).shape[1]
+    rows = torch.arange(len(batch.mask), device=batch.mask.device)
+    lengths = tokens - rows % (tokens // 2 + 1)
+    places = torch.arange(tokens, device=batch.mask.device)
+    return [batch.mask, (places < lengths[:, None]).to(batch.mask.dtype)]
 
 
 def rehearse(hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, single: bool) -> None:
