@@ -18,11 +18,11 @@ from flwr_splitmix.experiments import (
     SCALES,
     Cell,
     ExperimentError,
-    text_running,
     variant,
 )
 from flwr_splitmix.experiments.baselines import WholeClient
 from flwr_splitmix.experiments.scales import ENCODER
+from flwr_splitmix.experiments.texts import running as text_running
 from flwr_splitmix.experiments.texts.recipes import TextTrack
 from flwr_splitmix.experiments.texts.whole_models import WholeTextClient, WholeTexts
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.data.texts.generated import GENERATED
-from flwr_splitmix.experiments import EXPERIMENTS, SCALES, text_running
+from flwr_splitmix.experiments import EXPERIMENTS, SCALES
 from flwr_splitmix.experiments.cell_runs import clear, held_run
 from flwr_splitmix.experiments.running import run_cell
+from flwr_splitmix.experiments.texts import running as text_running
 from tests.experiments.text_cells import save_tiny_encoder
 
 RunTable = Callable[[str], dict[tuple[str, str], dict[str, Any]]]
