@@ -96,7 +96,7 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
         If a value is not allowed, or the number of passes is not given.
     """
     from flwr_splitmix.privacy import GaussianNoise, RandomMasks, Release, ReleasePlan
-    from flwr_splitmix.privacy.costs import check_bound
+    from flwr_splitmix.privacy.costs import check_bound, check_drawn
 
     method, k = given["method"], given["k"] if given["method"] is not NoiseMethod.sl else 1
     noise = GaussianNoise(
@@ -110,6 +110,8 @@ def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
     )
     if noise.clip != "none":
         check_bound("--clip-norm", noise.clip_norm)
+    check_drawn("--sigma-s", noise.sigma_s)
+    check_drawn("--sigma-y", noise.sigma_y)
     if k < 1:
         raise ValueError(f"k is {k}; a group has at least 1 client")
     check_at_most("k", k, MOST_CLIENTS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flwr_splitmix.cli.picture import two_panels
 from flwr_splitmix.cli.privacy_plan import MOST_PATCHES, MOST_RATIOS, check_at_most
 from flwr_splitmix.privacy import GaussianNoise, RandomMasks, Release, ReleasePlan
-from flwr_splitmix.privacy.costs import check_bound
+from flwr_splitmix.privacy.costs import check_bound, check_drawn
 from flwr_splitmix.privacy.events import Family
 from flwr_splitmix.privacy.paper import Mechanism, PaperSetting, paper_corollary1, paper_theorem1
 from flwr_splitmix.privacy.run_plan import left_over, ratios_of
@@ -50,6 +50,7 @@ class Setting:
         for name in ("sigma_s", "sigma_y"):
             if not (value := getattr(self, name)) > 0:
                 raise ValueError(f"{name} is {value}; an epsilon needs noise above 0")
+            check_drawn(f"--{name.replace('_', '-')}", value)
         if self.bound > 0:  # else the noise says that it is none
             check_bound("--range", self.bound)
         if self.clients < 1:

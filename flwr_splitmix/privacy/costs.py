@@ -8,7 +8,6 @@ the squared shift of the mean in standard deviations, summed over what is seen.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,8 +47,7 @@ def release_costs(
     -------
     float64 (..., 2): `rho` of the smashed data and of the labels, times `release.times`. Infinite
     if there is no bound: without clipping or noise, or with noise below the resolution of float32
-    relative to what it is added to. Zero if the ratio is zero, since nothing is sent. A sigma
-    above the largest float32 costs what that one does.
+    relative to what it is added to. Zero if the ratio is zero, since nothing is sent.
 
     Source: DP-CutMixSL, appendix E, with the sensitivity of a one-hot label (2, not its length)
     and with separate cases for each placement of the noise and each view of the mixer.
@@ -60,9 +58,6 @@ def release_costs(
     if release.seen == "sum" and release.family != "full":
         group = np.asarray(release.ratios if groups is None else groups, dtype=np.float64)
     noise = release.noise
-    sigmas = {name: min(getattr(noise, name), LARGEST) for name in ("sigma_s", "sigma_y")}
-    noise = replace(noise, **sigmas)
-    release = replace(release, noise=noise)
     # A number too large for a float is a cost without bound, and one too small is none.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         smashed = _smashed_cost(release, m, 1 if group is None else group.shape[-1], relation)
@@ -91,9 +86,13 @@ def _hides(sigma: float, bound: float) -> bool:
     """Return whether noise exceeds the rounding of numbers as large as `bound`.
 
     The closed forms hold for real numbers. In floats, noise below their resolution leaves the data
-    unchanged, and a bound outside the normal numbers does not clip them.
+    unchanged, and so does a sigma or a bound outside the normal numbers.
     """
-    return SMALLEST <= bound <= LARGEST and sigma >= max(SMALLEST, RESOLUTION * bound)
+    return (
+        SMALLEST <= bound <= LARGEST
+        and SMALLEST <= sigma <= LARGEST
+        and sigma >= RESOLUTION * bound
+    )
 
 
 def check_bound(name: str, bound: float) -> None:
@@ -108,6 +107,21 @@ def check_bound(name: str, bound: float) -> None:
         raise ValueError(
             f"{name} is {bound:g}, but smashed data are clipped in float32, which cannot clip to "
             f"that; give a bound from {SMALLEST:.2g} to {LARGEST:.2g}"
+        )
+
+
+def check_drawn(name: str, sigma: float) -> None:
+    """Raise ValueError if noise of this standard deviation is too large for float32.
+
+    Parameters
+    ----------
+    name
+        What it is called in the error message.
+    """
+    if sigma > LARGEST:
+        raise ValueError(
+            f"{name} is {sigma:g}, but noise is added in float32, where such noise is infinite; "
+            f"give at most {LARGEST:.2g}"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.language.check import check
@@ -85,6 +85,8 @@ def test_what_its_clients_can_train_is_let_through(
 def test_a_check_plans_no_epsilon_of_a_model_that_dp_sgd_refuses(tmp_path: Path) -> None:
     """It planned one, and said that the run could begin."""
     report = Report("app", 2, nodes_known=True)
-    check(open_project(APP), run_config(**trained_by_dp_sgd(tmp_path, "opt")), report, None)
+    values = trained_by_dp_sgd(tmp_path, "opt")
+    AutoModelForCausalLM.from_config(WIDE["opt"]).save_pretrained(tmp_path)
+    check(open_project(APP), run_config(**values), report, None)
     assert any("cannot be trained by it" in problem for problem in report.problems)
     assert not any("planned privacy" in remark for remark in report.remarks)
