@@ -232,7 +232,7 @@ class UShapeClient(StepExchanges):
             "width": width,
             "calibration-steps": self._due,
             "hiding": self.hiding.names(),
-            **({"repeatable-secrets": True} if self.repeatable_secrets else {}),
+            **self._seeded_facts(),
             **self._frozen_facts(order),
             **describe_tests(self.tests),
         }
@@ -281,6 +281,13 @@ class UShapeClient(StepExchanges):
             padded=texts or self.hiding.own_masks,
             seeded=self.repeatable_secrets and self._governed,
         )
+
+    def _seeded_facts(self) -> dict[str, bool]:
+        facts = {
+            "repeatable-secrets": self.repeatable_secrets,
+            "seeded": self.repeatable_secrets and self._governed,
+        }
+        return {name: fact for name, fact in facts.items() if fact}
 
     def _frozen_facts(self, order: Order) -> dict[str, float]:
         # A head that is not averaged may be its client's secret: a server could confirm a guess.

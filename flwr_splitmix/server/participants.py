@@ -74,11 +74,14 @@ class Participants:
         seeded = [c for c in clients.alive if said[c].get("repeatable-secrets") is True]
         if seeded and not self._told_seeded:
             self._told_seeded = True
+            counted_as_none = any(said[client].get("seeded") is True for client in seeded)
             log.warning(
                 "noise of %s is drawn from the run's seed (repeatable_secrets), with which the "
-                "server can subtract it: it protects nothing, and epsilon is what it would cost if "
-                "the seed were a secret",
+                "server can subtract it: it protects nothing, and %s",
                 name_clients(seeded),
+                "there is no epsilon"
+                if counted_as_none
+                else "epsilon is what it would cost if the seed were a secret",
             )
 
     def draw(

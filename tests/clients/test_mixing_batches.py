@@ -83,6 +83,22 @@ def padded(rows: Tensor, indices: np.ndarray) -> Tensor:
     return (rows * kept)[:, 6 - int(lengths.max()) :]
 
 
+def cropped_then_flipped(rows: Tensor, indices: np.ndarray) -> Tensor:
+    """Two passes: an example that draws more in the first has all others draw otherwise later."""
+    shifted = [
+        row.roll(int(np.random.randint(6)) if index % 3 else 0)
+        for row, index in zip(rows, indices, strict=True)
+    ]
+    flips = np.random.rand(len(rows)) < 0.5
+    return torch.stack([row.flip(0) if f else row for row, f in zip(shifted, flips, strict=True)])
+
+
+def read_in_order(rows: Tensor, indices: np.ndarray) -> Tensor:
+    """Read as HDF5 does, which takes each index once, in their order."""
+    assert len(set(indices)) == len(indices)
+    return rows[torch.as_tensor(np.argsort(indices))]
+
+
 class Counting:
     """Makes other examples from call to call."""
 
@@ -98,16 +114,17 @@ class Counting:
     "make", [standardised, noised_and_standardised, mixed_up, scaled_to_the_largest]
 )
 def test_what_mixes_examples_is_found(make: Any) -> None:
-    assert mixing_batch(Own(make), 4) == MIXING
+    assert mixing_batch(Own(make), 4) == (MIXING, "")
 
 
-@pytest.mark.parametrize("make", [plain, noised_as_a_batch, flipped_one_by_one, padded])
+@pytest.mark.parametrize(
+    "make", [plain, noised_as_a_batch, flipped_one_by_one, padded, read_in_order]
+)
 def test_what_only_pads_or_augments_is_not_taken_for_it(
-    make: Any, caplog: pytest.LogCaptureFixture
+    make: Any,
 ) -> None:
     state = torch.get_rng_state(), random.getstate()
-    assert mixing_batch(Own(make), 4) == ""
-    assert not caplog.text
+    assert mixing_batch(Own(make), 4) == ("", "")
     assert torch.equal(torch.get_rng_state(), state[0])
     assert random.getstate() == state[1]
 
@@ -115,22 +132,54 @@ def test_what_only_pads_or_augments_is_not_taken_for_it(
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (drawn_as_often_as_an_example_says, "draws for an example depend on those before it"),
-        (Counting(), "draws random numbers that are not seeded, or counts its calls"),
+        (drawn_as_often_as_an_example_says, "how many random numbers it draws depends on"),
+        (cropped_then_flipped, "how many random numbers it draws depends on the examples"),
+        (Counting(), "it draws random numbers that are not seeded, or counts its calls"),
     ],
 )
-def test_where_random_draws_hide_it_a_warning_says_so(
-    make: Any, why: str, caplog: pytest.LogCaptureFixture
+def test_where_random_draws_hide_it_the_reason_is_told(make: Any, why: str) -> None:
+    mixing, untold = mixing_batch(Own(make), 4)
+    assert not mixing
+    assert untold.startswith(why)
+
+
+def test_a_client_warns_of_it_only_if_it_keeps_an_epsilon(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Runs without any noise warned, too."""
+
+    class Counted(Images):
+        calls = 0
+
+        def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+            self.calls += 1
+            inputs, labels = self.images.batch(indices)
+            return inputs + self.calls, labels
+
+    said = "batch of the data set Counted mixes the examples of a batch is incomplete"
+    data: Any = Counted()
     with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
-        assert mixing_batch(Own(make), 4) == ""
-    assert "batch of the data set Own mixes the examples of a batch is incomplete" in caplog.text
-    assert why in caplog.text
+        client = SplitClient(TOY.lower(), data, batch_size=4, device="cpu")
+        client.attach(ORDER, None)
+        assert said not in caplog.text
+        ask(client, 0, mask(3))
+        assert caplog.text.count(said) == 1
+        budget = PrivacyBudget(max_epsilon=1e6)
+        SplitClient(TOY.lower(), data, batch_size=4, device="cpu", privacy=budget).attach(
+            ORDER, None
+        )
+        assert caplog.text.count(said) == 2
+
+
+def test_who_knows_better_can_say_so() -> None:
+    data: Any = Own(standardised)
+    data.across_batch = False
+    assert mixing_batch(data, 4) == ("", "")
 
 
 @pytest.mark.parametrize(("size", "number"), [(1, 12), (4, 1)])
 def test_one_example_has_no_others_to_change(size: int, number: int) -> None:
-    assert mixing_batch(Own(standardised, number), size) == ""
+    assert mixing_batch(Own(standardised, number), size) == ("", "")
 
 
 class Images(Own):
@@ -155,7 +204,7 @@ def test_in_the_l_shape_it_leaves_no_epsilon_and_no_budget_admits_it() -> None:
             assert client.epsilon == math.inf
             assert "a data set whose `batch` mixes examples" in words(client)
         else:
-            with pytest.raises(ClientError, match=r"no epsilon: .* \(here: the data set's method"):
+            with pytest.raises(ClientError, match=r"no epsilon: .* \(here: its data set's method"):
                 ask(client, 0, mask(3))
 
 
@@ -181,6 +230,6 @@ def test_in_the_u_shape_a_hiding_with_an_epsilon_refuses_it(hiding: type[Hiding]
             toy.head(), toy.tail(), data, batch_size=4, device="cpu", hiding=hiding()
         )
 
-    with pytest.raises(ClientError, match=r"which mixes examples, by which .* so there is no eps"):
+    with pytest.raises(ClientError, match=r"mixes examples: one changes .* so there is no eps"):
         client_with(hiding).attach(ORDER, None)
     assert client_with(Hiding).attach(ORDER, None)["batch-size"] == 4

@@ -105,3 +105,25 @@ def test_a_run_with_such_noise_warns_once_of_what_its_epsilon_is(
     assert caplog.text.count("is drawn from the run's seed") == seeded
     row = strategy.rows[-1]
     assert math.isfinite(row["epsilon" if shape == "L" else "train_epsilon"])
+
+
+@pytest.mark.parametrize("shape", ["L", "U"])
+def test_on_nodes_a_run_has_no_epsilon_of_such_noise_and_says_so(
+    shape: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run said 0.886 where its nodes had none, or had none and was told of one."""
+    clients: Any
+    if shape == "L":
+        toy = replace(TOY, clients=2)
+        strategy: Any = DPCutMixSL(toy.upper(), noise=NOISE, device="cpu", steps_per_round=1)
+        clients = toy.make_clients(repeatable_secrets=True)
+    else:
+        texts = text_toy("DPForwardSL", clients=2)
+        strategy = DPForwardSL(texts.server(), device="cpu", steps_per_round=1)
+        clients = texts.clients_for(repeatable_secrets=True)
+    for index, client in enumerate(clients):
+        client.govern(NodePolicy(), tmp_path / str(index), index, "run")
+    with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
+        strategy.fit(clients, 1)
+    assert "it protects nothing, and there is no epsilon" in caplog.text
+    assert strategy.rows[-1]["epsilon" if shape == "L" else "train_epsilon"] == math.inf

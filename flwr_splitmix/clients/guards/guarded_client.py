@@ -21,7 +21,11 @@ from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import NoisyShare, Share
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.policy import NodePolicy
-from flwr_splitmix.segments.across_batch import mixing_layers, needs_whole_batch
+from flwr_splitmix.segments.across_batch import (
+    mixing_layers,
+    needs_whole_batch,
+    warn_of_untold,
+)
 from flwr_splitmix.segments.state_digest import state_digest
 
 
@@ -52,6 +56,7 @@ class GuardedClient(Client):
         self.privacy = privacy
         self._mixes = ""  # by what examples were seen to change each other's smashed data
         self._data_mix: str | None = None  # by what they change each other's inputs, once tried
+        self._data_untold = ""  # why the trial could not tell
         self._apart: bytes | None = None
         """Digest of lower segment and inputs that were last seen to keep examples apart."""
         self._told_incomplete = False
@@ -133,6 +138,7 @@ class GuardedClient(Client):
         guard.across_batch = self._across_batch
         if self._uncovered is not None:
             guard.expose(self._uncovered)
+        self._warn_of_untold_data()
         return guard
 
     def _leave_uncovered(self, channel: Channel) -> None:
@@ -171,9 +177,17 @@ class GuardedClient(Client):
     def _try_data(self) -> None:
         """Look, once, whether the data set's own `batch` lets examples change each other."""
         if self._data_mix is None:
-            self._data_mix = mixing_batch(self.batches.data, self.batches.size)
-            if self._data_mix and self.guard is not None:
+            self._data_mix, self._data_untold = mixing_batch(self.batches.data, self.batches.size)
+            if self.guard is not None:
                 self.guard.across_batch = self._across_batch
+                self._warn_of_untold_data()
+
+    def _warn_of_untold_data(self) -> None:
+        """Log, once a client, if its epsilon may not hold as the trial of its data told nothing."""
+        if self._data_untold:
+            data = type(self.batches.data).__name__
+            warn_of_untold(f"batch of the data set {data}", self._data_untold)
+            self._data_untold = ""
 
     def _find_mixing_layers(self, inputs: Tensor, *, again: bool) -> bool:
         """Look whether examples of a batch change each other's smashed data.
@@ -251,6 +265,7 @@ class GuardedClient(Client):
         facts = {
             "budget-spent": self.guard is not None and self.guard.spent,
             "repeatable-secrets": self.repeatable_secrets,
+            "seeded": self.repeatable_secrets and self._node is not None,
             "public-evaluation": self.privacy is not None and self.privacy.public_evaluation,
             "batch-norm": bool(self._across_batch),
             "goes-on": self._first_asked is not None,
@@ -262,7 +277,7 @@ class GuardedClient(Client):
     def _unbounded(self) -> list[str]:
         """Why what has left has no epsilon, in this run or another; a node tells of no others."""
         if self._node is not None:
-            return []
+            return ["seeded"] if self.repeatable_secrets else []
         if self.guard is not None:
             return list(self.guard.ledger.unbounded)
         return [] if self._uncovered is None else [self._uncovered]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,24 +11,24 @@ from torch import Tensor
 
 from flwr_splitmix.data.batches import Example, ExampleSet, fetch, makes_batches
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
-from flwr_splitmix.segments.across_batch import agree, warn_of_untold
+from flwr_splitmix.segments.across_batch import agree
 
-MIXING = "the data set's method batch(indices), which mixes examples"
+MIXING = "its data set's method batch(indices), which mixes examples"
 """What is said of a data set that does."""
 
-_ROWS, _OTHERS = 4, 8
+_ROWS, _OTHERS = 4, 6
 """Most examples of a batch in a trial, and most that are put into a place of it."""
 
 
-def mixing_batch(data: ExampleSet, size: int) -> str:
-    """Return `MIXING` if an example changes what a data set's `batch` makes of others.
+def mixing_batch(data: ExampleSet, size: int) -> tuple[str, str]:
+    """Look whether an example changes what a data set's `batch` makes of others.
 
     Two batches differ in one example, and are made with the same random draws: all other rows must
-    be the same, but for rounding. The last one is replaced first: no draw for another example comes
-    after its own. A replacement by which the batch has another shape tells nothing: texts are
-    padded to the longest, and no epsilon covers lengths. Data sets of this package and those
-    without a `batch` keep examples apart. A log line says if it cannot be told. Random generators
-    are left as they were.
+    be the same, but for rounding. A replacement tells nothing by which the batch has another shape,
+    as texts are padded to the longest and no epsilon covers lengths, or after which other random
+    numbers come, as then the other rows had other draws. Not tried are data sets of this package,
+    those without a `batch`, and those with a false attribute `across_batch`. Random generators of
+    torch, NumPy and Python are left as they were.
 
     Parameters
     ----------
@@ -36,54 +37,73 @@ def mixing_batch(data: ExampleSet, size: int) -> str:
 
     Returns
     -------
-    "" if nothing shows, or it cannot be told.
+    `MIXING` if it does, else "", and why that cannot be told, if so.
     """
     own = type(data).__module__.split(".")[0] == "flwr_splitmix"
-    if own or not makes_batches(data) or min(size, len(data)) < 2:  # type: ignore[arg-type]
-        return ""
-    try:
-        found, why = _tried(data, np.arange(min(size, _ROWS)) % len(data))  # type: ignore[arg-type]
-    except Exception as error:  # its text may quote the data
-        found, why = False, f"it fails with a {type(error).__name__}"
-    if why:
-        warn_of_untold(f"batch of the data set {type(data).__name__}", why)
-    return MIXING if found else ""
-
-
-def _tried(data: ExampleSet, rows: np.ndarray) -> tuple[bool, str]:
-    """Return whether examples are mixed, and why that cannot be told, if so."""
-    before = _made(data, rows)
-    if not _alike(before, _made(data, rows)):
-        return False, "it draws random numbers that are not seeded, or counts its calls"
-    random = not _alike(before, _made(data, rows, seed=1))
-    told = False
-    last = len(rows) - 1
-    for place in range(last, -1, -1):
-        others = torch.arange(len(rows)) != place
-        after = next(_replaced(data, rows, place, before), None)
-        told |= after is not None
-        if after is not None and not _alike(before, after, others):
-            if random and place < last:
-                return False, "its random draws for an example depend on those before it"
-            return True, ""
-    return False, "" if told else "no other example fits into the place of one"
-
-
-def _replaced(data: ExampleSet, rows: np.ndarray, place: int, before: Example) -> Iterator[Example]:
-    """Yield batches of the same shape with another example at `place`."""
     number = len(data)  # type: ignore[arg-type]
-    for candidate in (rows[place] + 1 + np.arange(min(_OTHERS, number - 1))) % number:
+    if own or not makes_batches(data) or min(size, number) < 2:
+        return "", ""
+    if getattr(data, "across_batch", None) is False:
+        return "", ""
+    count = min(size, number, _ROWS)
+    # With a gap after each, so that another one leaves the order of the indices as it is.
+    rows = np.arange(count) * (2 if number >= 2 * count else 1)
+    try:
+        return _tried(data, rows)  # type: ignore[arg-type]
+    except Exception as error:  # its text may quote the data
+        return "", f"it fails with a {type(error).__name__}"
+
+
+def _tried(data: ExampleSet, rows: np.ndarray) -> tuple[str, str]:
+    before, drawn = _made(data, rows)
+    if not _alike(before, _made(data, rows)[0]):
+        return "", "it draws random numbers that are not seeded, or counts its calls"
+    depends = told = False
+    for place in range(len(rows)):
+        others = torch.arange(len(rows)) != place
+        for after, drawn_after in _replaced(data, rows, place):
+            if after[0].shape != before[0].shape or _same(after, before, place):
+                continue
+            if drawn_after != drawn:
+                depends = True
+                continue
+            if not _alike(before, after, others):
+                return MIXING, ""
+            told = True
+            break
+    if depends:
+        return "", "how many random numbers it draws depends on the examples"
+    return "", "" if told else "no other example fits into the place of one"
+
+
+def _replaced(
+    data: ExampleSet, rows: np.ndarray, place: int
+) -> Iterator[tuple[Example, tuple[float, ...]]]:
+    """Yield batches with another example at `place`, one that the batch has not, if there is."""
+    number = len(data)  # type: ignore[arg-type]
+    candidates = (rows[place] + 1 + np.arange(min(_OTHERS, number - 1))) % number
+    fresh = candidates[~np.isin(candidates, rows)]
+    for candidate in fresh if len(fresh) else candidates:
         replaced = rows.copy()
         replaced[place] = candidate
-        after = _made(data, replaced)
-        if after[0].shape == before[0].shape and not torch.equal(after[0][place], before[0][place]):
-            yield after
+        yield _made(data, replaced)
 
 
-def _made(data: ExampleSet, rows: np.ndarray, seed: int = 0) -> Example:
-    with seeded_draws(torch.device("cpu"), seed), seeded_secrets():
+def _made(data: ExampleSet, rows: np.ndarray) -> tuple[Example, tuple[float, ...]]:
+    """Return a batch, and the numbers that random generators give next."""
+    with seeded_draws(torch.device("cpu"), 0), seeded_secrets():
         inputs, labels = fetch(data, rows, floats=True)
-    return inputs.clone(), labels.clone()  # they may be a buffer of the data set's
+        # Normal ones, too, of which generators keep every second for the next call.
+        drawn = (
+            *(float(torch.randn(())), float(torch.rand(()))),
+            *(float(np.random.standard_normal()), float(np.random.random_sample())),
+            *(random.gauss(0.0, 1.0), random.random()),
+        )
+    return (inputs.clone(), labels.clone()), drawn  # they may be buffers of the data set's
+
+
+def _same(one: Example, other: Example, place: int) -> bool:
+    return torch.equal(one[0][place], other[0][place])
 
 
 def _alike(one: Example, other: Example, chosen: Tensor | None = None) -> bool:

@@ -16,7 +16,13 @@ from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.seeding import seeded_draws
-from flwr_splitmix.segments.across_batch import draw_like, has_halves, mixing_layers, renew
+from flwr_splitmix.segments.across_batch import (
+    draw_like,
+    has_halves,
+    mixing_layers,
+    renew,
+    warn_of_untold,
+)
 from flwr_splitmix.segments.state_digest import state_digest
 
 
@@ -115,13 +121,17 @@ class Trials:
         if self._tried_data:
             return
         self._tried_data = True
-        given = (data for data in sets if data is not None)
-        if mixing := next(filter(None, (mixing_batch(data, size) for data in given)), ""):
-            raise ClientError(
-                f"this client has {mixing}, by which an example changes what others send or teach, "
-                "so there is no epsilon: let batch(indices) make each example by itself, such as "
-                "with means that were computed once"
-            )
+        for data in (each for each in sets if each is not None):
+            mixing, untold = mixing_batch(data, size)
+            if untold:
+                warn_of_untold(f"batch of the data set {type(data).__name__}", untold)
+            if mixing:
+                raise ClientError(
+                    "batch(indices) of this client's data set mixes examples: one changes what "
+                    "others send or teach, so there is no epsilon. Let it make each example by "
+                    "itself, such as with means that were computed once; if that is wrong, set "
+                    "across_batch = False on the data set"
+                )
 
     def rehearse(self, batch: MaskedBatch, *, single: bool) -> None:
         """Try a step on copies of head and tail; see `rehearse`.

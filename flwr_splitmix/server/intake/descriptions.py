@@ -115,13 +115,13 @@ def _chosen(
 ) -> SmashedShape:
     """Return what most clients make, of what the upper segment takes, if it takes any of it."""
     left = list(shapes)
-    while takes is not None and len({(s.patches, s.width, s.prefix) for s in left}) > 1:
-        chosen = most_common(left, _numbers)
-        if takes(chosen):
-            return chosen
-        left = [shape for shape in left if replace(shape, batch=chosen.batch) != chosen]
-    # What a single form is left of is not tried: if it does not fit, training says how.
-    return most_common(left, _numbers)
+    if takes is not None and len({replace(shape, batch=1) for shape in shapes}) > 1:
+        while left:
+            chosen = most_common(left, _numbers)
+            if takes(chosen):
+                return chosen
+            left = [shape for shape in left if replace(shape, batch=chosen.batch) != chosen]
+    return most_common(shapes, _numbers)  # if it does not fit, training says how
 
 
 def _numbers(shape: SmashedShape) -> int:

@@ -259,7 +259,8 @@ def _refuse(mixing: str | None) -> None:
             f"the trunk has {mixing}, by which an example changes the gradients of others in its "
             "batch, so that clipping the gradient of each bounds nothing, and there is no epsilon: "
             "take a trunk that answers each example by itself, such as one with LayerNorm or "
-            "GroupNorm in place of BatchNorm"
+            "GroupNorm in place of BatchNorm, and without dropout on what it has selected of a "
+            "batch (in experts), whose draws depend on other examples"
         )
 
 

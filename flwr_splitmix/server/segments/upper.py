@@ -239,12 +239,17 @@ class ServerSegment(TrainedSegment):
 
     @torch.no_grad()
     def takes(self, shape: SmashedShape) -> bool:
-        """Return whether the module makes logits of smashed data of a shape, trying one example."""
+        """Return whether the module makes logits of smashed data of a shape, trying two examples.
+
+        Two, as some modules cannot take a single one. Raises if there is no memory for it.
+        """
         self.module.eval()
-        size = (1, *shape.size[1:])
+        size = (2, *shape.size[1:])
         with seeded_draws(self.device, 0):
             try:
                 self._logits(torch.zeros(size, dtype=self.input_dtype, device=self.device))
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
             except Exception:  # a module of somebody's own may raise anything
                 log.debug("the upper segment does not take %s", size, exc_info=True)
                 return False
