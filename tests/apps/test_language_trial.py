@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.language.check import check
@@ -16,7 +16,7 @@ from flwr_splitmix.apps.language.trial import try_dp_sgd
 from flwr_splitmix.apps.project import open_project
 from flwr_splitmix.apps.report import Report
 from tests.apps.language_app import APP, read, run_config
-from tests.segments.language.tiny_models import CONFIGS, ENCODERS, GROUPED
+from tests.segments.language.tiny_models import CONFIGS, ENCODERS, GROUPED, whole_model
 
 WIDE: dict[str, Any] = {
     **CONFIGS,
@@ -86,7 +86,7 @@ def test_a_check_plans_no_epsilon_of_a_model_that_dp_sgd_refuses(tmp_path: Path)
     """It planned one, and said that the run could begin."""
     report = Report("app", 2, nodes_known=True)
     values = trained_by_dp_sgd(tmp_path, "opt")
-    AutoModelForCausalLM.from_config(WIDE["opt"]).save_pretrained(tmp_path)
+    whole_model(WIDE["opt"]).save_pretrained(tmp_path)
     check(open_project(APP), run_config(**values), report, None)
     assert any("cannot be trained by it" in problem for problem in report.problems)
     assert not any("planned privacy" in remark for remark in report.remarks)
