@@ -277,7 +277,7 @@ class GuardedClient(Client):
     def _unbounded(self) -> list[str]:
         """Why what has left has no epsilon, in this run or another; a node tells of no others."""
         if self._node is not None:
-            return ["seeded"] if self.repeatable_secrets else []
+            return []
         if self.guard is not None:
             return list(self.guard.ledger.unbounded)
         return [] if self._uncovered is None else [self._uncovered]
