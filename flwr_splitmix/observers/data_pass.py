@@ -75,7 +75,7 @@ class Description(NamedTuple):
             goes_on=described.get("goes-on") is True,
             public_tests=described.get("public-evaluation") is True,
             batch_norm=described.get("batch-norm") is True,
-            unbounded=_reasons(described.get("unbounded"), seeded=described.get("seeded") is True),
+            unbounded=_reasons(described.get("unbounded")),
         )
 
 
@@ -193,14 +193,11 @@ class DataPass:
         return 1 if self.aligned else 2
 
 
-def _reasons(said: object, *, seeded: bool) -> tuple[str, ...]:
-    """Return which keys of `UNBOUNDED` a client names; others, of another version, as "unknown".
-
-    One on a node names none, but says whether its noise is drawn from the run's seed.
-    """
+def _reasons(said: object) -> tuple[str, ...]:
+    """Return which keys of `UNBOUNDED` a client names; others, of another version, as "unknown"."""
     named = said if isinstance(said, (list, tuple)) else ()
-    known = {key if isinstance(key, str) and key in UNBOUNDED else "unknown" for key in named}
-    return tuple(sorted(known | {"seeded"} if seeded else known))
+    known = (key if isinstance(key, str) and key in UNBOUNDED else "unknown" for key in named)
+    return tuple(sorted(set(known)))
 
 
 def longest(one: Sequence[int | None], other: Sequence[int | None]) -> list[int | None]:

@@ -108,10 +108,10 @@ def test_a_run_with_such_noise_warns_once_of_what_its_epsilon_is(
 
 
 @pytest.mark.parametrize("shape", ["L", "U"])
-def test_on_nodes_a_run_has_no_epsilon_of_such_noise_and_says_so(
+def test_on_nodes_a_run_says_what_its_epsilon_is(
     shape: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The run said 0.886 where its nodes had none, or had none and was told of one."""
+    """In the U shape, where the number is the clients' own, a run without one was told of one."""
     clients: Any
     if shape == "L":
         toy = replace(TOY, clients=2)
@@ -125,5 +125,10 @@ def test_on_nodes_a_run_has_no_epsilon_of_such_noise_and_says_so(
         client.govern(NodePolicy(), tmp_path / str(index), index, "run")
     with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
         strategy.fit(clients, 1)
-    assert "it protects nothing, and there is no epsilon" in caplog.text
-    assert strategy.rows[-1]["epsilon" if shape == "L" else "train_epsilon"] == math.inf
+    if shape == "L":
+        assert "epsilon is what it would cost if the seed were a secret" in caplog.text
+        assert math.isfinite(strategy.rows[-1]["epsilon"])
+        assert {client.epsilon for client in clients} == {math.inf}
+    else:
+        assert "it protects nothing, and there is no epsilon" in caplog.text
+        assert strategy.rows[-1]["train_epsilon"] == math.inf

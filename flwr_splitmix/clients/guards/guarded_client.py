@@ -265,7 +265,6 @@ class GuardedClient(Client):
         facts = {
             "budget-spent": self.guard is not None and self.guard.spent,
             "repeatable-secrets": self.repeatable_secrets,
-            "seeded": self.repeatable_secrets and self._node is not None,
             "public-evaluation": self.privacy is not None and self.privacy.public_evaluation,
             "batch-norm": bool(self._across_batch),
             "goes-on": self._first_asked is not None,
