@@ -86,20 +86,23 @@ def test_on_a_node_a_hidings_ledger_counts_such_noise_as_none(hiding: Any, tmp_p
     assert SEEDED not in said[False]
 
 
+def noisy_run(shape: str, *, seeded: bool) -> tuple[Any, Any]:
+    """Return a strategy with noise, of the L or the U shape, and two clients for it."""
+    if shape == "L":
+        toy = replace(TOY, clients=2)
+        strategy = DPCutMixSL(toy.upper(), noise=NOISE, device="cpu", steps_per_round=1)
+        return strategy, toy.make_clients(repeatable_secrets=seeded)
+    texts = text_toy("DPForwardSL", clients=2)
+    of_texts = DPForwardSL(texts.server(), device="cpu", steps_per_round=1)
+    return of_texts, texts.clients_for(repeatable_secrets=seeded)
+
+
 @pytest.mark.parametrize("seeded", [True, False])
 @pytest.mark.parametrize("shape", ["L", "U"])
 def test_a_run_with_such_noise_warns_once_of_what_its_epsilon_is(
     shape: str, seeded: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clients: Any
-    if shape == "L":
-        toy = replace(TOY, clients=2)
-        strategy: Any = DPCutMixSL(toy.upper(), noise=NOISE, device="cpu", steps_per_round=1)
-        clients = toy.make_clients(repeatable_secrets=seeded)
-    else:
-        texts = text_toy("DPForwardSL", clients=2)
-        strategy = DPForwardSL(texts.server(), device="cpu", steps_per_round=1)
-        clients = texts.clients_for(repeatable_secrets=seeded)
+    strategy, clients = noisy_run(shape, seeded=seeded)
     with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):
         strategy.fit(clients, 2)
     assert caplog.text.count("is drawn from the run's seed") == seeded
@@ -112,15 +115,7 @@ def test_on_nodes_a_run_says_what_its_epsilon_is(
     shape: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the U shape, where the number is the clients' own, a run without one was told of one."""
-    clients: Any
-    if shape == "L":
-        toy = replace(TOY, clients=2)
-        strategy: Any = DPCutMixSL(toy.upper(), noise=NOISE, device="cpu", steps_per_round=1)
-        clients = toy.make_clients(repeatable_secrets=True)
-    else:
-        texts = text_toy("DPForwardSL", clients=2)
-        strategy = DPForwardSL(texts.server(), device="cpu", steps_per_round=1)
-        clients = texts.clients_for(repeatable_secrets=True)
+    strategy, clients = noisy_run(shape, seeded=True)
     for index, client in enumerate(clients):
         client.govern(NodePolicy(), tmp_path / str(index), index, "run")
     with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):

@@ -198,3 +198,12 @@ def test_a_trial_of_a_shape_changes_nothing() -> None:
     assert not segment.takes(SmashedShape(batch=5, patches=4, width=4))
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(upper.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+def test_a_shape_is_tried_with_two_examples_as_some_modules_cannot_take_one() -> None:
+    """With one, the shape of most clients was not taken, and that of a single other one won."""
+    upper = nn.Sequential(
+        nn.Flatten(), nn.Linear(12, 3), nn.BatchNorm1d(3, track_running_stats=False)
+    )
+    segment = ServerSegment(upper, num_classes=3, device="cpu")
+    assert segment.takes(SmashedShape(batch=5, patches=4, width=3))
