@@ -93,7 +93,7 @@ class Order:
         and did not finish, and this round, if a resumed run repeats its steps.
     averaged
         Whether the lower segment is sent at the end of the round, to be averaged.
-    draws
+    draw_seed
         Seed of the client's draws, but for the order of its examples: dropout, augmentations and
         repeatable secrets. None: `seed`; another one if a `fit` goes on with the same clients.
     earlier
@@ -113,7 +113,7 @@ class Order:
     num_rounds: int
     attempt: int = 0
     averaged: bool = False
-    draws: int | None = None
+    draw_seed: int | None = None
     earlier: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class Order:
 
     def seed_for(self, purpose: str, *place: int) -> int:
         """Return the seed of the client's draws for one purpose at one place of this round."""
-        seed = self.seed if self.draws is None else self.draws
+        seed = self.seed if self.draw_seed is None else self.draw_seed
         return derive_seed(seed, purpose, self.client, self.server_round, *place)
 
 
@@ -265,7 +265,7 @@ class Client(ABC):
         Another `fit` takes the same object into another run.
         """
 
-    def trained(self) -> Iterable[nn.Parameter]:
+    def trainable_parameters(self) -> Iterable[nn.Parameter]:
         """Return the parameters that this client's optimizer changes."""
         return ()
 

@@ -224,7 +224,7 @@ class DPSGD(Hiding):
         """
         gradients = self._gradients
         gradients.check_known(self._size)
-        trained = gradients.trained()
+        trained = gradients.trainable_parameters()
         if not trained:
             return
         sigma = self.noise_multiplier * self.clip_norm

@@ -65,12 +65,12 @@ class ExampleGradients(GradSampleModule):  # type: ignore[misc]
         """Discard what a step has left: activations, gradients and rows."""
         for module in self.modules():
             _remove(module, "activations", "max_batch_len")
-        for parameter in self.trained():
+        for parameter in self.trainable_parameters():
             parameter.grad_sample = None
             parameter._forward_counter = 0
             _remove(parameter, "_current_grad_sample", "rows")
 
-    def trained(self) -> list[Any]:
+    def trainable_parameters(self) -> list[Any]:
         """Return the parameters that are trained."""
         return [p for p in self.parameters() if p.requires_grad]
 
@@ -88,7 +88,7 @@ class ExampleGradients(GradSampleModule):  # type: ignore[misc]
             If a layer does not keep a batch's examples apart, or weights are used outside of their
             own layer; the message has the weights' shape.
         """
-        for parameter in self.trained():
+        for parameter in self.trainable_parameters():
             samples, shape = parameter.grad_sample, tuple(parameter.shape)
             if samples is None:
                 if parameter.grad is not None and parameter.grad.any():
@@ -122,7 +122,7 @@ class ExampleGradients(GradSampleModule):  # type: ignore[misc]
         ------
         Tensors of the weights' shapes, float32 or wider; zeros where no example has a gradient.
         """
-        trained = self.trained()
+        trained = self.trainable_parameters()
         samples = (p.grad_sample for p in trained if p.grad_sample is not None)
         lengths = [_exact(each).flatten(1).norm(2, dim=1) for each in samples]
         if lengths:

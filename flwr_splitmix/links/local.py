@@ -145,7 +145,7 @@ class LocalLink(Link):
 def _check_own_weights(clients: Sequence[Client]) -> None:
     owners: dict[int, int] = {}
     for index, client in enumerate(clients):
-        for part in (client, *client.trained()):
+        for part in (client, *client.trainable_parameters()):
             if (other := owners.setdefault(id(part), index)) == index:
                 continue
             if part is client:

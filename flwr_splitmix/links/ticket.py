@@ -79,7 +79,7 @@ class Ticket:
         Stream only: wire format of the floating-point tensors that the client sends.
     run
         Stream only: the run's id, under which the node keeps the client's state.
-    draws
+    draw_seed
         In one process only: as in `Order`. None is not sent, so that nodes of earlier versions
         know all that a ticket has.
     """
@@ -105,7 +105,7 @@ class Ticket:
     token: str = field(default="", repr=False)
     wire_dtype: str = "keep"
     run: str = ""
-    draws: int | None = None
+    draw_seed: int | None = None
 
     @property
     def order(self) -> Order:
@@ -117,7 +117,7 @@ class Ticket:
             self.num_rounds,
             self.attempt,
             self.returns_arrays,
-            self.draws,
+            self.draw_seed,
             tuple(self.earlier),
         )
 

@@ -69,14 +69,14 @@ class LastFit:
         The link to the clients, which knows that they have begun.
     arrays
         The lower segment that another round would start from.
-    draws
+    draw_seed
         Seed of its random draws: groups, ratios, masks, the clients of a round, and what clients
         draw besides the order of their examples.
     """
 
     link: LocalLink
     arrays: ArrayRecord
-    draws: int
+    draw_seed: int
 
     def has(self, clients: Sequence[Client]) -> bool:
         """Return whether these are its clients: the same objects, in the same order."""
@@ -84,6 +84,6 @@ class LastFit:
         return len(own) == len(clients) and all(a is b for a, b in zip(own, clients, strict=True))
 
     @property
-    def next_draws(self) -> int:
+    def next_draw_seed(self) -> int:
         """A seed of other draws, since rounds are counted from 1 again."""
-        return derive_seed(self.draws, "another fit")
+        return derive_seed(self.draw_seed, "another fit")

@@ -49,7 +49,7 @@ class Participants:
 
     Attributes
     ----------
-    trained
+    last_trained_round
         By client index, the last round that the client finished.
     partitions
         By client index, into how many parts the data are divided, as far as nodes said; 0 once
@@ -62,7 +62,7 @@ class Participants:
 
     def forget(self) -> None:
         """Begin another run."""
-        self.trained: dict[int, int] = {}
+        self.last_trained_round: dict[int, int] = {}
         self.partitions: dict[int, int] = {}
         self._without_data = WithoutData()
         self._undrawn = 0
@@ -156,26 +156,26 @@ class Participants:
 
     def finish_round(self, clients: Clients) -> dict[int, str]:
         """Note who has finished a round; return why others failed, if not for lack of data."""
-        self.trained.update(dict.fromkeys(clients.nodes, clients.server_round))
+        self.last_trained_round.update(dict.fromkeys(clients.nodes, clients.server_round))
         return self._without_data.failures(clients.failures, clients.descriptions)
 
     @property
     def facts(self) -> dict[str, int]:
         """Entries for a run's summary."""
-        return {"clients": len(self.trained), **self._without_data.facts}
+        return {"clients": len(self.last_trained_round), **self._without_data.facts}
 
     def state(self) -> dict[str, Any]:
         """Return the plain values that a checkpoint keeps."""
         kept = {**self._federation.state(), **self._without_data.state()}
         return {
-            "trained": text_keys(self.trained),
+            "trained": text_keys(self.last_trained_round),
             "partitions": text_keys(self.partitions),
             **kept,
         }
 
     def restore(self, meta: Mapping[str, Any]) -> None:
         """Begin a run: anew ({}), or from a checkpoint's plain values."""
-        self.trained = whole_keys(meta.get("trained", {}))
+        self.last_trained_round = whole_keys(meta.get("trained", {}))
         self.partitions = whole_keys(meta.get("partitions", {}))
         self._federation.restore(meta)
         self._without_data.restore(meta)

@@ -64,7 +64,7 @@ class Remarks:
         shape: SmashedShape,
         batches: int,
         epoch: int,
-        trained: Mapping[int, int],
+        last_trained_round: Mapping[int, int],
     ) -> None:
         """Warn about small data sets, lost states, and what the mixer cannot protect.
 
@@ -74,13 +74,15 @@ class Remarks:
             Mean number of full batches of the round's clients.
         epoch
             Steps of an epoch, which `steps_per_round` sets.
-        trained
+        last_trained_round
             By client index, the last round that the client finished.
         """
         known = {client: clients.descriptions[client] for client in clients.alive}
         sizes = {client: int(said["num-examples"]) for client, said in known.items()}
         self._on_sizes(sizes, shape.batch, batches, epoch)
-        self._on_lost_states({c: int(said["state-round"]) for c, said in known.items()}, trained)
+        self._on_lost_states(
+            {c: int(said["state-round"]) for c, said in known.items()}, last_trained_round
+        )
         self._on_shape(list(known), shape)
 
     def _on_sizes(self, sizes: Mapping[int, int], batch: int, batches: int, epoch: int) -> None:
@@ -106,9 +108,11 @@ class Remarks:
             "the length of a round; steps_per_round sets it",
         )
 
-    def _on_lost_states(self, states: Mapping[int, int], trained: Mapping[int, int]) -> None:
+    def _on_lost_states(
+        self, states: Mapping[int, int], last_trained_round: Mapping[int, int]
+    ) -> None:
         """Warn about states that are older than the last round that their clients finished."""
-        behind = {c: done for c, done in states.items() if done < trained.get(c, 0)}
+        behind = {c: done for c, done in states.items() if done < last_trained_round.get(c, 0)}
         self._say(
             [c for c, done in behind.items() if not done],
             "has lost the state that it had and begins anew "

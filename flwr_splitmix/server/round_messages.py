@@ -25,7 +25,7 @@ class RoundMessages(Shape):
 
     Attributes
     ----------
-    draws
+    draw_seed
         Seed of random draws, but for the order of a client's examples; `seed`, unless the same
         clients are fitted again.
     """
@@ -38,7 +38,7 @@ class RoundMessages(Shape):
     fraction_train: float
     num_rounds: int
     seed: int
-    draws: int
+    draw_seed: int
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
@@ -98,7 +98,7 @@ class RoundMessages(Shape):
         return self._participants.draw(
             self._open_link,
             grid,
-            generator(self.draws, f"sample-{purpose}", server_round),
+            generator(self.draw_seed, f"sample-{purpose}", server_round),
             min_nodes=self.min_nodes,
             fraction=self.fraction_train,
         )
@@ -115,5 +115,5 @@ class RoundMessages(Shape):
             state_round=state_round,
             kept_rounds=self.recorder.kept_rounds,
             run_config=self.recorder.resumed_config,
-            draws=None if self.draws == self.seed else self.draws,
+            draw_seed=None if self.draw_seed == self.seed else self.draw_seed,
         )

@@ -61,7 +61,7 @@ class RoundLoop(WholeRun):
 
     Attributes
     ----------
-    draws
+    draw_seed
         Seed of random draws, but for the order of a client's examples; `seed`, unless the same
         clients are fitted again.
     over
@@ -106,7 +106,7 @@ class RoundLoop(WholeRun):
         self.evaluation: Evaluation = evaluation
         self.evaluate_every = evaluate_every
         self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
-        self.draws = self.seed
+        self.draw_seed = self.seed
         self.link = self._given_link = link
         self._told_of_link = False
         self._last_fit: LastFit | None = None
@@ -175,7 +175,7 @@ class RoundLoop(WholeRun):
         self.prepare(None)
         self.forget_clients()
         check_initial_arrays(initial_arrays, averages=self.aggregator.averages)
-        self.draws = self.seed
+        self.draw_seed = self.seed
         run = self.recorder.run
         if isinstance(self.link, LocalLink):  # that of a `fit`
             self.link = self._given_link
@@ -243,11 +243,11 @@ class RoundLoop(WholeRun):
             self.forget_clients()
             last = None
         if last is not None and initial_arrays is None:
-            link, arrays, self.draws = last.link, last.arrays, last.next_draws
+            link, arrays, self.draw_seed = last.link, last.arrays, last.next_draw_seed
         else:
             run = None if self.states_in_checkpoint else self.recorder.run
             link = LocalLink(clients, None if run is None else run.clients_dir)
-            self.draws = self.seed
+            self.draw_seed = self.seed
             arrays = first_arrays(initial_arrays, clients, averages=self.aggregator.averages)
         self.link = link
         job = Job(None, arrays, evaluate_fn, goes_on=last is not None)
@@ -255,7 +255,7 @@ class RoundLoop(WholeRun):
             result = self._run(job, num_rounds)
         finally:  # also after an interruption: the clients have learned until then
             if self.recorder.run is None:
-                self._last_fit = LastFit(link, job.result.arrays or arrays, self.draws)
+                self._last_fit = LastFit(link, job.result.arrays or arrays, self.draw_seed)
         link.restore_unasked(self._finished)
         return result
 
@@ -284,9 +284,9 @@ class RoundLoop(WholeRun):
         return self.recorder.metrics.rows
 
     @property
-    def trained(self) -> Mapping[int, int]:
+    def last_trained_round(self) -> Mapping[int, int]:
         """By client index, the last round that the client finished."""
-        return self._participants.trained
+        return self._participants.last_trained_round
 
 
 def _check_wait(name: str, seconds: object) -> None:

@@ -24,7 +24,7 @@ def warn_if_frozen(name: str, module: nn.Module, clients: Sequence[Client], thei
     """
     if not clients or any(weight.requires_grad for weight in module.parameters()):
         return
-    if any(True for client in clients for _ in client.trained()):
+    if any(True for client in clients for _ in client.trainable_parameters()):
         return
     log.warning(
         "nothing is trained: all weights of the %s and of the clients' %s are frozen, if there are "

@@ -47,7 +47,9 @@ from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked, check_loss
 from flwr_splitmix.server.steps.planning import Planner, RoundLength
-from flwr_splitmix.server.steps.split import Place, Steps, Training, WholeBatchSteps
+from flwr_splitmix.server.steps.position import StepPosition
+from flwr_splitmix.server.steps.split import Steps, WholeBatchSteps
+from flwr_splitmix.server.steps.training import Training
 from flwr_splitmix.server.tally import RoundTally
 from flwr_splitmix.server.untrained import warn_if_frozen
 from flwr_splitmix.values import check_kind
@@ -330,8 +332,8 @@ class SplitStrategy(RoundLoop):
         length.check_still(batches, self.steps_per_round, self.epochs_per_round)
         self._remarks.on_few(server_round, len(clients.nodes))
         self._remarks.on_leftover(len(clients.nodes))
-        self._remarks.on_clients(clients, shape, batches, length.epoch, self.trained)
-        planner = Planner(self.mixer, shape, length, self.draws, server_round)
+        self._remarks.on_clients(clients, shape, batches, length.epoch, self.last_trained_round)
+        planner = Planner(self.mixer, shape, length, self.draw_seed, server_round)
         num_steps = length.steps
         self.mixer.group_within(self.pace.classes(self._seconds))
         least = max(self.min_nodes, self.mixer.min_members)
@@ -348,7 +350,7 @@ class SplitStrategy(RoundLoop):
             tally.add(members, plan)
             progress = server_round - 1 + number / num_steps
             try:
-                event = steps.take(Place(server_round, number, progress), plan)
+                event = steps.take(StepPosition(server_round, number, progress), plan)
             except EmptyMixtureError:  # the clients that remain had no patch in this step
                 tally.add_empty()
                 continue
@@ -366,14 +368,14 @@ class SplitStrategy(RoundLoop):
     def _steps(self, clients: Clients, batch: int) -> Steps:
         """Return the object that takes a round's steps, with batches of `batch` samples."""
         training = Training(
-            self.mixer,
-            self.upper,
-            self._uploads,
-            self.pace,
-            self.min_nodes,
-            self.draws,
-            self.num_rounds,
-            self.require,
+            mixer=self.mixer,
+            upper=self.upper,
+            uploads=self._uploads,
+            pace=self.pace,
+            min_nodes=self.min_nodes,
+            seed=self.draw_seed,
+            num_rounds=self.num_rounds,
+            require=self.require,
         )
         self._parts.begin_round(batch, overlaps=clients.overlaps)
         if self._parts.parts > 1:

@@ -27,7 +27,7 @@ from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.planning import RoundLength
-from flwr_splitmix.server.steps.split import Place
+from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
 from flwr_splitmix.server.untrained import warn_if_frozen
 
@@ -201,20 +201,20 @@ class UShapeStrategy(RoundLoop):
         steps.calibrate()
         for number in range(length.steps):
             progress = server_round - 1 + number / length.steps
-            self.audience.on_step(steps.take(Place(server_round, number, progress)))
-        steps.finish(Place(server_round, length.steps, server_round))
+            self.audience.on_step(steps.take(StepPosition(server_round, number, progress)))
+        steps.finish(StepPosition(server_round, length.steps, server_round))
         self.trunk.warn_of_skipped_steps(server_round)
         return length.steps
 
     def _steps(self, clients: Clients) -> TrunkSteps:
         """Return the object that takes a round's steps."""
         training = TrunkTraining(
-            self.trunk,
-            self.max_length,
-            self.draws,
-            self.num_rounds,
-            self.require,
-            self._calibrations,
+            trunk=self.trunk,
+            max_length=self.max_length,
+            seed=self.draw_seed,
+            num_rounds=self.num_rounds,
+            require=self.require,
+            calibrations=self._calibrations,
         )
         return TrunkSteps(training, clients)
 

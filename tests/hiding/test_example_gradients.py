@@ -168,7 +168,7 @@ def test_a_layer_that_does_not_keep_texts_apart_is_named() -> None:
     client.attach(ORDER, None)
     encode(client)
     hiding: Any = client.hiding
-    hiding._gradients.trained()[0].grad_sample = torch.zeros(12, 23, 5)
+    hiding._gradients.trainable_parameters()[0].grad_sample = torch.zeros(12, 23, 5)
     with pytest.raises(UnfitError, match=r"of shape \(23, 5\) does not keep examples apart"):
         hiding.before_update()
 
@@ -179,7 +179,7 @@ def test_weights_without_a_gradient_for_each_text_are_not_trained_without_noise(
     client.attach(ORDER, None)
     encode(client)
     hiding: Any = client.hiding
-    weights = hiding._gradients.trained()[0]
+    weights = hiding._gradients.trainable_parameters()[0]
     weights.grad_sample, weights.grad = None, torch.ones_like(weights)
     with pytest.raises(UnfitError, match=r"weights of shape \(23, 5\) are used outside of their"):
         hiding.before_update()

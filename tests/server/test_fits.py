@@ -295,7 +295,7 @@ def test_a_fit_that_resumes_leaves_all_clients_trained(
     _, again = resumed(kind, tmp_path, 4, toy)
     assert all(map(same_weights, again, trained))
     strategy, longer = resumed(kind, tmp_path, 5, toy)
-    unasked = [index for index, last in strategy.trained.items() if last < 5]
+    unasked = [index for index, last in strategy.last_trained_round.items() if last < 5]
     assert unasked
     assert all(same_weights(longer[index], trained[index]) for index in unasked)
 

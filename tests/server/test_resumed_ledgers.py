@@ -109,7 +109,7 @@ def test_noise_in_all_rounds_is_told_of_none(
 def test_who_took_no_part_in_rounds_without_noise_keeps_its_epsilon(tmp_path: Path) -> None:
     toy = Toy(clients=3, batch_norm=False)
     run = new_run(tmp_path)
-    (drawn,) = go_on(run, 1, None, toy=toy, fraction_train=0.3).trained
+    (drawn,) = go_on(run, 1, None, toy=toy, fraction_train=0.3).last_trained_round
     spent = epsilons(go_on(run, 2, NOISE, toy=toy))
     assert sorted(spent) == [0, 1, 2]
     assert {client for client, epsilon in spent.items() if epsilon == math.inf} == {drawn}
@@ -119,7 +119,9 @@ def test_who_only_sent_its_test_data_without_noise_has_no_epsilon(tmp_path: Path
     """An evaluation draws its clients anew."""
     toy = Toy(clients=3, batch_norm=False, tests=4)
     run = new_run(tmp_path)
-    drawn = set(go_on(run, 1, None, toy=toy, fraction_train=0.3, evaluation="federated").trained)
+    drawn = set(
+        go_on(run, 1, None, toy=toy, fraction_train=0.3, evaluation="federated").last_trained_round
+    )
     tested = {client for one in again(run).begun if one.evaluates for client in one.clients}
     assert not tested <= drawn
     spent = epsilons(go_on(run, 2, NOISE, toy=toy))
@@ -143,7 +145,7 @@ def test_who_was_lost_in_a_round_without_noise_has_no_epsilon(tmp_path: Path) ->
     run = new_run(tmp_path)
     lost = TOY.make_clients(kind=Leaves, repeatable_secrets=False)
     stays = TOY.make_clients(repeatable_secrets=False)
-    assert list(go_on(run, 1, None, clients=[stays[0], lost[1]]).trained) == [0]
+    assert list(go_on(run, 1, None, clients=[stays[0], lost[1]]).last_trained_round) == [0]
     assert epsilons(go_on(run, 2, NOISE)) == {0: math.inf, 1: math.inf}
 
 

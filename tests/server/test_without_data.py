@@ -146,7 +146,7 @@ def test_a_run_knows_nothing_of_another_runs_clients(
     caplog.clear()
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     strategy.fit(toy.make_clients(sgd(0.1)), 1)
-    assert sorted(strategy.trained) == list(range(len(clients)))
+    assert sorted(strategy.last_trained_round) == list(range(len(clients)))
     (told,) = caplog.messages  # in particular, no client has lost its state
     assert "has learned in an earlier run of this PSL" in told
 

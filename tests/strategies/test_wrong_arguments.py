@@ -227,7 +227,7 @@ def test_an_evaluate_fn_that_cannot_be_called_costs_no_round(wrong: Any, said: s
     strategy = PSL(TOY.upper(), device="cpu")
     with pytest.raises(TypeError, match=said):
         strategy.fit(TOY.make_clients(), 2, evaluate_fn=wrong)
-    assert strategy.trained == {}
+    assert strategy.last_trained_round == {}
 
 
 class Tells(Observer):

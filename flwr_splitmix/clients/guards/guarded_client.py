@@ -48,7 +48,7 @@ class GuardedClient(Client):
     batches: Batches
     repeatable_secrets: bool
 
-    def trained(self) -> Iterable[nn.Parameter]:
+    def trainable_parameters(self) -> Iterable[nn.Parameter]:
         """Return the lower segment's parameters, except frozen ones."""
         return (p for p in self.segment.parameters() if p.requires_grad)
 

@@ -54,7 +54,7 @@ class GraphlessExchanges(Client):
     _calibrated: int
     _evaluation: UShapeEvaluation
 
-    def trained(self) -> Iterable[nn.Parameter]:
+    def trainable_parameters(self) -> Iterable[nn.Parameter]:
         """Return the parameters of head and tail, except frozen ones."""
         return (p for p in self.segments.parameters() if p.requires_grad)
 

@@ -116,13 +116,13 @@ class TrainedSegment:
         """
         own = {id(parameter) for parameter in self.module.parameters()}
         for index, client in enumerate(clients):
-            if any(id(parameter) in own for parameter in client.trained()):
+            if any(id(parameter) in own for parameter in client.trainable_parameters()):
                 raise ValueError(
                     f"client {index} and the server share weights, of which each would train a "
                     "copy; give the client its own: copy.deepcopy(lower)"
                 )
 
-    def trained(self) -> list[nn.Parameter]:
+    def parameters_with_gradients(self) -> list[nn.Parameter]:
         """Return the parameters that have a gradient."""
         return [p for p in self.module.parameters() if p.grad is not None]
 

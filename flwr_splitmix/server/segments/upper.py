@@ -283,7 +283,7 @@ class ServerSegment(TrainedSegment):
         if fine is None:
             return
         if not self.waits:
-            for parameter in self.trained():
+            for parameter in self.parameters_with_gradients():
                 gradient = cast(Tensor, parameter.grad)
                 parameter.grad = torch.where(fine, gradient, 0.0)
         elif not bool(fine):

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from flwr_splitmix.events import StepResult
-from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Mixer, Plan, Source, Upload
-from flwr_splitmix.mixers.hooks import Gradients, gradients_of, merged
+from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, Source, Upload
+from flwr_splitmix.mixers.hooks import Gradients
 from flwr_splitmix.seeding import derive_seed
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.steps.position import StepPosition
+from flwr_splitmix.server.steps.training import Training
 
 
 class GroupsOnArrival:
@@ -20,12 +21,12 @@ class GroupsOnArrival:
 
     Parameters
     ----------
+    training
+        What the run's steps share.
+    position
+        The step's; each group derives a seed of its own for dropout and the like.
     plan
         A plan with one pass.
-    progress, num_rounds
-        For the schedule.
-    seed
-        For dropout and the like; each group derives its own, independent of the order.
 
     Attributes
     ----------
@@ -33,21 +34,10 @@ class GroupsOnArrival:
         By client index, the uploads that arrived and the gradients to return.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        mixer: Mixer,
-        upper: ServerSegment,
-        progress: float,
-        num_rounds: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, training: Training, position: StepPosition, plan: Plan) -> None:
+        self.training = training
+        self.position = position
         self.plan = plan
-        self.mixer = mixer
-        self.upper = upper
-        self.progress = progress
-        self.num_rounds = num_rounds
-        self.seed = seed
         self.uploads: dict[int, Upload] = {}
         self.gradients: Gradients = {}
         groups = plan.passes[0]
@@ -106,27 +96,22 @@ class GroupsOnArrival:
 
     def _learn(self, group: int) -> Gradients:
         del self._missing[group]
-        own = self.plan.only(group)
-        uploads = {c: self.uploads[c] for c in own.clients if c in self.uploads}
+        group_plan = self.plan.only(group)
+        uploads = {c: self.uploads[c] for c in group_plan.clients if c in self.uploads}
+        training = self.training
         try:
-            mixed = merged(
-                self.mixer,
-                uploads,
-                own,
-                num_classes=self.upper.num_classes,
-                device=self.upper.device,
-            )
-        except EmptyMixtureError:  # nobody of this group has sent a patch
+            mixed = training.merge(uploads, group_plan)
+        except EmptyMixtureError:  # no member of this group has sent a patch
             return {}
-        result = self.upper.learn(
+        result = training.upper.learn(
             mixed,
-            self.progress,
-            self.num_rounds,
-            derive_seed(self.seed, "group", group),
-            np.random.default_rng(0),  # would draw the order of several groups; here is one
+            self.position.progress,
+            training.num_rounds,
+            derive_seed(training.upper_seed(self.position), "group", group),
+            np.random.default_rng(0),  # draws the order of several groups; there is one
         )
         self._parts.append((mixed, result))
-        gradients = gradients_of(self.mixer, result.gradient, mixed, own, result.without_gradient)
+        gradients = training.split(result, mixed, group_plan)
         self.gradients |= gradients
         return gradients
 
@@ -134,4 +119,4 @@ class GroupsOnArrival:
 def deliveries(number: int, progress: float, gradients: Gradients) -> dict[int, dict[str, Any]]:
     """Return each client's `step` call that delivers gradients and asks for no upload."""
     payload = {"number": number, "progress": progress, "plan": None}
-    return {client: {**payload, "gradient": own} for client, own in gradients.items()}
+    return {client: {**payload, "gradient": gradient} for client, gradient in gradients.items()}

@@ -9,11 +9,13 @@ from typing import Any
 from flwr_splitmix.events import StepDone, StepResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, Upload
-from flwr_splitmix.mixers.hooks import Gradients, gradients_of, merged
+from flwr_splitmix.mixers.hooks import Gradients
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.steps.part_count import PartCount, StepSeconds
 from flwr_splitmix.server.steps.parted_step import PartedStep
-from flwr_splitmix.server.steps.split import Place, Steps, Training
+from flwr_splitmix.server.steps.position import StepPosition
+from flwr_splitmix.server.steps.split import Steps
+from flwr_splitmix.server.steps.training import Training
 
 
 class MicroBatchSteps(Steps):
@@ -35,7 +37,7 @@ class MicroBatchSteps(Steps):
         self._deliveries = 0
         self._learned: tuple[float, float] | None = None
 
-    def take(self, place: Place, plan: Plan) -> StepDone:
+    def take(self, position: StepPosition, plan: Plan) -> StepDone:
         """Exchange the parts and learn from them one after another."""
         parts = self.count.parts
         samples = plan.shape.batch // parts
@@ -43,7 +45,7 @@ class MicroBatchSteps(Steps):
         planned = plan.clients
         told = {c: plan.for_node(c) for c in self.clients.alive if c in planned}
         for part in range(parts):
-            self.clients.queue("encode_part", _asked(place, told, part, parts))
+            self.clients.queue("encode_part", _asked(position, told, part, parts))
         seconds = StepSeconds(parts)
         began = time.perf_counter()
         self._step_optimizer()
@@ -52,20 +54,20 @@ class MicroBatchSteps(Steps):
             self.clients.answered()
         step = PartedStep(plan, parts)
         for part in range(parts):
-            own = plan.part(part * samples, samples)
+            part_plan = plan.part(part * samples, samples)
             before = dict(self.clients.seconds)
             replies = self.clients.answered()
             seconds.uploaded(part, before, self.clients.seconds)
             began = time.perf_counter()
-            uploads = dict(self.accepted(replies.items(), own))
-            gradients = self._learn(place, own, uploads, part, step)
-            self._deliver(place, part, uploads, gradients)
+            uploads = dict(self.accepted(replies.items(), part_plan))
+            gradients = self._learn(position, part_plan, uploads, part, step)
+            self._deliver(position, part, uploads, gradients)
             seconds.server += time.perf_counter() - began
         if step.groups:
-            self._learned = (step.groups, place.progress)
+            self._learned = (step.groups, position.progress)
         if self.count.measures:
             self._measure(seconds)
-        return step.done(place.server_round, place.number)
+        return step.done(position.server_round, position.number)
 
     def finish(self, steps: int) -> None:
         """Wait until all gradients have been delivered."""
@@ -83,31 +85,35 @@ class MicroBatchSteps(Steps):
             self.training.upper.finish_parts(groups, progress, self.training.num_rounds)
 
     def _learn(
-        self, place: Place, own: Plan, uploads: Mapping[int, Upload], part: int, step: PartedStep
+        self,
+        position: StepPosition,
+        part_plan: Plan,
+        uploads: Mapping[int, Upload],
+        part: int,
+        step: PartedStep,
     ) -> Gradients:
         """Learn from a part and return its gradients; empty if there is nothing to mix."""
-        upper, mixer = self.training.upper, self.training.mixer
         mixed: Mixed | None = None
         result: StepResult | None = None
         gradients: Gradients = {}
         try:
-            mixed = merged(mixer, uploads, own, num_classes=upper.num_classes, device=upper.device)
+            mixed = self.training.merge(uploads, part_plan)
         except EmptyMixtureError:  # no remaining client has a patch in this step
             pass
         else:
-            seed = self.training.upper_seed(place)
+            seed = self.training.upper_seed(position)
             seed = derive_seed(seed, "part", part) if part else seed
             first = not step.groups
-            result = upper.learn_part(mixed, step.plan.shape.batch, seed, first=first)
-            gradients = gradients_of(mixer, result.gradient, mixed, own, result.without_gradient)
+            result = self.training.upper.learn_part(mixed, step.plan.shape.batch, seed, first=first)
+            gradients = self.training.split(result, mixed, part_plan)
         step.add(uploads, gradients, mixed, result)
         return gradients
 
     def _deliver(
-        self, place: Place, part: int, uploads: Mapping[int, Upload], gradients: Gradients
+        self, position: StepPosition, part: int, uploads: Mapping[int, Upload], gradients: Gradients
     ) -> None:
         payloads = {
-            client: {"number": place.number, "part": part, "gradient": gradients.get(client)}
+            client: {"number": position.number, "part": part, "gradient": gradients.get(client)}
             for client in uploads
         }
         self.clients.queue("learn_part", payloads)
@@ -124,8 +130,8 @@ class MicroBatchSteps(Steps):
 
 
 def _asked(
-    place: Place, told: Mapping[int, Any], part: int, parts: int
+    position: StepPosition, told: Mapping[int, Any], part: int, parts: int
 ) -> dict[int, Mapping[str, Any]]:
     """Return the calls for one part, by client; `told` is each client's share of the plan."""
-    asked = {"number": place.number, "progress": place.progress, "part": part, "parts": parts}
+    asked = {"number": position.number, "progress": position.progress, "part": part, "parts": parts}
     return {client: {**asked, "plan": plan} for client, plan in told.items()}

@@ -3,63 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import Clients
-from flwr_splitmix.mixers import Mixer, Plan, Upload
-from flwr_splitmix.mixers.hooks import Gradients, gradients_of, merged
-from flwr_splitmix.seeding import derive_seed, generator
-from flwr_splitmix.server.intake.split import UploadIntake
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.mixers import Plan, Upload
+from flwr_splitmix.mixers.hooks import Gradients
+from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.steps.arrival import GroupsOnArrival, deliveries
-from flwr_splitmix.server.steps.pace import Pace
+from flwr_splitmix.server.steps.position import StepPosition
+from flwr_splitmix.server.steps.training import Training
 from flwr_splitmix.server.steps.whole_batches import WholeBatches, accepted
-
-
-@dataclass(frozen=True)
-class Place:
-    """A step's position in its run.
-
-    Parameters
-    ----------
-    number
-        The step's number in its round, from 0.
-    progress
-        Global progress in rounds, for the schedules.
-    """
-
-    server_round: int
-    number: int
-    progress: float
-
-
-@dataclass(frozen=True)
-class Training:
-    """What all steps of a run share.
-
-    Parameters
-    ----------
-    seed, num_rounds
-        The run's seed and number of rounds.
-    require
-        Raises LinkError if too few clients are left.
-    """
-
-    mixer: Mixer
-    upper: ServerSegment
-    uploads: UploadIntake
-    pace: Pace
-    min_nodes: int
-    seed: int
-    num_rounds: int
-    require: Callable[[Clients], None]
-
-    def upper_seed(self, place: Place) -> int:
-        """Return the seed for the upper segment's dropout and the like."""
-        return derive_seed(self.seed, "upper", place.server_round, place.number)
 
 
 class Steps(ABC):
@@ -76,7 +31,7 @@ class Steps(ABC):
         self.clients = clients
 
     @abstractmethod
-    def take(self, place: Place, plan: Plan) -> StepDone:
+    def take(self, position: StepPosition, plan: Plan) -> StepDone:
         """Take a step.
 
         Raises
@@ -95,8 +50,8 @@ class Steps(ABC):
         self, replies: Iterable[tuple[int, Mapping[str, Any]]], plan: Plan
     ) -> Iterator[tuple[int, Upload]]:
         """Yield the valid uploads among the replies to a plan; other senders leave the round."""
-        own = self.training
-        return accepted(self.clients, own.uploads, replies, plan, own.require)
+        training = self.training
+        return accepted(self.clients, training.uploads, replies, plan, training.require)
 
 
 class WholeBatchSteps(Steps):
@@ -106,40 +61,36 @@ class WholeBatchSteps(Steps):
         super().__init__(training, clients)
         self._batches = WholeBatches(clients, training.uploads, training.require)
 
-    def take(self, place: Place, plan: Plan) -> StepDone:
+    def take(self, position: StepPosition, plan: Plan) -> StepDone:
         """Exchange once and learn from the uploads."""
         pace = self.training.pace
         came = self._batches.take(
-            place.number,
-            place.progress,
+            position.number,
+            position.progress,
             plan,
             on_arrival=pace.notices_arrival,
             patience=pace.patience(self.training.min_nodes),
         )
         if pace.on_arrival:
-            return self._learn_on_arrival(place, plan, came)
-        return self._learn(place, plan, dict(sorted(came, key=lambda pair: pair[0])))
+            return self._learn_on_arrival(position, plan, came)
+        return self._learn(position, plan, dict(sorted(came, key=lambda pair: pair[0])))
 
     def finish(self, steps: int) -> None:
         """Deliver the last gradients."""
         self._batches.finish(steps)
 
-    def _learn(self, place: Place, plan: Plan, uploads: Mapping[int, Upload]) -> StepDone:
-        own = self.training
-        mixed = merged(
-            own.mixer,
-            uploads,
-            plan,
-            num_classes=own.upper.num_classes,
-            device=own.upper.device,
+    def _learn(self, position: StepPosition, plan: Plan, uploads: Mapping[int, Upload]) -> StepDone:
+        training = self.training
+        mixed = training.merge(uploads, plan)
+        rng = generator(training.seed, "order", position.server_round, position.number)
+        result = training.upper.learn(
+            mixed, position.progress, training.num_rounds, training.upper_seed(position), rng
         )
-        rng = generator(own.seed, "order", place.server_round, place.number)
-        result = own.upper.learn(mixed, place.progress, own.num_rounds, own.upper_seed(place), rng)
-        gradients = gradients_of(own.mixer, result.gradient, mixed, plan, result.without_gradient)
+        gradients = training.split(result, mixed, plan)
         self._batches.owed = gradients
         return StepDone(
-            place.server_round,
-            place.number,
+            position.server_round,
+            position.number,
             uploads,
             gradients,
             loss=result.loss,
@@ -149,22 +100,19 @@ class WholeBatchSteps(Steps):
         )
 
     def _learn_on_arrival(
-        self, place: Place, plan: Plan, came: Iterable[tuple[int, Upload]]
+        self, position: StepPosition, plan: Plan, came: Iterable[tuple[int, Upload]]
     ) -> StepDone:
-        own = self.training
-        groups = GroupsOnArrival(
-            plan, own.mixer, own.upper, place.progress, own.num_rounds, own.upper_seed(place)
-        )
+        groups = GroupsOnArrival(self.training, position, plan)
 
         def deliver(gradients: Gradients) -> None:
-            self.clients.post("step", deliveries(place.number + 1, place.progress, gradients))
+            self.clients.post("step", deliveries(position.number + 1, position.progress, gradients))
 
         owed = groups.learn(came, deliver)
         mixed, result = groups.result()
         self._batches.owed = owed
         return StepDone(
-            place.server_round,
-            place.number,
+            position.server_round,
+            position.number,
             groups.uploads,
             groups.gradients,
             loss=result.loss,

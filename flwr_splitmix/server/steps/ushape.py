@@ -24,7 +24,7 @@ from flwr_splitmix.server.intake.ushape import (
 )
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
-from flwr_splitmix.server.steps.split import Place
+from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.time_limit import TimeLimit
 from flwr_splitmix.words import counted
 
@@ -34,7 +34,7 @@ Replies = Mapping[int, Mapping[str, Any]]
 """What clients have sent, by client index."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrunkTraining:
     """What all steps of a run share.
 
@@ -100,37 +100,37 @@ class TrunkSteps:
             )
             self.training.require(clients)
 
-    def take(self, place: Place) -> StepDone:
+    def take(self, position: StepPosition) -> StepDone:
         """Pass the clients' messages through the trunk, learn, and keep the gradients they get.
 
         Clients whose messages, outputs or gradients cannot be used leave the round.
         """
-        own, clients = self.training, self.clients
-        replies = self._encode(place)
+        training, clients = self.training, self.clients
+        replies = self._encode(position)
         messages = self._read(replies)
-        outputs = self._forward(messages, place)
+        outputs = self._forward(messages, position)
         public = self._look_at_public({c: replies[c] for c in outputs if "public" in replies[c]})
         answers = clients.call(
             "decode",
             {
-                c: {"number": place.number, "outputs": outputs[c], "public": public.get(c)}
+                c: {"number": position.number, "outputs": outputs[c], "public": public.get(c)}
                 for c in outputs
             },
         )
         read = read_each(clients, answers, partial(_gradients_for, messages))
-        own.require(clients)
+        training.require(clients)
         # A client that trains only its tail returns no gradients and needs none.
         returned = {client: gradients for client, gradients in read.items() if gradients}
-        owed = self._learn(returned, messages, place)
+        owed = self._learn(returned, messages, position)
         if owed is None:
             owed = returned = {}
         self._owed = owed
         for client in returned.keys() - self._owed.keys():
             clients.fail(client, "its messages or gradients overflow in the trunk")
-        own.require(clients)
+        training.require(clients)
         return StepDone(
-            place.server_round,
-            place.number,
+            position.server_round,
+            position.number,
             messages,
             self._owed,
             outputs=outputs,
@@ -141,34 +141,34 @@ class TrunkSteps:
         self,
         returned: Mapping[int, Sequence[Tensor]],
         messages: Mapping[int, Messages],
-        place: Place,
+        position: StepPosition,
     ) -> dict[int, list[Tensor]] | None:
         """Let the trunk learn, and return the gradients at the messages.
 
         None if there was no memory for it: then nobody learns from this step, and the client with
         by far the most numbers is left out.
         """
-        own = self.training
+        training = self.training
         try:
-            return own.trunk.learn(returned, place.progress, own.num_rounds)
+            return training.trunk.learn(returned, position.progress, training.num_rounds)
         except (RuntimeError, MemoryError) as error:
-            own.trunk.forget_pass()
+            training.trunk.forget_pass()
             self._leave_out_largest(messages, error)
             return None
 
-    def finish(self, place: Place) -> None:
-        """Deliver the last gradients; `place` is behind the last step."""
-        self._encode(place, last=True)
+    def finish(self, position: StepPosition) -> None:
+        """Deliver the last gradients; `position` is behind the last step."""
+        self._encode(position, last=True)
 
     def look(self, replies: Replies) -> dict[int, list[Tensor]]:
         """Pass messages through the trunk, which does not train on them."""
         return self._pass(self.training.trunk.look, self._read(replies))
 
-    def _encode(self, place: Place, *, last: bool = False) -> dict[int, dict[str, Any]]:
+    def _encode(self, position: StepPosition, *, last: bool = False) -> dict[int, dict[str, Any]]:
         payloads = {
             client: {
-                "number": place.number,
-                "progress": place.progress,
+                "number": position.number,
+                "progress": position.progress,
                 "gradient": self._owed.get(client),
                 "last": last,
             }
@@ -178,16 +178,16 @@ class TrunkSteps:
 
     def _read(self, replies: Replies) -> dict[int, Messages]:
         """Read every client's messages; clients whose messages are invalid leave the round."""
-        own, clients = self.training, self.clients
+        training, clients = self.training, self.clients
 
         def read(client: int, reply: Mapping[str, Any]) -> Messages:
             said = clients.descriptions[client]
             return read_messages(
                 reply,
                 int(said["width"]),
-                own.trunk.input_dtype,
+                training.trunk.input_dtype,
                 batch=int(said["batch-size"]),
-                max_length=own.max_length,
+                max_length=training.max_length,
             )
 
         messages = read_each(clients, replies, read)
@@ -199,7 +199,7 @@ class TrunkSteps:
                 f"median client's {usual}",
             )
             del messages[client]
-        own.require(clients)
+        training.require(clients)
         return messages
 
     def _pass(
@@ -235,7 +235,9 @@ class TrunkSteps:
         self.training.require(self.clients)
         return largest
 
-    def _forward(self, messages: Mapping[int, Messages], place: Place) -> dict[int, list[Tensor]]:
+    def _forward(
+        self, messages: Mapping[int, Messages], position: StepPosition
+    ) -> dict[int, list[Tensor]]:
         """Pass messages through the trunk, leaving out clients whose outputs overflow.
 
         Raises
@@ -243,17 +245,17 @@ class TrunkSteps:
         ValueError
             If weights of the trunk itself are NaN or infinite: no client is to blame.
         """
-        own, clients = self.training, self.clients
-        seed = derive_seed(own.seed, "trunk", place.server_round, place.number)
-        outputs = self._pass(partial(own.trunk.forward, seed=seed), messages)
+        training, clients = self.training, self.clients
+        seed = derive_seed(training.seed, "trunk", position.server_round, position.number)
+        outputs = self._pass(partial(training.trunk.forward, seed=seed), messages)
         if all_finite([part for parts in outputs.values() for part in parts]):
             return outputs
-        own.trunk.check_weights()
+        training.trunk.check_weights()
         for client, parts in outputs.items():
             if not all_finite(parts):
                 clients.fail(client, "its messages overflow in the trunk")
-        own.require(clients)
-        return own.trunk.forward(
+        training.require(clients)
+        return training.trunk.forward(
             {c: m for c, m in messages.items() if c not in clients.failures}, seed
         )
 

@@ -90,7 +90,7 @@ def test_a_faulty_client_costs_its_own_contribution(
     row = strategy.rows[0]
     assert (row["clients_alive"], row["clients_failed"]) == (3, 1)
     assert f"round 1 went on without client 1: {reason}" in caplog.text
-    assert strategy.trained == {0: 1, 2: 1, 3: 1}
+    assert strategy.last_trained_round == {0: 1, 2: 1, 3: 1}
     grid.wait()
     (said,) = grid.errors()
     assert "Jane" not in said
@@ -171,7 +171,7 @@ def test_a_node_that_leaves_the_federation_is_not_waited_for(
     caplog.set_level("WARNING", logger="flwr.splitmix")
     start(strategy, StreamLink(address="127.0.0.1:0", attach_timeout=600), grid, 1)
     assert "client 1: is not connected to the SuperLink any more" in caplog.text
-    assert strategy.trained.keys() == {0, 2, 3}
+    assert strategy.last_trained_round.keys() == {0, 2, 3}
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

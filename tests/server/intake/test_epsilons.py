@@ -81,7 +81,7 @@ def test_a_client_that_is_not_drawn_keeps_what_it_has_spent() -> None:
         TOY.server(), device="cpu", steps_per_round=2, fraction_train=0.5, observers=[seen], seed=0
     )
     strategy.fit(clients, 6)
-    assert set(strategy.trained) == {0, 1}
+    assert set(strategy.last_trained_round) == {0, 1}
     rows = [epsilon for epsilon in seen.epsilons if epsilon is not None]
     assert rows == sorted(rows)
     assert rows[-1] == max(map(spent, clients))

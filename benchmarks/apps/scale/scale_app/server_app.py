@@ -56,7 +56,7 @@ def main(grid: Grid, context: Context) -> None:
         (out / "phase").write_text("over")
     figures = {
         "clients": nodes,
-        "clients_trained": len(strategy.trained),
+        "clients_trained": len(strategy.last_trained_round),
         "step_ms": watch.steps,
         "outside_steps_s": watch.outside,
     }
