@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 from benchmarks.measure import show, write
 from flwr_splitmix import SplitClient, split_vision_model
 from flwr_splitmix.data import client_split, load_images
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.examples import Example
 from flwr_splitmix.strategies import PSL, CutMixSL
 
 CLIENTS, CLASSES, BATCH = 10, 10, 25

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import show, write
-from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.experiments.cell_runs import held_run
 from flwr_splitmix.experiments.cells import Cell
 from flwr_splitmix.experiments.data import ResidentImages, load_cell_data

@@ -75,6 +75,16 @@ def check_kind(name: str, value: object, kind: type, needed: str) -> None:
     raise TypeError(f"{name} is {given}; needed is {needed}")
 
 
+def check_initialized(thing: object, base: type, attribute: str) -> None:
+    """Raise TypeError if an object has not an attribute that `__init__` of its base class sets."""
+    if not hasattr(thing, attribute):
+        name = type(thing).__name__
+        raise TypeError(
+            f"__init__ of {name} must call super().__init__(...), that of {base.__name__}, which "
+            "sets what the other methods need"
+        )
+
+
 def takes(function: Callable[..., Any], *arguments: Any) -> bool:
     """Return whether a function can be called with these arguments, as far as can be known."""
     try:

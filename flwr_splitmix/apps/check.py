@@ -63,8 +63,8 @@ def check_app(
         report.remarks.append(
             f"pyproject.toml has dependencies ({', '.join(project.dependencies):.100}), which "
             "Flower would install for each run on this machine, in an environment of their own "
-            "that comes before this one; install here what the app needs, next to flwr-splitmix, "
-            "and remove these dependencies; flwr may stay"
+            "that comes before this one (for flwr, all that it needs); install here what the app "
+            "needs, next to flwr-splitmix, and remove these dependencies"
         )
     if remark := lost_cluster():
         report.remarks.append(remark)

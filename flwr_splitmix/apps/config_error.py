@@ -19,8 +19,12 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     alike = close_to(key, names)
     if alike:
         return f"run-config has an unknown key {key!r}; did you mean {either(alike)}?"
-    remedy = f"allowed are {', '.join(names)}" if names else "this app has no keys; leave it out"
-    return f"run-config has an unknown key {key!r}; {remedy}"
+    if not names:
+        return f"run-config has an unknown key {key!r}; this app has no keys; leave it out"
+    return (
+        f"run-config has an unknown key {key!r}; allowed are {', '.join(names)}; for keys of your "
+        "own begin with `splitmix new own NAME`"
+    )
 
 
 def key_of(field: str) -> str:

@@ -21,7 +21,7 @@ from flwr_splitmix.clients.ushape.hooks import (
     checked_sent,
     plain_scores,
 )
-from flwr_splitmix.data.batches import Example, fetch
+from flwr_splitmix.data.examples import Example, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.links.errors import own_sentence
 from flwr_splitmix.scoring.texts import TextScores

@@ -15,7 +15,10 @@ from flwr_splitmix.apps.toml import PLAIN, flatten, parse_toml
 Kind = Literal["vision", "language", "own"]
 
 _FLWR = re.compile(r"\s*flwr(?![\w.-])", re.IGNORECASE)
-"""A requirement of Flower itself, which Flower never installs."""
+"""A requirement of Flower itself: Flower installs all that it needs, but not it."""
+
+_PLAIN_FLWR = re.compile(r"\s*flwr(?![\w.\[-])", re.IGNORECASE)
+"""The same without extras."""
 
 _NAME = re.compile(r"[^\W\d_](?:[^\W_]|-){0,31}")
 """An app's name, as Flower takes it: letters of any alphabet."""
@@ -38,7 +41,8 @@ class Project:
     components
         Locations of "serverapp" and "clientapp", as "module:attribute".
     dependencies
-        Packages that Flower installs for each run of the app: all that it names but Flower itself.
+        Requirements for which Flower installs packages for each run of the app, but for "flwr" in
+        an app with fab-format-version = 1, which must name it.
     """
 
     folder: Path
@@ -85,9 +89,12 @@ def open_project(folder: Path) -> Project:
                 f'{kind} = "{module}:app"'
             )
     project, flat = _table(described, "project", file), flatten(config)
-    _check_for_flower(file, project, _table(described, "tool.flwr.app", file), flat)
+    app = _table(described, "tool.flwr.app", file)
+    _check_for_flower(file, project, app, flat)
     places = {kind: str(components[kind]) for kind in ("serverapp", "clientapp")}
-    dependencies = [each for each in _dependencies(project) if not _FLWR.match(each)]
+    dependencies = _dependencies(project)
+    if app.get("fab-format-version") == 1:
+        dependencies = [each for each in dependencies if not _PLAIN_FLWR.match(each)]
     return Project(folder, str(project["name"]), _kind(folder, places), flat, places, dependencies)
 
 

@@ -17,7 +17,7 @@ from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.clients.lower import describe_segment
 from flwr_splitmix.data import ImageDataset
-from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.labels import loss_on
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.segments import Geometry

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.data.batches import Batches, Example, fetch
+from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.errors import ExamplesError
+from flwr_splitmix.data.examples import Example, fetch
 from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.mixers.share import OwnShareError, UnknownShareError
 from flwr_splitmix.privacy.policy import NodePolicy

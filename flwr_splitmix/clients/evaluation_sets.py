@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.data.batches import Example, ExampleSet, check_map_style, fetch
+from flwr_splitmix.data.examples import Example, ExampleSet, check_map_style, fetch
 from flwr_splitmix.seeding import generator
 
 Tests = dict[str, ExampleSet | None]

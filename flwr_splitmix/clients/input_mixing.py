@@ -9,7 +9,7 @@ from functools import cache
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.examples import Example
 from flwr_splitmix.mixers import InputShare, WeightedShare
 
 log = logging.getLogger("flwr.splitmix")

@@ -9,7 +9,7 @@ from torch import nn
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.ushape_client import UShapeClient
-from flwr_splitmix.data.batches import ExampleSet
+from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.hiding import MixGuard, MixGuardOptions
 from flwr_splitmix.hiding.mixguard import Calibration
 

@@ -35,7 +35,8 @@ from flwr_splitmix.clients.requests import (
     check_range,
     check_sizes,
 )
-from flwr_splitmix.data.batches import Batches, Example, ExampleSet
+from flwr_splitmix.data.batches import Batches
+from flwr_splitmix.data.examples import Example, ExampleSet
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import InputShare, Share, known_shares, share_from_wire
 from flwr_splitmix.schedule import (

@@ -28,7 +28,8 @@ from flwr_splitmix.clients.ushape.step_exchanges import Learns, StepExchanges
 from flwr_splitmix.clients.ushape.text_labels import check_labelled
 from flwr_splitmix.clients.ushape.text_lengths import check_lengths
 from flwr_splitmix.clients.ushape.vocabulary import check_vocabulary
-from flwr_splitmix.data.batches import Batches, ExampleSet
+from flwr_splitmix.data.batches import Batches
+from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import ClientSide, Hiding
@@ -37,7 +38,7 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, check_scores
 from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.segments.modules import check_takes_mask, with_statistics
-from flwr_splitmix.values import check_choice, check_kind, check_truth
+from flwr_splitmix.values import check_choice, check_initialized, check_kind, check_truth
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -126,6 +127,7 @@ class UShapeClient(StepExchanges):
         self.device = pick_device(device)
         self.hiding = Hiding() if hiding is None else hiding
         check_kind("hiding", self.hiding, Hiding, "an object of a subclass of Hiding")
+        check_initialized(self.hiding, Hiding, "public")
         check_takes_mask("head", head)
         check_takes_mask("tail", tail)
         check_shaped("head", head)

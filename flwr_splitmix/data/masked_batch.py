@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flwr_splitmix.data.batches import Example
 from flwr_splitmix.data.errors import ExamplesError
+from flwr_splitmix.data.examples import Example
 
 NOTHING = -1
 """Token id beyond a text's end, where it is shorter than its batch."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.utils.data import Dataset
 
 from flwr_splitmix.data import DataError, ImageDataset, load_images, partition_indices
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.examples import Example
 from flwr_splitmix.data.partition import labels_to_divide_by
 from flwr_splitmix.experiments.cells import DIRICHLET, Cell
 from flwr_splitmix.seeding import frozen_generator

@@ -12,7 +12,7 @@ import torch
 
 from flwr_splitmix.attacks.defences import own_lower
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.experiments.baselines import BASELINES, Unsplit, WholeClient

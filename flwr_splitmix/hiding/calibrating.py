@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from flwr_splitmix.data.batches import Batches, ExampleSet
+from flwr_splitmix.data.batches import Batches
+from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.correction import Correction
 from flwr_splitmix.hiding.hiding import Hiding

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from flwr_splitmix.data.batches import ExampleSet, check_map_style, fetch
+from flwr_splitmix.data.examples import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.exchanged import ClientSide, Sent
 from flwr_splitmix.scoring.texts import text_loss

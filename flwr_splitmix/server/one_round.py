@@ -31,6 +31,7 @@ from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.job import Job
 from flwr_splitmix.server.naming import name_reasons, reasons
+from flwr_splitmix.server.participants import DrawAgainError
 from flwr_splitmix.server.round_messages import RoundMessages
 from flwr_splitmix.server.steps.planning import RoundLength, announced_steps, taken_steps
 from flwr_splitmix.words import are, counted
@@ -185,23 +186,40 @@ class OneRound(RoundMessages):
         """Evaluate the model if due: every `evaluate_every` rounds, and after the last."""
 
         def over_link() -> EvaluationResult | None:
-            arrays, config = job.result.arrays, job.evaluate_config
-            made = self.configure_evaluate(server_round, arrays, config, job.grid)
-            messages = messages_of(made, self, "configure_evaluate")
-            if not messages:
-                return None
-            with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
-                asked = list(clients.nodes)
-                required = self.keeps_ledger
-                self.recorder.begin(server_round, asked, evaluates=True, required=required)
-                with self.recorder.unfinished.evaluating(asked, clients.failures):
-                    return checked_result(self.evaluate_round(clients), self)
+            while True:
+                try:
+                    return self._evaluate_over_link(job, server_round)
+                except DrawAgainError:
+                    continue
 
         last = server_round == self.num_rounds or bool(self.over)
         if server_round % self.evaluate_every and not last:
             return None
         evaluate = None if self.evaluation == "none" else over_link
         return evaluate_model(server_round, job.result, job.evaluate_fn, evaluate)
+
+    def _evaluate_over_link(self, job: Job, server_round: int) -> EvaluationResult | None:
+        """Evaluate with the clients that `configure_evaluate` asks.
+
+        Raises
+        ------
+        DrawAgainError
+            If none of them has data, but others may have.
+        """
+        arrays, config = job.result.arrays, job.evaluate_config
+        made = self.configure_evaluate(server_round, arrays, config, job.grid)
+        messages = messages_of(made, self, "configure_evaluate")
+        if not messages:
+            return None
+        with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
+            self._participants.admit(clients, 1)
+            asked = list(clients.nodes)
+            required = self.keeps_ledger
+            self.recorder.begin(server_round, asked, evaluates=True, required=required)
+            with self.recorder.unfinished.evaluating(asked, clients.failures):
+                result = checked_result(self.evaluate_round(clients), self)
+        self._participants.finish_evaluation(clients)
+        return result
 
     def require(self, clients: Clients) -> None:
         """Raise LinkError if fewer than `min_nodes` clients are left."""

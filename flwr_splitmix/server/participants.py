@@ -137,7 +137,7 @@ class Participants:
         )
 
     def admit(self, clients: Clients, min_nodes: int) -> None:
-        """Have a round drawn again if too few of its clients have data, and others may have.
+        """Have a round or an evaluation drawn again if too few have data, and others may have.
 
         Raises
         ------
@@ -158,6 +158,10 @@ class Participants:
         """Note who has finished a round; return why others failed, if not for lack of data."""
         self.last_trained_round.update(dict.fromkeys(clients.nodes, clients.server_round))
         return self._without_data.failures(clients.failures, clients.descriptions)
+
+    def finish_evaluation(self, clients: Clients) -> None:
+        """Note who of an evaluation has no data, and need not be drawn again."""
+        self._without_data.failures(clients.failures, clients.descriptions)
 
     @property
     def facts(self) -> dict[str, int]:

@@ -38,7 +38,7 @@ from flwr_splitmix.server.options import (
 from flwr_splitmix.server.participants import Participants
 from flwr_splitmix.server.record.recording import RunRecorder
 from flwr_splitmix.server.whole_run import WholeRun
-from flwr_splitmix.values import real_number, whole_number
+from flwr_splitmix.values import check_initialized, real_number, whole_number
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -167,6 +167,7 @@ class RoundLoop(WholeRun):
             If another process executes the run, or its checkpoint is of another strategy,
             aggregator, seed, model or optimizer.
         """
+        check_initialized(self, RoundLoop, "over")
         _check_wait("timeout", timeout)
         if attach_timeout is not None:
             _check_wait("attach_timeout", attach_timeout)
@@ -228,6 +229,7 @@ class RoundLoop(WholeRun):
         RunError
             As from `start`.
         """
+        check_initialized(self, RoundLoop, "over")
         check_live_clients(clients)
         if (n := len(clients)) < self.min_nodes:
             raise LinkError(

@@ -12,7 +12,8 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
-from flwr_splitmix.data.batches import Batches, Example
+from flwr_splitmix.data.batches import Batches
+from flwr_splitmix.data.examples import Example
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.mixers import NoMixing
 from flwr_splitmix.schedule import WarmupCosine, constant

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from flwr_splitmix.clients import Client, SplitClient
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.examples import Example
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.schedule import OptimizerFactory, constant
 from flwr_splitmix.seeding import seeded_draws

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.input_mixing import mix_inputs
-from flwr_splitmix.data.batches import Batches, Example
+from flwr_splitmix.data.batches import Batches
+from flwr_splitmix.data.examples import Example
 from flwr_splitmix.mixers import InputShare, Mixed, Mixer, Plan, SmashedShape, Upload
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.seeding import derive_seed, generator, seeded_secrets

@@ -10,7 +10,7 @@ import pytest
 from flwr_splitmix.apps.check import check_app
 from flwr_splitmix.apps.own_ushape_client import look_at_ends
 from flwr_splitmix.apps.report import Report
-from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.laws import TextToy
 from tests.apps.test_own_client import PYPROJECT, SERVER, only

@@ -37,7 +37,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"stratgy": "PSL"}, ["unknown key 'stratgy'; did you mean 'strategy'"]),
     (
         {"cutting_edge_of_all": 1},
-        ["unknown key 'cutting-edge-of-all'; allowed are num-server-rounds"],
+        [
+            "unknown key 'cutting-edge-of-all'; allowed are num-server-rounds",
+            "; for keys of your own begin with `splitmix new own NAME`",
+        ],
     ),
     ({"aggregator": "FedProx"}, ["aggregator", "'FedProx'", "'FedAvg'"]),
     ({"k": 1}, ["k is 1", "greater than or equal to 2"]),

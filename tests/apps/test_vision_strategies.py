@@ -16,7 +16,7 @@ from torch import Tensor
 from flwr_splitmix.apps.vision.data import client_images, images_of
 from flwr_splitmix.apps.vision.model import segments_of, split_of
 from flwr_splitmix.apps.vision.server import make_strategy
-from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.segments.vision.tokens import Positions
 from flwr_splitmix.segments.vision.tokens_to_token import TokensToToken
 from flwr_splitmix.strategies import STRATEGIES

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from flwr_splitmix.clients import ClientError, SplitClient
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.examples import Example
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.strategies import PSL
 from tests.clients.own_segments import DATA, INPUTS, LABELS, Lower, smashed_of

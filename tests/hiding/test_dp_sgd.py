@@ -16,7 +16,7 @@ from opacus.accountants import RDPAccountant
 from torch import nn
 
 from flwr_splitmix.clients import ClientError, UShapeClient
-from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.hiding import DPSGD, DPForward

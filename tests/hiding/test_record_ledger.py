@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from flwr_splitmix.data.batches import fetch
+from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, ClientSide
 from flwr_splitmix.hiding.record_ledger import RecordLedger

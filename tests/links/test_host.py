@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import Client, ClientError, UShapeClient
-from flwr_splitmix.data.batches import fetch
 from flwr_splitmix.data.errors import ExamplesError
+from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links.errors import public_sentence, sentence
 from flwr_splitmix.links.host import ClientHost

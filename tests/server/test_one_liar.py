@@ -335,7 +335,10 @@ def test_of_two_clients_the_one_that_says_less_stays_too() -> None:
 def test_who_lacks_what_most_say_is_left_out() -> None:
     less = liar(metrics=lambda metrics: {"num-examples": metrics["num-examples"]})
     seen = fit(less, rounds=1)
-    assert seen.failures == {LIAR: "returned not all of the metrics that most clients did"}
+    lacks = "'num-steps' is missing or of another length"
+    assert seen.failures == {
+        LIAR: f"returned not all of the metrics that most clients did: {lacks}"
+    }
 
 
 def test_the_run_is_as_long_as_others_make_it() -> None:

@@ -195,6 +195,51 @@ def test_a_resumed_run_draws_the_same_clients(asked: type[Empty], tmp_path: Path
     assert alive(tmp_path / "parts", 2, 6) == alive(tmp_path / "whole", 6)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_evaluations_draw_others_in_their_place_too(
+    asked: type[Empty], seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An evaluation that drew only such clients ended without a score, in every round anew."""
+    toy = Toy(clients=5, tests=6)
+    clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=asked))
+    clients[3] = toy.make_clients(sgd(0.1))[3]
+    strategy = PSL(
+        toy.upper(), device="cpu", steps_per_round=1, evaluation="federated", fraction_train=0.2,
+        seed=seed,
+    )  # fmt: skip
+    caplog.set_level(logging.WARNING, "flwr.splitmix")
+    strategy.fit(clients, 4)
+    assert all(row["accuracy"] is not None for row in strategy.rows)
+    assert asked.asked == 4
+    told = [record.getMessage() for record in caplog.records]
+    assert sum(message.count("no training data, so it takes") for message in told) <= 4
+
+
+class Lost(SplitClient):
+    """Attaches for training, and not for an evaluation."""
+
+    def attach(self, order: Order, arrays: Mapping[str, Any] | None) -> dict[str, Any]:
+        if self.trained_in:
+            raise ClientError("the disk is gone")
+        return super().attach(order, arrays)
+
+    trained_in = False
+
+    def release(self) -> Any:
+        self.trained_in = True
+        return super().release()
+
+
+def test_an_evaluation_to_which_nobody_attaches_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """It left no score and no word; the U shape had one."""
+    toy = Toy(clients=2, tests=6)
+    strategy = PSL(toy.upper(), device="cpu", steps_per_round=1, evaluation="federated")
+    caplog.set_level(logging.WARNING, "flwr.splitmix")
+    strategy.fit(toy.make_clients(sgd(0.1), kind=Lost), 1)
+    assert strategy.rows[0]["accuracy"] is None
+    assert "nothing was evaluated: clients 0, 1: the disk is gone" in caplog.text
+
+
 class Drawn(Observer):
     """Keeps who attached to each round."""
 

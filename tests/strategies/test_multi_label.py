@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset
 
 from flwr_splitmix import adamw
 from flwr_splitmix.clients import SplitClient, exchange
-from flwr_splitmix.data.batches import Example
+from flwr_splitmix.data.examples import Example
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.mixers import SmashedShape

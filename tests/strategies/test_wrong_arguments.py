@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 from flwr_splitmix.clients import SplitClient, UShapeClient
-from flwr_splitmix.hiding import DPForward
+from flwr_splitmix.hiding import DPForward, Hiding
 from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.mixer.link import MixerLink
@@ -129,6 +129,25 @@ def test_a_hiding_is_an_object(hiding: Any) -> None:
     texts = TextToy(clients=1)
     with pytest.raises(TypeError, match=r"hiding is .*; needed is an object"):
         UShapeClient(texts.head(), texts.tail(), texts.texts(0, 4), hiding=hiding, device="cpu")
+
+
+def test_a_subclass_that_is_not_initialized_is_told_what_it_must_call() -> None:
+    """It ended in an AttributeError of a name that the user has never seen."""
+
+    class Bare(SFL):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(TypeError, match=r"__init__ of Bare must call super\(\).__init__\(...\)"):
+        Bare().fit(TOY.make_clients(), 1)
+
+    class Blank(Hiding):
+        def __init__(self) -> None:
+            pass
+
+    head, tail = nn.Linear(2, 2), nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"__init__ of Blank must call .* that of Hiding"):
+        UShapeClient(head, tail, [(torch.zeros(2), 0)], batch_size=1, hiding=Blank())
 
 
 def test_observers_are_checked_before_a_ledger_joins_them() -> None:

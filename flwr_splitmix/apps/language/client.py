@@ -20,7 +20,7 @@ from flwr_splitmix.apps.language.texts import (
     training_set,
 )
 from flwr_splitmix.clients import UShapeClient
-from flwr_splitmix.data.batches import ExampleSet
+from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.hiding.making import make_hiding
 from flwr_splitmix.scoring.generation import GenerationScores
 from flwr_splitmix.scoring.texts import ClassScores, Scores, TextScores

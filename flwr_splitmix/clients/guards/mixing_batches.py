@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.data.batches import Example, ExampleSet, fetch, makes_batches
+from flwr_splitmix.data.examples import Example, ExampleSet, fetch, makes_batches
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 from flwr_splitmix.segments.across_batch import agree
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, WrappedError
 from flwr_splitmix.clients.guards.mixing_batches import mixing_batch
-from flwr_splitmix.data.batches import ExampleSet
+from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.unfit import UnfitError

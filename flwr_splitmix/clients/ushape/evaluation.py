@@ -13,7 +13,7 @@ import torch
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.evaluation_sets import evaluation_set
 from flwr_splitmix.clients.ushape.hooks import check_counted
-from flwr_splitmix.data.batches import ExampleSet, fetch
+from flwr_splitmix.data.examples import ExampleSet, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.privacy.journal import JournalError, SharedJournal, read_journal, reason_of

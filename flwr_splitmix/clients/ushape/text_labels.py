@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.data.batches import ExampleSet
+from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.texts.text_set import IGNORED, TextSet
 from flwr_splitmix.scoring.texts import scored
 from flwr_splitmix.words import counted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flwr_splitmix.data.batches import ExampleSet
+from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.words import counted

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, exchange
-from flwr_splitmix.data.batches import ExampleSet, fetch
+from flwr_splitmix.data.examples import ExampleSet, fetch
 from flwr_splitmix.data.masked_batch import NOTHING, MaskedBatch
 from flwr_splitmix.experiments.baselines import WholeClient
 from flwr_splitmix.scoring.texts import ClassScores, Scores, text_loss

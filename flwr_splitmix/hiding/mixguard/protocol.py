@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_splitmix.data.batches import ExampleSet, check_map_style, fetch
+from flwr_splitmix.data.examples import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.calibrating import RECENT, Calibrating
 from flwr_splitmix.hiding.exchanged import ClientSide, Sent

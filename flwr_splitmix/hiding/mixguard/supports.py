@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import Example, ExampleSet, fetch
+from flwr_splitmix.data.examples import Example, ExampleSet, fetch
 from flwr_splitmix.data.masked_batch import NOTHING
 from flwr_splitmix.words import counted
 

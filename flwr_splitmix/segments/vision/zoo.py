@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from typing import Any
 
@@ -118,6 +119,15 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
         raise ValueError(
             f"timm cannot build {request.name} with {sizes}{f': {error}' if str(error) else ''}; "
             f"other sizes may do, or another model such as {EXAMPLES}"
+        ) from error
+    except TypeError as error:
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if unknown is None or unknown[1] not in {*request.options, *options}:
+            raise
+        meant = " (the cut's name is cut_at)" if unknown[1] == "cut" else ""
+        raise ValueError(
+            f"timm's {request.name} has no option {unknown[1]!r}{meant}; allowed are those of "
+            "split_vision_model, and what this model takes from timm.create_model"
         ) from error
     expected: Any = family
     if getattr(type(model), "forward_features", None) is not expected.forward_features:

@@ -10,7 +10,8 @@ from flwr.app import ArrayRecord, MetricRecord
 from torch import nn
 
 from flwr_splitmix.clients.lower import explained
-from flwr_splitmix.data.batches import TEST_BATCH, ExampleSet, fetch
+from flwr_splitmix.data.batches import TEST_BATCH
+from flwr_splitmix.data.examples import ExampleSet, fetch
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import Tally, wrong_labels
 from flwr_splitmix.seeding import derive_seed, seeded_draws

@@ -45,6 +45,8 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
         If no client's smashed data fit the upper segment.
     """
     if not clients.alive:
+        if clients.failures:
+            log.warning("%s", evaluated_without(clients, any_left=False))
         return None
     shape, _ = agree_on_shape(clients, upper.geometry, upper.num_classes, upper.takes)
     rules = LabelRules(upper.num_classes, upper.multi_label)

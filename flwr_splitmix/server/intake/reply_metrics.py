@@ -121,8 +121,13 @@ def read_metrics(reply: Message, common: set[MetricKind], examples: int) -> dict
         not the described one.
     """
     own = metrics_of(reply)
-    if not common <= _kinds(reply):
-        raise UploadError("returned not all of the metrics that most clients did")
+    if "num-examples" not in own:
+        check_examples(None, examples)
+    if lacking := sorted(name for name, _ in common - _kinds(reply)):
+        raise UploadError(
+            "returned not all of the metrics that most clients did: "
+            f"{lacking[0]!r:.60} is missing or of another length"
+        )
     kept = {name: own[name] for name, _ in sorted(common, key=lambda kind: kind[0])}
     if not all(
         _all_finite(value) or (is_epsilon(name) and value == math.inf)

@@ -21,7 +21,7 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from torch.utils.data import Dataset
 
-from flwr_splitmix.data.batches import ExampleSet
+from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.events import RoundDone, RunEnded, RunStarted
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import KeptMixtures, Observer

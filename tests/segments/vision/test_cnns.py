@@ -292,6 +292,7 @@ def test_layers_that_mix_by_slot_need_the_cut_at_the_stem_to_have_patches_moved(
         ("lenet5", {"cut_at": "conv3"}, "allowed are conv1, pool1, conv2, pool2"),
         ("lenet5", {"image_size": 15}, "too small for lenet5, at least 16 is needed"),
         ("lenet5", {"num_classes": None}, "num_classes is None; pass num_classes=, the number"),
+        ("resnet18", {"cut": "layer1"}, "resnet18 has no option 'cut' .the cut's name is cut_at"),
         ("lenet5", {"pretrained": True}, "lenet5 is not timm's and takes no option pretrained"),
     ],
 )

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from flwr_splitmix.server.intake.reply_metrics import client_means
+from flwr_splitmix.server.intake.checks import UploadError
+from flwr_splitmix.server.intake.reply_metrics import client_means, common_metrics, read_metrics
 from tests.server.replies import reply_of
 
 
@@ -72,3 +73,14 @@ def test_whole_numbers_that_only_their_sum_takes_beyond_all_floats_have_no_mean(
     most = int(1.5e308)
     replies = [reply_of({}, {"num-examples": 1, "own": own}) for own in (most, most, 0.5)]
     assert client_means(replies) == {}
+
+
+def test_what_a_reply_lacks_is_named() -> None:
+    """Clients of which none returned num-examples were told that most did."""
+    without = [reply_of({}, {"own": 1.0}) for _ in range(2)]
+    with pytest.raises(UploadError, match="returned no num-examples, the number of its examples"):
+        read_metrics(without[0], common_metrics(without), 4)
+    others = [reply_of({}, {"num-examples": 4, "own": 1.0}) for _ in range(2)]
+    lacks = reply_of({}, {"num-examples": 4})
+    with pytest.raises(UploadError, match="most clients did: 'own' is missing"):
+        read_metrics(lacks, common_metrics([*others, lacks]), 4)
