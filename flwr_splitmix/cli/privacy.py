@@ -17,12 +17,37 @@ import click
 import typer
 from click.core import ParameterSource
 
+from flwr_splitmix.cli.privacy_options import (
+    Alpha,
+    BatchSize,
+    Clients,
+    ClipNorm,
+    ClipOption,
+    Delta,
+    GroupSize,
+    Kept,
+    KTimes,
+    LabelNoiseOption,
+    MethodOption,
+    OrderOption,
+    Passes,
+    Patches,
+    Records,
+    RelationOption,
+    Rounds,
+    SmashedNoiseOption,
+    Steps,
+    Trusted,
+    Unclamped,
+    Width,
+)
 from flwr_splitmix.cli.privacy_plan import (
     CLIPPED,
     ClipKind,
     Labels,
     Neighbours,
     NoiseMethod,
+    PlanOptions,
     Smashed,
     check_method_takes,
     make_plan,
@@ -39,52 +64,6 @@ privacy = typer.Typer(
     help="Differential privacy: the epsilon of a run, the noise for an epsilon, a comparison.",
     no_args_is_help=True,
 )
-
-MethodOption = Annotated[NoiseMethod, typer.Option(help="DP-SL, DP-MixSL or DP-CutMixSL.")]
-ClipOption = Annotated[ClipKind, typer.Option(help="What is bounded before noise is added.")]
-ClipNorm = Annotated[float, typer.Option(help="The bound: L2 norm, or width of the range.")]
-Patches = Annotated[int, typer.Option(help="Patches of a sample, N.")]
-Width = Annotated[int, typer.Option(help="Numbers in a patch, d.")]
-GroupSize = Annotated[int, typer.Option("--k", help="Clients per mixing group.")]
-Clients = Annotated[
-    int | None,
-    typer.Option(
-        help="Clients in a step, n: if k does not divide it, those left over send more.",
-        show_default=False,
-    ),
-]
-KTimes = Annotated[
-    bool, typer.Option("--k-times", help="For CutMix: a batch is sent k times, with fresh masks.")
-]
-Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of the ratios, or inf.")]
-Kept = Annotated[
-    float | None,
-    typer.Option(
-        help="The client's ratio in every pass (1: worst case); by default a bound that fails with "
-        "a tenth of delta or, if less, the worst case; 1/k rounded up for alpha inf.",
-        show_default=False,
-    ),
-]
-Passes = Annotated[int | None, typer.Option(help="Passes over the data.", show_default=False)]
-Rounds = Annotated[int | None, typer.Option(help="Rounds, instead of passes.", show_default=False)]
-Steps = Annotated[int | None, typer.Option(help="Steps per round.", show_default=False)]
-Records = Annotated[int | None, typer.Option(help="A client's samples.", show_default=False)]
-BatchSize = Annotated[int | None, typer.Option(help="Samples per batch.", show_default=False)]
-Delta = Annotated[float, typer.Option(help="Failure probability of the guarantee.")]
-RelationOption = Annotated[
-    Neighbours, typer.Option(help="Neighbouring data: a record replaced, or by an empty one.")
-]
-SmashedNoiseOption = Annotated[Smashed, typer.Option(help="For CutMix: patches that get noise.")]
-LabelNoiseOption = Annotated[Labels, typer.Option(help="Label noise after or before scaling.")]
-Trusted = Annotated[
-    bool, typer.Option("--trusted-mixer", help="Another party mixes: the server sees only sums.")
-]
-Unclamped = Annotated[
-    bool, typer.Option("--no-clamp", help="Clients do not clamp noisy labels to 0..1.")
-]
-OrderOption = Annotated[
-    float | None, typer.Option(help="One Rényi order; by default the best one.", show_default=False)
-]
 
 
 @contextmanager
@@ -148,9 +127,17 @@ def epsilon(
     from flwr_splitmix.privacy.accountant import ORDERS
     from flwr_splitmix.privacy.events import UNBOUNDED
 
+    options = PlanOptions(
+        sigma_s=sigma_s, sigma_y=sigma_y,
+        clip_norm=clip_norm, method=method, clip=clip, patches=patches, width=width, k=k,
+        clients=clients, k_times=k_times, alpha=alpha, kept=kept, passes=passes, rounds=rounds,
+        steps=steps, records=records, batch_size=batch_size, delta=delta, relation=relation,
+        smashed_noise=smashed_noise, label_noise=label_noise, trusted_mixer=trusted_mixer,
+        no_clamp=no_clamp,
+    )  # fmt: skip
     with library_errors_end_command():
-        check_method_takes(method, _given())
-        plan = make_plan(locals())
+        check_method_takes(options, _given())
+        plan = make_plan(options)
         orders = ORDERS if order is None else [order]
         tight = plan.epsilon(orders)
         if gaps := plan.release.noise.gaps:
@@ -198,15 +185,23 @@ def sigma(
     """
     from flwr_splitmix.privacy.events import UNBOUNDED
 
+    options = PlanOptions(
+        sigma_s=1.0, sigma_y=label_ratio,
+        clip_norm=clip_norm, method=method, clip=clip, patches=patches, width=width, k=k,
+        clients=clients, k_times=k_times, alpha=alpha, kept=kept, passes=passes, rounds=rounds,
+        steps=steps, records=records, batch_size=batch_size, delta=delta, relation=relation,
+        smashed_noise=smashed_noise, label_noise=label_noise, trusted_mixer=trusted_mixer,
+        no_clamp=no_clamp,
+    )  # fmt: skip
     with library_errors_end_command():
-        check_method_takes(method, _given())
+        check_method_takes(options, _given())
         if not 0 < label_ratio < math.inf:
             raise ValueError(
                 f"--label-ratio is {label_ratio:g}; it is sigma_y over sigma_s, a number above 0"
             )
         if clip is ClipKind.none:
             raise ValueError(f"no sigma gives an epsilon: {UNBOUNDED['clip']}; {CLIPPED}")
-        plan = make_plan({**locals(), "sigma_s": 1.0, "sigma_y": label_ratio})
+        plan = make_plan(options)
         noise = plan.noise_for(epsilon)
     plan = replace(plan, release=replace(plan.release, noise=noise))
     results = {"sigma_s": rounded_up(noise.sigma_s, 6), "sigma_y": rounded_up(noise.sigma_y, 6)}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
-    from flwr_splitmix.privacy import ReleasePlan
+    from flwr_splitmix.privacy import GaussianNoise, RandomMasks, Release, ReleasePlan
     from flwr_splitmix.privacy.events import Family
 
 _MOST_PASSES = 10**9
@@ -64,6 +64,62 @@ class Neighbours(StrEnum):
     add_remove = "add-remove"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Values of the options that `splitmix privacy epsilon` and `sigma` share, and the noise.
+
+    Parameters
+    ----------
+    sigma_s, sigma_y
+        Noise on smashed data and labels: an option of `epsilon`, a first value for `sigma`.
+    k
+        Of methods that mix; see `group_size`.
+    clients, kept
+        None if not given: all groups are full, and masks and ratios are drawn.
+    passes
+        None if `rounds`, `steps`, `records` and `batch_size` say it; these are None otherwise.
+    """
+
+    sigma_s: float
+    sigma_y: float
+    clip_norm: float
+    method: NoiseMethod
+    clip: ClipKind
+    patches: int
+    width: int
+    k: int
+    clients: int | None
+    k_times: bool
+    alpha: float
+    kept: float | None
+    passes: int | None
+    rounds: int | None
+    steps: int | None
+    records: int | None
+    batch_size: int | None
+    delta: float
+    relation: Neighbours
+    smashed_noise: Smashed
+    label_noise: Labels
+    trusted_mixer: bool
+    no_clamp: bool
+
+    @property
+    def group_size(self) -> int:
+        """Clients per group: one where nothing is mixed."""
+        return 1 if self.method is NoiseMethod.sl else self.k
+
+    @property
+    def family(self) -> Family:
+        """What the privacy package calls the method."""
+        families: dict[NoiseMethod, Family] = {
+            NoiseMethod.sl: "full",
+            NoiseMethod.mix: "mixup",
+            NoiseMethod.cutmix: "cutmix",
+        }
+        return families[self.method]
+
+
 _OF_MIXING = ("k", "clients", "alpha", "kept", "trusted_mixer", "label_noise")
 """Options without a meaning where nothing is mixed."""
 
@@ -73,8 +129,15 @@ _OF_MASKS = ("k_times", "smashed_noise")
 CLIPPED = "choose --clip patch, range or sample"
 
 
-def check_method_takes(method: NoiseMethod, given: Collection[str]) -> None:
-    """Raise ValueError if an option for methods that mix, or have masks, was given for another."""
+def check_method_takes(options: PlanOptions, given: Collection[str]) -> None:
+    """Raise ValueError if an option for methods that mix, or have masks, was given for another.
+
+    Parameters
+    ----------
+    given
+        Names of the options that the user has given.
+    """
+    method = options.method
     for names, has, kind in (
         (_OF_MASKS, method is NoiseMethod.cutmix, "cutmix"),
         (_OF_MIXING, method is not NoiseMethod.sl, "methods that mix"),
@@ -87,68 +150,32 @@ def check_method_takes(method: NoiseMethod, given: Collection[str]) -> None:
                 )
 
 
-def make_plan(given: Mapping[str, Any]) -> ReleasePlan:
-    """Return the plan described by the options of `epsilon` and `sigma`, by name.
+def make_plan(options: PlanOptions) -> ReleasePlan:
+    """Return the plan that the options describe.
 
     Raises
     ------
     ValueError
         If a value is not allowed, or the number of passes is not given.
     """
-    from flwr_splitmix.privacy import GaussianNoise, RandomMasks, Release, ReleasePlan
-    from flwr_splitmix.privacy.costs import check_bound, check_drawn
+    from flwr_splitmix.privacy import RandomMasks, ReleasePlan
 
-    method, k = given["method"], given["k"] if given["method"] is not NoiseMethod.sl else 1
-    noise = GaussianNoise(
-        sigma_s=given["sigma_s"],
-        sigma_y=given["sigma_y"],
-        clip=given["clip"].value,
-        clip_norm=given["clip_norm"],
-        smashed_noise=given["smashed_noise"].value,
-        label_noise=given["label_noise"].value,
-        clamp_labels=not given["no_clamp"],
-    )
-    if noise.clip != "none":
-        check_bound("--clip-norm", noise.clip_norm)
-    check_drawn("--sigma-s", noise.sigma_s)
-    check_drawn("--sigma-y", noise.sigma_y)
-    if k < 1:
-        raise ValueError(f"k is {k}; a group has at least 1 client")
-    check_at_most("k", k, MOST_CLIENTS)
-    check_at_most("patches", given["patches"], MOST_PATCHES)
-    families: dict[NoiseMethod, Family] = {
-        NoiseMethod.sl: "full",
-        NoiseMethod.mix: "mixup",
-        NoiseMethod.cutmix: "cutmix",
-    }
-    release = Release(
-        noise=noise,
-        patches=given["patches"],
-        width=given["width"],
-        family=families[method],
-        seen="sum" if given["trusted_mixer"] else "alone",
-        ratios=(1.0,),
-    )
-    kept = _kept(given, families[method], k)
+    k = options.group_size
+    release = _release(options, _noise(options))
+    kept = _kept(options)
     if isinstance(kept, RandomMasks):
         if release.seen == "sum":
             check_at_most("k times patches", k * release.patches, MOST_RATIOS)
-    elif given["k_times"]:
+    elif options.k_times:
         release = replace(release, times=k)
     return ReleasePlan(
         release=release,
-        passes=_passes(given),
-        delta=given["delta"],
+        passes=_passes(options),
+        delta=options.delta,
         kept=kept,
         k=k,
-        relation=given["relation"].value,
+        relation=options.relation.value,
     )
-
-
-def _passes(given: Mapping[str, Any]) -> int:
-    passes = _asked_passes(given)
-    check_at_most("passes", passes, _MOST_PASSES)
-    return passes
 
 
 def check_at_most(name: str, value: int, most: int) -> None:
@@ -157,45 +184,103 @@ def check_at_most(name: str, value: int, most: int) -> None:
         raise ValueError(f"{name} is above {most:,}, which is beyond any run")
 
 
-def _asked_passes(given: Mapping[str, Any]) -> int:
-    from flwr_splitmix.privacy.run_plan import passes_of
+def _noise(options: PlanOptions) -> GaussianNoise:
+    from flwr_splitmix.privacy import GaussianNoise
+    from flwr_splitmix.privacy.costs import check_bound, check_drawn
 
-    names = ("rounds", "steps", "records", "batch_size")
-    rounds, steps, records, size = (given[name] for name in names)
-    if given["passes"] is not None:
-        if also := [f"--{name.replace('_', '-')}" for name in names if given[name] is not None]:
-            raise ValueError(
-                f"--passes and {also[0]} are given; say either --passes, or --rounds, --steps, "
-                "--records and --batch-size"
-            )
-        return int(given["passes"])
-    if None in (rounds, steps, records, size):
-        raise ValueError("give --passes, or --rounds, --steps, --records and --batch-size")
-    for name in names:
-        if given[name] < 1:
-            raise ValueError(f"{name} is {given[name]}; it must be at least 1")
-    return passes_of(rounds * steps, records, size)
+    noise = GaussianNoise(
+        sigma_s=options.sigma_s,
+        sigma_y=options.sigma_y,
+        clip=options.clip.value,
+        clip_norm=options.clip_norm,
+        smashed_noise=options.smashed_noise.value,
+        label_noise=options.label_noise.value,
+        clamp_labels=not options.no_clamp,
+    )
+    if noise.clip != "none":
+        check_bound("--clip-norm", noise.clip_norm)
+    check_drawn("--sigma-s", noise.sigma_s)
+    check_drawn("--sigma-y", noise.sigma_y)
+    return noise
 
 
-def _kept(given: Mapping[str, Any], family: Family, k: int) -> Any:
+def _release(options: PlanOptions, noise: GaussianNoise) -> Release:
+    """Return one upload of a whole sample; what masks keep of it is up to the plan."""
+    from flwr_splitmix.privacy import Release
+
+    k = options.group_size
+    if k < 1:
+        raise ValueError(f"k is {k}; a group has at least 1 client")
+    check_at_most("k", k, MOST_CLIENTS)
+    check_at_most("patches", options.patches, MOST_PATCHES)
+    return Release(
+        noise=noise,
+        patches=options.patches,
+        width=options.width,
+        family=options.family,
+        seen="sum" if options.trusted_mixer else "alone",
+        ratios=(1.0,),
+    )
+
+
+def _kept(options: PlanOptions) -> float | RandomMasks:
+    """Return what is known about a client's ratios, as `ReleasePlan.kept`."""
     from flwr_splitmix.privacy.run_plan import left_over, ratios_of
 
-    n = given["clients"]
+    k, n, kept = options.group_size, options.clients, options.kept
     if n is not None and n < k:
         raise ValueError(f"k is {k} for {counted(n, 'client')}; a group has at most all")
-    if given["kept"] is not None:
-        if not 0 <= given["kept"] <= 1:
+    if kept is None:
+        alpha = None if options.alpha == math.inf else options.alpha
+        return ratios_of(
+            options.family,
+            options.patches,
+            k,
+            alpha,
+            options.delta,
+            clients=n,
+            k_times=options.k_times,
+        )
+    if not 0 <= kept <= 1:
+        raise ValueError(
+            f"kept is {kept:g}; it is a share of the client's data, 0 to 1, and 1 the worst case"
+        )
+    if kept < 1 and left_over(n, k):
+        raise ValueError(
+            f"kept is {kept}, but groups of {k} of {n} clients leave some over, which "
+            "keep more of their data: leave --kept out, or give --kept 1"
+        )
+    return kept
+
+
+def _passes(options: PlanOptions) -> int:
+    passes = _asked_passes(options)
+    check_at_most("passes", passes, _MOST_PASSES)
+    return passes
+
+
+def _asked_passes(options: PlanOptions) -> int:
+    """Return `passes`, or what rounds, steps, records and batch size say of it."""
+    from flwr_splitmix.privacy.run_plan import passes_of
+
+    instead = {
+        "rounds": options.rounds,
+        "steps": options.steps,
+        "records": options.records,
+        "batch_size": options.batch_size,
+    }
+    given = {name: value for name, value in instead.items() if value is not None}
+    if options.passes is not None:
+        if given:
+            name = next(iter(given))
             raise ValueError(
-                f"kept is {given['kept']:g}; it is a share of the client's data, 0 to 1, and 1 the "
-                "worst case"
+                f"--passes and --{name.replace('_', '-')} are given; say either --passes, or "
+                "--rounds, --steps, --records and --batch-size"
             )
-        if given["kept"] < 1 and left_over(n, k):
-            raise ValueError(
-                f"kept is {given['kept']}, but groups of {k} of {n} clients leave some over, which "
-                "keep more of their data: leave --kept out, or give --kept 1"
-            )
-        return given["kept"]
-    alpha = None if given["alpha"] == math.inf else given["alpha"]
-    return ratios_of(
-        family, given["patches"], k, alpha, given["delta"], clients=n, k_times=given["k_times"]
-    )
+        return options.passes
+    if len(given) < len(instead):
+        raise ValueError("give --passes, or --rounds, --steps, --records and --batch-size")
+    for name, value in given.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+    return passes_of(given["rounds"] * given["steps"], given["records"], given["batch_size"])
