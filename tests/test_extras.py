@@ -85,7 +85,7 @@ def test_the_command_line_says_it_in_one_sentence(monkeypatch: pytest.MonkeyPatc
     def listing(home: Any) -> None:
         raise ModuleNotFoundError("No module named 'timm'", name="timm")
 
-    monkeypatch.setattr(runs.Run, "list", listing)
+    monkeypatch.setattr(runs.Run, "all", listing)
     said = CliRunner().invoke(cli.app, ["runs"])
     assert said.exit_code == 1
     assert said.stderr == (

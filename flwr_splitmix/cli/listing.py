@@ -28,7 +28,7 @@ def runs(
     run_dir: RunDirectory = None,
 ) -> None:
     """List the runs, oldest first, with the keys in which they differ."""
-    readable = Run.list(run_dir)
+    readable = Run.all(run_dir)
     if not readable:
         say(_nothing_in(runs_directory(run_dir)))
         return

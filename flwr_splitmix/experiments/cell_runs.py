@@ -26,7 +26,7 @@ def find_runs(home: str | Path | None) -> dict[str, Run]:
         If the directory of the runs exists but cannot be read.
     """
     by_cell: dict[str, Run] = {}
-    for run in Run.list(home):
+    for run in Run.all(home):
         cell = run.config.get("cell")
         if isinstance(cell, str):
             known = by_cell.get(cell)

@@ -36,7 +36,7 @@ def find_flower_run(flower_run: int, home: str | Path | None) -> Run | None:
     Of all runs, the 50 are looked at that were started last or, if they were resumed, went on last.
     """
     try:
-        runs = Run.list(home)
+        runs = Run.all(home)
     except RunError:
         return None
     for run in sorted(runs, key=_noted, reverse=True)[:_NEWEST]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import logging
 import os
@@ -37,7 +36,7 @@ _log = logging.getLogger("flwr.splitmix")
 
 
 class Run:
-    """One run under `<home>/runs/<id>/`; created with `create`, found with `open` or `list`.
+    """One run under `<home>/runs/<id>/`; created with `create`, found with `open` or `all`.
 
     `home` is the argument if given, else the environment variable SPLITMIX_HOME, else ~/.splitmix.
     A run has one writer at a time, the process that holds its lock (`held`).
@@ -123,7 +122,7 @@ class Run:
         return cls(find_run(run_id, home))
 
     @classmethod
-    def list(cls, home: str | Path | None = None) -> builtins.list[Run]:
+    def all(cls, home: str | Path | None = None) -> list[Run]:
         """Return all runs, oldest first; runs with a damaged config are skipped with a warning.
 
         Raises
@@ -140,7 +139,7 @@ class Run:
         return runs
 
     @property
-    def rows(self) -> builtins.list[Row]:
+    def rows(self) -> list[Row]:
         """Metrics so far: one dict per round, with all columns, None if not measured.
 
         Raises
@@ -181,7 +180,7 @@ class Run:
             self._metrics.keep(round)
 
     @property
-    def begun(self) -> builtins.list[Begun]:
+    def begun(self) -> list[Begun]:
         """The training and the evaluation of rounds in the order in which they began."""
         return read_begun(self.path / "begun.jsonl")
 

@@ -53,7 +53,7 @@ def _named(name: str, home: str | Path | None) -> list[Run]:
     try:
         return [Run.open(name, home=home)]
     except RunError:
-        labelled = [run for run in Run.list(home) if run.label == name != LATEST]
+        labelled = [run for run in Run.all(home) if run.label == name != LATEST]
         if not labelled:
             raise
         return labelled

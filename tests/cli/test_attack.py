@@ -50,7 +50,7 @@ def home(made: Path, tmp_path: Path) -> Path:
 
 
 def run_of(home: Path, strategy: str) -> Run:
-    return next(run for run in Run.list(home) if run.config["strategy"] == strategy)
+    return next(run for run in Run.all(home) if run.config["strategy"] == strategy)
 
 
 def test_the_name_of_a_picture_is_checked_before_the_matrix_is_run(splitmix: Splitmix) -> None:

@@ -28,7 +28,7 @@ def recorded(home: Path) -> Run:
         home, 2, strategy="SFL", record_attacks=True, steps_per_round=1, num_server_rounds=1,
         samples_per_client=32, batch_size=8,
     )  # fmt: skip
-    run = next(run for run in Run.list(home) if run.config.get("strategy") == "SFL")
+    run = next(run for run in Run.all(home) if run.config.get("strategy") == "SFL")
     write_facts(run, {"clients": 2})
     return run
 

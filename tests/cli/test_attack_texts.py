@@ -56,7 +56,7 @@ def home(made: Path, tmp_path: Path) -> Path:
 
 
 def run_of(home: Path, strategy: str) -> Run:
-    return next(run for run in Run.list(home) if run.config["strategy"] == strategy)
+    return next(run for run in Run.all(home) if run.config["strategy"] == strategy)
 
 
 def attack(splitmix: Splitmix, run: Run, name: str, *options: str) -> Result:

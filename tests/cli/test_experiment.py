@@ -53,7 +53,7 @@ def test_run_then_show_then_run_again(splitmix: Splitmix, home: Path) -> None:
 
 
 def runs(home: Path) -> list[Run]:
-    return Run.list(home)
+    return Run.all(home)
 
 
 def test_the_runs_are_runs_like_others(splitmix: Splitmix) -> None:

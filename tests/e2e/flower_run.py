@@ -95,7 +95,7 @@ class Runs(ABC):
             assert time.monotonic() < deadline, f"run {run_id} is {status}: {details}"
             time.sleep(0.5)
         wait_for("the end of the run's processes", lambda: not self.in_progress(), 120)
-        runs = Run.list(run_dir)
+        runs = Run.all(run_dir)
         log = self.flower.log(run_id)
         return Ended(status, details, log, runs[-1] if runs else None)
 
@@ -181,7 +181,7 @@ class Deployed(Runs):
 
 def rows(run_dir: Path) -> list[Row]:
     """Return the metrics so far of the newest run in a directory; none if it has not begun."""
-    runs = Run.list(run_dir)
+    runs = Run.all(run_dir)
     return runs[-1].rows if runs else []
 
 

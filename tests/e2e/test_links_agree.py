@@ -50,7 +50,7 @@ def test_every_mixer_is_the_same_over_ray(
     for name in links_app.MAKERS:
         strategy = links_app.make_strategy(name, str(local))
         strategy.fit(links_app.make_clients(name), links_app.ROUNDS)
-    pairs = list(zip(Run.list(over_ray), Run.list(local), strict=True))
+    pairs = list(zip(Run.all(over_ray), Run.all(local), strict=True))
     assert len(pairs) == len(links_app.MAKERS)
     for a, b in pairs:
         assert a.config == b.config

@@ -52,7 +52,7 @@ def test_a_new_vision_app_runs_to_its_summary(runner: Runner, tmp_path: Path) ->
     folder = new("vision", tmp_path / "pets")
     done = splitmix_run(runner, folder, tmp_path, TINY, "--run-dir", "kept")
     assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = Run.list(tmp_path / "kept")  # a relative folder is where the command was typed
+    (run,) = Run.all(tmp_path / "kept")  # a relative folder is where the command was typed
     assert run.status == "finished"
     log = (run.path / "flower.log").read_text(encoding="utf-8")
     assert "round 2/2" in log
@@ -104,7 +104,7 @@ def test_a_signal_to_end_stops_the_run_and_leaves_no_process(
     finally:
         started.kill()
     assert started.returncode == 130
-    (run,) = Run.list(tmp_path)
+    (run,) = Run.all(tmp_path)
     assert f"the run was stopped; resume it with resume='{run.id}' run-dir='{tmp_path}'" in said
     assert run.status == "stopped"  # its ServerApp has ended, so it can be resumed at once
     assert not [writer for writer in writers if writer.is_running()]

@@ -146,7 +146,7 @@ def flwr_run(
         text=True,
         check=False,
     )
-    (run,) = Run.list(home)
+    (run,) = Run.all(home)
     assert run.status == "finished", done.stdout + done.stderr
     return run
 

@@ -49,13 +49,13 @@ def test_a_failing_cell_does_not_stop_the_others(place: Workplace, jobs: int) ->
 
 def test_a_finished_cell_is_not_run_again_and_keeps_no_weights(place: Workplace) -> None:
     run_grid([FIRST], place, on_progress=lambda progress: None)
-    (run,) = Run.list(place.home)
+    (run,) = Run.all(place.home)
     assert {file.name for file in run.path.iterdir()} >= {"config.json", "summary.json", "log.txt"}
     assert not list(run.path.rglob("*.safetensors"))
     told: list[Progress] = []
     run_grid([FIRST], place, on_progress=told.append)
     assert [progress.state for progress in told] == ["done"]
-    assert len(Run.list(place.home)) == 1
+    assert len(Run.all(place.home)) == 1
 
 
 def test_what_a_run_logs_goes_to_its_file(
@@ -100,7 +100,7 @@ def test_a_run_that_another_process_made_meanwhile_is_taken(
         patch.setattr("flwr_splitmix.experiments.cell_runs.find_runs", lambda home: next(seen))
         with held_run(FIRST, place.home, SMALL) as run:
             assert run.id == other.id
-    assert [run.id for run in Run.list(place.home)] == [other.id]
+    assert [run.id for run in Run.all(place.home)] == [other.id]
 
 
 def test_a_cell_that_ended_before_its_last_scores_is_not_finished(
@@ -123,7 +123,7 @@ def test_a_cell_that_ended_before_its_last_scores_is_not_finished(
             run_grid([SECOND], place, on_progress=lambda progress: None)
     assert unfinished([SECOND], place.home) == [SECOND]
     run_grid([SECOND], place, on_progress=lambda progress: None)
-    (ours,), (theirs,) = Run.list(place.home), Run.list(whole.home)
+    (ours,), (theirs,) = Run.all(place.home), Run.all(whole.home)
     assert ours.summary is not None
     assert theirs.summary is not None
     for key in ("averaging_bytes", "client-costs", "top1"):

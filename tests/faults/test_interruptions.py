@@ -169,7 +169,7 @@ def killed_and_resumed(
     # Flower says what was given, beside the app's defaults.
     ignored = f"ignores what is given now: batch-size is {broken.config['batch-size']}, not 7. Only"
     assert ignored in resumed.log
-    assert [run.id for run in Run.list(run_dir)] == [broken.id]
+    assert [run.id for run in Run.all(run_dir)] == [broken.id]
     return Run.open(broken.id, home=run_dir)
 
 

@@ -110,7 +110,7 @@ def test_a_run_whose_serverapp_was_killed_is_resumed_as_if_it_had_not(
 
     ended = deployed.run({**values, "resume": broken.id}, home, app=APP)
     assert ended.status == "finished:completed", ended.log
-    assert [run.id for run in Run.list(home)] == [broken.id]
+    assert [run.id for run in Run.all(home)] == [broken.id]
     whole = run_here(app, values, tmp_path)
     assert ended.run is not None
     assert measured(ended.run) == measured(whole)

@@ -62,7 +62,7 @@ def test_a_run_that_is_closed_to_this_user_hides_no_other(
         return look(path, **options)
 
     monkeypatch.setattr(Path, "stat", closed)
-    assert [run.id for run in Run.list(tmp_path)] == [runs[1].id]
+    assert [run.id for run in Run.all(tmp_path)] == [runs[1].id]
     assert f"skipped a run: cannot read {runs[0].path}: Permission denied" in caplog.text
     with pytest.raises(RunError, match=f"cannot read .*{runs[0].id}: Permission denied"):
         Run.open(runs[0].id, home=tmp_path)
@@ -83,14 +83,14 @@ def test_links_that_lead_nowhere_and_files_are_no_runs(tmp_path: Path) -> None:
 def test_a_run_is_found_by_the_name_that_its_folder_was_given(tmp_path: Path, name: str) -> None:
     run = Run.create({}, name="run", home=tmp_path)
     run.path.rename(run.path.with_name(name))
-    assert [each.id for each in Run.list(tmp_path)] == [name]
+    assert [each.id for each in Run.all(tmp_path)] == [name]
     assert Run.open(name, home=tmp_path).id == name
 
 
 def test_a_run_whose_name_commands_the_terminal_is_found_as_it_is_listed(tmp_path: Path) -> None:
     run = Run.create({}, name="run", home=tmp_path)
     moved = run.path.rename(run.path.with_name("a\x1b[31m"))
-    (listed,) = Run.list(tmp_path)
+    (listed,) = Run.all(tmp_path)
     assert listed.id == "a\\x1b[31m"
     assert Run.open(listed.id, home=tmp_path).path == moved
 
@@ -100,7 +100,7 @@ def test_a_run_in_a_folder_named_latest_is_skipped_with_the_remedy(
 ) -> None:
     other, run = (Run.create({}, name="run", home=tmp_path) for _ in range(2))
     run.path.rename(run.path.with_name("latest"))
-    assert [each.id for each in Run.list(tmp_path)] == [other.id]
+    assert [each.id for each in Run.all(tmp_path)] == [other.id]
     assert Run.open("latest", home=tmp_path).id == other.id
     (said,) = {record.getMessage() for record in caplog.records}
     assert said.startswith(f"skipped a run: {tmp_path / 'runs'}")
@@ -179,7 +179,7 @@ def test_runs_are_listed_in_the_order_they_were_made(tmp_path: Path) -> None:
     made = [Run.create({}, name=name, home=tmp_path).id for name in "zmakzmak"]
     (tmp_path / "runs" / "no-config").mkdir()
     (tmp_path / "runs" / "a-file").write_text("")
-    assert [run.id for run in Run.list(tmp_path)] == made
+    assert [run.id for run in Run.all(tmp_path)] == made
     assert len(set(made)) == len(made)
     assert Run.open("latest", home=tmp_path).id == made[-1]
 
@@ -197,7 +197,7 @@ def test_a_damaged_config_is_skipped_in_the_list_and_named(
 ) -> None:
     good, bad = (Run.create({}, name=name, home=tmp_path) for name in ("good", "bad"))
     (bad.path / "config.json").write_text('{"strat')
-    assert [run.id for run in Run.list(tmp_path)] == [good.id]
+    assert [run.id for run in Run.all(tmp_path)] == [good.id]
     assert str(bad.path / "config.json") in caplog.text
     with pytest.raises(RunError, match=r"config\.json"):
         Run.open(bad.id, home=tmp_path)
@@ -215,7 +215,7 @@ def test_an_unknown_id_lists_the_ten_newest(tmp_path: Path) -> None:
 def test_an_empty_home_says_where_it_looked(tmp_path: Path, run_id: str) -> None:
     with pytest.raises(RunError, match=re.escape(str(tmp_path / "runs"))):
         Run.open(run_id, home=tmp_path)
-    assert Run.list(tmp_path) == []
+    assert Run.all(tmp_path) == []
 
 
 @pytest.mark.parametrize("run_id", ["..", "../runs/{id}", "{id}/", "a\\b", ".", "", "{id}/../{id}"])

@@ -46,7 +46,7 @@ def app_run(name: str, folder: Path) -> dict[str, Any]:
 def experiment(name: str, folder: Path) -> dict[str, Any]:
     options = ["--scale", "smoke", "--epochs", "1", "--cells", name, "--run-dir", str(folder)]
     result = CliRunner().invoke(app, ["experiment", "run", "methods", *options])
-    (run,) = Run.list(folder)
+    (run,) = Run.all(folder)
     return {"exit": result.exit_code, "strategy": run.config["strategy"], "status": run.status}
 
 

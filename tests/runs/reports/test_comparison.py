@@ -122,7 +122,7 @@ def test_a_seed_that_occurs_twice_and_a_run_in_progress_are_said(tmp_path: Path)
 
 
 def test_a_label_means_all_runs_that_have_it(toy_home: Path) -> None:
-    runs = {run.id: run for run in Run.list(toy_home)}
+    runs = {run.id: run for run in Run.all(toy_home)}
     mixed = [run for run in runs if runs[run].label == "mixed"]
     assert [run.id for run in select(["mixed", mixed[1]], toy_home)] == mixed
     assert [run.label for run in select(["latest"], toy_home)] == ["noisy"]
