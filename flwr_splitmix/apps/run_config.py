@@ -168,8 +168,7 @@ class AppConfig(BaseModel):
         own = {**values, **resumed.config}
         effective = continued(own, given or {}, resumed.id)
         # The rounds are raised when the run begins.
-        resumed.config = {**effective, ROUNDS: own[ROUNDS]}
-        resumed.reconciled = True
+        resumed.config_file.reconcile({**effective, ROUNDS: own[ROUNDS]})
         return cls.read(effective), resumed
 
     @property

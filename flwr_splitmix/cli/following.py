@@ -201,7 +201,7 @@ class Followed:
                 file.seek(self.position)
                 whole, end, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:
-            if self.run is None or not self.run.removed:
+            if self.run is None or not self.run.config_file.removed:
                 return []
             self.removed = True
             raise RemovedError(f"{self.run.path} has been removed") from None

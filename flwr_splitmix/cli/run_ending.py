@@ -96,7 +96,7 @@ def _finish(
     followed: Followed, status: str, details: str, interrupted: bool, resuming: str
 ) -> None:
     """Print the summary, or one red sentence, and exit with the run's status."""
-    if followed.run is not None and followed.run.removed:
+    if followed.run is not None and followed.run.config_file.removed:
         ended = {"finished:completed": "has completed", "running": "may still be running"}
         fail(
             f"{followed.run.path} was removed while the run was in progress; the run "

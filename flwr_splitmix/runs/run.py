@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flwr_splitmix.files import marked, strict_json, write_atomic, write_json
 from flwr_splitmix.runs.begun import Begun, append_begun, read_begun
-from flwr_splitmix.runs.damage import (
-    check_mixtures,
-    check_record,
-    printable,
-    read_config,
-    read_object,
-    read_summary,
-)
+from flwr_splitmix.runs.config_file import ConfigFile, as_written
+from flwr_splitmix.runs.damage import printable
+from flwr_splitmix.runs.ending import Ending
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
 from flwr_splitmix.runs.metrics_file import MetricsFile, Row
+from flwr_splitmix.runs.observed import read_mixtures, read_record, write_record
 from flwr_splitmix.runs.places import check_label, find_run, new_run, run_paths, runs_directory
 from flwr_splitmix.values import check_kind
 
@@ -49,13 +41,10 @@ class Run:
         mixtures.json, attacks/.
     id
         The directory's name: UTC time, name, four hex digits; e.g. 20261120-101500-cutmixsl-3f2a.
-    config
-        The run's configuration, as plain JSON values.
+    config_file
+        The run's configuration, and how it changes when the run is resumed; see `config`.
     new
         Whether this process has created it; otherwise it was opened, and may have begun before.
-    reconciled
-        Whether `config` was compared with the keys given to resume the run, and those ignored were
-        logged, as the apps do; otherwise the strategy does it.
 
     Raises
     ------
@@ -66,9 +55,9 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = printable(path.name)
-        self.config: Row = read_config(path / "config.json")
+        self.config_file = ConfigFile(path / "config.json")
         self.new = False
-        self.reconciled = False
+        self._ending = Ending(path)
         self._metrics = MetricsFile(path)
         self._hold = Hold(path / "lock", f"run {self.id}")
 
@@ -106,7 +95,7 @@ class Run:
         check_kind("name", name, str, "a text, such as 'baseline'")
         check_kind("config", config, Mapping, "a dictionary, the run's configuration")
         check_label(config.get("label"))
-        run = cls(new_run(name, marked(_plain(config)), home))
+        run = cls(new_run(name, as_written(config), home))
         run.new = True
         return run
 
@@ -137,6 +126,16 @@ class Run:
             except RunError as error:
                 _log.warning("skipped a run: %s", printable(str(error)))
         return runs
+
+    @property
+    def config(self) -> Row:
+        """The run's configuration, as plain JSON values."""
+        return self.config_file.values
+
+    @property
+    def label(self) -> str:
+        """The user's name for the run: the key `label` of its configuration; "" if none."""
+        return self.config_file.label
 
     @property
     def rows(self) -> list[Row]:
@@ -175,7 +174,7 @@ class Run:
         """Remove the rounds after `round` and the summary: the run is unfinished again."""
         last = self._metrics.last_round
         # Remove the summary first: a crash in between then leaves an unfinished run.
-        (self.path / "summary.json").unlink(missing_ok=True)
+        self._ending.reopen()
         if last is not None and last > round:
             self._metrics.keep(round)
 
@@ -219,13 +218,12 @@ class Run:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Complete metrics.parquet and write summary.json, which marks the run as finished."""
         self._metrics.complete()
-        _write_json(self.path / "summary.json", summary)
+        self._ending.finish(summary)
 
     @property
     def summary(self) -> Row | None:
         """The summary written by `write_summary`, or None while the run is unfinished."""
-        path = self.path / "summary.json"
-        return read_summary(path) if path.exists() else None
+        return self._ending.summary
 
     @property
     def status(self) -> State:
@@ -236,7 +234,7 @@ class Run:
         "failed": an error ended it (see `failure`). Otherwise "stopped": it was interrupted,
         killed, or never begun. Without file locks, a running run looks stopped.
         """
-        if (self.path / "summary.json").exists():
+        if self._ending.finished:
             return "finished"
         if self._hold.is_taken():
             return "running"
@@ -245,8 +243,7 @@ class Run:
     @property
     def failure(self) -> str | None:
         """Description of the error that ended the run; None if none did, or it went on since."""
-        path = self.path / "failure.json"
-        return printable(str(read_object(path).get("error", ""))) if path.exists() else None
+        return self._ending.failure
 
     def note_failure(self, error: str | None) -> None:
         """Record the error that ended the run; None removes it when the run goes on.
@@ -256,71 +253,17 @@ class Run:
         OSError
             If it cannot be written.
         """
-        path = self.path / "failure.json"
-        if error is None:
-            path.unlink(missing_ok=True)
-        else:
-            _write_json(path, {"error": error, "at": datetime.now(UTC).isoformat("T", "seconds")})
-
-    @property
-    def removed(self) -> bool:
-        """Whether config.json, without which no command sees the run, has been removed since."""
-        try:
-            (self.path / "config.json").stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except OSError:  # a network file system that is away for a while
-            return False
-        return False
-
-    @property
-    def label(self) -> str:
-        """The user's name for the run: the key `label` of its configuration; "" if none."""
-        return printable(str(self.config.get("label") or ""))
-
-    def extended(self, rounds: int) -> Row:
-        """Return `config` with its number of rounds raised to `rounds`, if it is lower."""
-        asked = self.config.get("num-server-rounds")
-        if isinstance(asked, int) and asked < rounds:
-            return {**self.config, "num-server-rounds": rounds}
-        return self.config
-
-    def extend(self, rounds: int) -> None:
-        """Raise the number of rounds in `config` to `rounds`, if it is lower, and write `config`.
-
-        It may have other addresses and time limits than when the run began.
-
-        Raises
-        ------
-        RunError, OSError
-            If the configuration so far cannot be read, or the new one not be written.
-        """
-        self.config = self.extended(rounds)
-        path = self.path / "config.json"
-        kept = marked(self.config)
-        if json.loads(strict_json(kept)) != read_object(path):
-            made = path.stat().st_mtime_ns  # orders runs of the same second
-            _write_json(path, kept)
-            os.utime(path, ns=(made, made))
+        self._ending.note_failure(error)
 
     @property
     def record(self) -> Row:
         """Observers' records of clients and server, by the observer's name; {} if not written."""
-        return self._written("record.json", check_record)
+        return read_record(self.path)
 
     @property
     def mixtures(self) -> Row:
         """The mixtures kept from the newest round; {} if none were."""
-        return self._written("mixtures.json", check_mixtures)
-
-    def _written(self, name: str, check: Callable[[Path, Row], None]) -> Row:
-        """Return the object in one of the run's files, checked; {} if there is no such file."""
-        path = self.path / name
-        if not path.exists():
-            return {}
-        written = read_object(path)
-        check(path, written)
-        return written
+        return read_mixtures(self.path)
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Write record.json, which survives the process but not a power loss.
@@ -330,14 +273,12 @@ class Run:
         OSError
             If it cannot be written.
         """
-        write_atomic(self.path / "record.json", strict_json(record).encode(), flush=False)
+        write_record(self.path, record)
 
     @property
     def checkpoints(self) -> CheckpointStore:
         """The server's checkpoints, in checkpoints/."""
-        from flwr_splitmix.runs.checkpoints import (
-            CheckpointStore,  # loads torch, so only on demand
-        )
+        from flwr_splitmix.runs.checkpoints import CheckpointStore  # loads torch: on demand
 
         return CheckpointStore(self.path / "checkpoints")
 
@@ -345,19 +286,3 @@ class Run:
     def clients_dir(self) -> Path:
         """Directory of the clients' states; see `ClientStore`."""
         return self.path / "clients"
-
-
-def _plain(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a configuration as JSON values; raise TypeError, with the key, if one is none."""
-    try:
-        strict_json(config)
-    except TypeError:
-        from flwr_splitmix.storage import json_values  # loads torch, so only on demand
-
-        plain: Mapping[str, Any] = json_values(config, "config")
-        return plain
-    return config
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_json(path, dict(value))

@@ -81,7 +81,7 @@ def test_addresses_and_time_limits_may_be_others(
     assert "goes on with another attach-timeout, link-address" in caplog.text
     assert "ignores what is given now: lr is 0.001, not 0.5. Only" in caplog.text
     assert Run.open(run.id, home=tmp_path).config["attach-timeout"] != 7.5
-    run.extend(1)
+    run.config_file.extend(1)
     assert Run.open(run.id, home=tmp_path).config["attach-timeout"] == 7.5
 
 

@@ -175,7 +175,7 @@ def test_the_numbers_of_a_run_that_diverged_are_numbers_in_its_summary(tmp_path:
     run = Run.create({"alpha": float("inf")}, name="x", home=tmp_path)
     assert run.config["alpha"] == float("inf")
     run.write_summary({"loss": float("nan"), "eval_loss": float("inf"), "mine": "nan"})
-    run.extend(2)
+    run.config_file.extend(2)
     for file in run.path.glob("*.json"):
         json.loads(file.read_text(), parse_constant=pytest.fail)
     assert str(run.summary) == "{'eval_loss': inf, 'loss': nan, 'mine': 'nan'}"
@@ -185,7 +185,7 @@ def test_a_label_that_reads_like_a_number_stays_text(tmp_path: Path) -> None:
     """As a float the run could not be resumed."""
     config = {"label": "inf", "alpha": float("-inf"), "more": [{"clip": "nan"}, float("inf")]}
     run = Run.create(config, name="x", home=tmp_path)
-    run.extend(2)
+    run.config_file.extend(2)
     assert run.config == Run.open(run.id, home=tmp_path).config == config
 
 

@@ -119,7 +119,7 @@ def test_nothing_is_said_where_nothing_differs_or_an_app_has_said_it(
 ) -> None:
     begun(tmp_path, lr=0.01)
     told = Run.open("latest", home=tmp_path)
-    told.reconciled = True
+    told.config_file.reconcile(told.config)
     caplog.clear()
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         start(told, lr=0.5)

@@ -65,7 +65,7 @@ class RunStart(RunWrites):
 
     def _keep_config(self, run: Run, num_rounds: int, kept: int) -> None:
         """Have clients, too, go on with the configuration that the run was started with."""
-        self._config = run.extended(num_rounds)
+        self._config = run.config_file.extended(num_rounds)
         self.resumed_config = json.dumps(self._config)
         self._start = num_rounds, kept
 
@@ -83,11 +83,11 @@ class RunStart(RunWrites):
             )
         ):
             if num_rounds:
-                run.extend(num_rounds)
+                run.config_file.extend(num_rounds)
             run.rewind(kept)
         self.attempt("end of the failure before", lambda run: run.note_failure(None))
 
     def warn_of_given(self, given: Mapping[str, Any]) -> None:
         """Log which keys given now are not those that a resumed run gives to its clients."""
-        if self.run is not None and self.resumed_config and not self.run.reconciled:
+        if self.run is not None and self.resumed_config and not self.run.config_file.reconciled:
             warn_of_given(self.run, given)

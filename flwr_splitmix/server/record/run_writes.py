@@ -29,7 +29,7 @@ class RunWrites:
 
     def check_there(self) -> None:
         """Raise RunError if the run's folder has been removed: no command would see the run."""
-        if self.run is not None and self.run.removed:
+        if self.run is not None and self.run.config_file.removed:
             raise RunError(
                 f"the folder of run {self.run.id} has been removed, or config.json in it, so the "
                 f"run ends; start a new run, and remove {self.run.path} if anything is left of it"
@@ -38,7 +38,7 @@ class RunWrites:
     def attempt(self, what: str, write: Callable[[Run], Any]) -> bool:
         """Write, and return whether that succeeded; a warning says what could not be written."""
         assert self.run is not None
-        if self.run.removed:
+        if self.run.config_file.removed:
             return False  # writing would bring back a part of its folder
         try:
             write(self.run)
