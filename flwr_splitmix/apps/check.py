@@ -6,14 +6,14 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.apps.checks import AppCheck, Checks
 from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.continuing import check_goes_on, continued, remark_on_kept
 from flwr_splitmix.apps.overrides import read_overrides, run_values
-from flwr_splitmix.apps.project import Project, open_project
+from flwr_splitmix.apps.project import Kind, open_project
 from flwr_splitmix.apps.ray_cluster import lost_cluster
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.runs import Run, RunError
@@ -77,7 +77,8 @@ def check_app(
             values = {**values, "resume": ""}
     elif project.kind != "own":
         _check_new_run(values, report, here=not any_nodes)  # else `splitmix run` has looked itself
-    check_values(project, values, report, setting)
+    with _collected(report.remarks):
+        _check_of(project.kind)(Checks(project, values, report, setting))
     if nodes is None and "clients" in report.facts:
         report.facts["clients"] += " (Flower's default number of them; --nodes says another)"
     return report
@@ -113,21 +114,19 @@ def _of_resumed(
     return {**own, **{key: values[key] for key in ABOUT_RESUMING if key in values}}
 
 
-def check_values(
-    project: Project,
-    values: Mapping[str, object],
-    report: Report,
-    setting: Mapping[str, float] | None,
-) -> None:
-    """Check a whole run configuration according to the app's kind; the report gets the findings."""
-    # Each kind of app imports its libraries, so only the one that is checked is imported.
-    places = {
-        "vision": "flwr_splitmix.apps.vision.check",
-        "language": "flwr_splitmix.apps.language.check",
-        "own": "flwr_splitmix.apps.own",
-    }
-    with _collected(report.remarks):
-        import_module(places[project.kind]).check(project, values, report, setting)
+def _check_of(kind: Kind) -> AppCheck:
+    """Return the check of a kind of app; only its libraries are imported."""
+    if kind == "vision":
+        from flwr_splitmix.apps.vision import check as vision
+
+        return vision.check
+    if kind == "language":
+        from flwr_splitmix.apps.language import check as language
+
+        return language.check
+    from flwr_splitmix.apps import own
+
+    return own.check
 
 
 @contextmanager

@@ -1,39 +1,20 @@
-"""Common parts of the apps' checks: errors as findings, and remarks on the clients' data."""
+"""Common parts of the apps' checks: devices, clients' data, and remarks on the links."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.run_config import AppConfig
-from flwr_splitmix.clients import ClientError
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.stream.endpoint import is_loopback, split_address
-from flwr_splitmix.runs import RunError
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.words import counted, gib
 
-REJECTED = (ConfigError, ValueError, ClientError, LinkError, RunError)
-"""Errors that a run's parts raise for a user's mistake."""
-
 FAULTS = (Exception, SystemExit)
 """What a user's code may raise: a script's sys.exit() would end a check without a word."""
-
-
-def passes(part: Callable[[], None], report: Report) -> bool:
-    """Run a part of a check and return whether it passes.
-
-    A user's mistake, or a file that cannot be read, becomes a problem in the report.
-    """
-    try:
-        part()
-    except (*REJECTED, OSError) as error:
-        report.problems.append(" ".join(str(error).split()))
-        return False
-    return True
 
 
 def check_devices(**names: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +13,8 @@ from typing import Any
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from flwr_splitmix.apps.checks import Checks
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.findings import FAULTS
 from flwr_splitmix.apps.own_client import look_at_client
 from flwr_splitmix.apps.project import Project
@@ -23,60 +25,82 @@ from flwr_splitmix.strategies import STRATEGIES
 from flwr_splitmix.trial import trial_strategy
 from flwr_splitmix.words import cause
 
-KINDS = {"serverapp": ServerApp, "clientapp": ClientApp}
 
-
-def check(
-    project: Project,
-    values: Mapping[str, Any],
-    report: Report,
-    setting: Mapping[str, float] | None,
-) -> None:
+def check(checks: Checks) -> None:
     """Import the app's components, make its first client, and report the findings.
 
     There is no table of cuts, as the server's part of such an app is unknown until it runs.
     """
-    _remark_types(project, values, report)
-    with _on_path(project.folder):
-        components, modules = {}, {}
-        for kind, expected in KINDS.items():
-            place = project.components[kind]
-            try:
-                module, _, attribute = place.partition(":")
-                modules[kind] = importlib.import_module(module)
-                components[kind] = getattr(modules[kind], attribute)
-            except FAULTS as error:  # a user's module may raise anything on import
-                report.problems.append(f"{kind} {place!r} cannot be imported: {cause(error, 300)}")
-                return
-            if not isinstance(components[kind], expected):
-                report.problems.append(f"{kind} {place!r} is no {expected.__name__}")
-                return
-        client_app = components["clientapp"]
+    report, app = checks.report, _OwnApp(checks.project)
+    _remark_types(checks)
+    with _on_path(checks.project.folder):
+        if not checks.run(app.load):
+            return
+        checks.run(app.check_client, checks)
+    if report.nodes_known and report.nodes == 1:
+        _remark_one_client(app.server_module, report)
+
+
+class _OwnApp:
+    """A user's own app, whose components `load` imports."""
+
+    server_module: ModuleType
+    client_app: SplitClientApp
+
+    def __init__(self, project: Project) -> None:
+        self._places = project.components
+
+    def load(self) -> None:
+        """Import both components.
+
+        Raises
+        ------
+        ConfigError
+            If one cannot be imported, or is of another type.
+        """
+        self.server_module, _ = self._component("serverapp", ServerApp)
+        _, client_app = self._component("clientapp", ClientApp)
         if not isinstance(client_app, SplitClientApp):
-            report.problems.append(
-                f"clientapp {project.components['clientapp']!r} is no SplitClientApp, which the "
+            raise ConfigError(
+                f"clientapp {self._places['clientapp']!r} is no SplitClientApp, which the "
                 "strategies of flwr-splitmix need; make it SplitClientApp(client_fn), or a "
                 "subclass that hands the messages of other strategies on"
             )
-            return
+        self.client_app = client_app
+
+    def _component(self, kind: str, expected: type) -> tuple[ModuleType, Any]:
+        """Return the module of a component, and the component."""
+        place = self._places[kind]
+        module, _, attribute = place.partition(":")
         try:
-            look_at_client(client_app, values, report)
+            imported = importlib.import_module(module)
+            component = getattr(imported, attribute)
+        except FAULTS as error:  # a user's module may raise anything on import
+            raise ConfigError(f"{kind} {place!r} cannot be imported: {cause(error, 300)}") from None
+        if not isinstance(component, expected):
+            raise ConfigError(f"{kind} {place!r} is no {expected.__name__}")
+        return imported, component
+
+    def check_client(self, checks: Checks) -> None:
+        """Make a client and report the findings; raise ConfigError if that fails."""
+        try:
+            look_at_client(self.client_app, checks.values, checks.report)
         except FAULTS as error:  # a user's subclass of a client may lack anything
-            report.problems.append(f"client_fn's client cannot be checked: {cause(error, 300)}")
-    if report.nodes_known and report.nodes == 1:
-        _remark_one_client(modules["serverapp"], report)
+            raise ConfigError(
+                f"client_fn's client cannot be checked: {cause(error, 300)}"
+            ) from None
 
 
-def _remark_types(project: Project, values: Mapping[str, Any], report: Report) -> None:
+def _remark_types(checks: Checks) -> None:
     """Remark on values of another type than their default in pyproject.toml.
 
     Flower itself only looks whether there is such a key. An integer may stand for a float.
     """
-    for key, default in project.config.items():
-        value = values.get(key, default)
+    for key, default in checks.project.config.items():
+        value = checks.values.get(key, default)
         whole = isinstance(default, float) and type(value) is int
         if type(value) is not type(default) and not whole:
-            report.remarks.append(
+            checks.report.remarks.append(
                 f"{key} is {value!r:.80}, of type {type(value).__name__}, and its default in "
                 f"pyproject.toml is {default!r:.80}, of type {type(default).__name__}; Flower does "
                 "not check types: give it one of the default's"

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig
 
+from flwr_splitmix.apps.checks import Checks
 from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.language.check import check
 from flwr_splitmix.apps.language.trial import try_dp_sgd
@@ -87,6 +88,6 @@ def test_a_check_plans_no_epsilon_of_a_model_that_dp_sgd_refuses(tmp_path: Path)
     report = Report("app", 2, nodes_known=True)
     values = trained_by_dp_sgd(tmp_path, "opt")
     whole_model(WIDE["opt"]).save_pretrained(tmp_path)
-    check(open_project(APP), run_config(**values), report, None)
+    check(Checks(open_project(APP), run_config(**values), report))
     assert any("cannot be trained by it" in problem for problem in report.problems)
     assert not any("planned privacy" in remark for remark in report.remarks)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from flwr_splitmix import Run
+from flwr_splitmix.apps.checks import Checks
 from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.project import open_project
 from flwr_splitmix.apps.report import Report
@@ -286,7 +287,7 @@ def test_a_run_from_before_these_keys_has_their_defaults() -> None:
 
 def checked(setting: dict[str, float] | None = None, **values: Any) -> Report:
     report = Report("vision", 2, nodes_known=True)
-    check(open_project(APP), values_of(**values), report, setting)
+    check(Checks(open_project(APP), values_of(**values), report, setting))
     return report
 
 

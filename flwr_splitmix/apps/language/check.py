@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flwr_splitmix.apps.checks import Checks
 from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.findings import (
     check_devices,
     check_enough,
     describe_clients,
-    passes,
     remark_plaintext,
     remark_warmup,
     remark_wire,
@@ -31,7 +31,6 @@ from flwr_splitmix.apps.language.texts import (
     training_size,
 )
 from flwr_splitmix.apps.language.trial import try_dp_sgd
-from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.data.texts.tokens import LongTextsCount
 from flwr_splitmix.runs import Run
@@ -42,64 +41,35 @@ MOST_ROWS = 4000
 """Number of training rows that are tokenised: enough to estimate their lengths, and fast."""
 
 
-class _Checked:
-    """Results that parts of a check pass to later ones."""
-
-    def __init__(self) -> None:
-        self.model: tuple[Any, LanguageParts] | None = None
-        self.tokens = 0
-
-
-def check(
-    project: Project,
-    values: Mapping[str, Any],
-    report: Report,
-    setting: Mapping[str, float] | None,
-) -> None:
+def check(checks: Checks) -> None:
     """Check a run configuration and report the findings."""
+    report = checks.report
     try:
-        config = LanguageConfig.read(values)
+        config = LanguageConfig.read(checks.values)
     except ConfigError as error:
         report.problems.append(str(error))
         return
-    checked = _Checked()
-
-    def right(part: Callable[[LanguageConfig, Report, _Checked], None]) -> bool:
-        return passes(lambda: part(config, report, checked), report)
-
     report.facts |= {"strategy": config.strategy, "model": config.model}
     remark_warmup(config, report)
     remark_wire(config, report)
-    passes(lambda: remark_plaintext(config, report), report)
-    usable = all([right(_check_devices), right(_check_model)])
-    usable &= right(_check_data) and all([right(_check_clients), right(_check_tokens)])
-    usable = usable and passes(lambda: remark_noise(config, report), report)
-    if usable and setting is not None and checked.model is not None:
-        asked = max(config.min_nodes or 1, round(config.fraction_train * report.nodes))
-        report.advice = advise(config, *checked.model, checked.tokens, asked, setting)
+    checks.run(remark_plaintext, config, report)
+    opened = _Opened(config, report)
+    devices = checks.run(_check_devices, config)
+    model = checks.run(opened.check_model)
+    data = checks.run(_check_data, config, report)
+    clients = data and checks.run(opened.check_clients)
+    tokens = data and checks.run(opened.check_tokens)
+    usable = devices and model and clients and tokens and checks.run(remark_noise, config, report)
+    if usable and checks.setting is not None:
+        checks.run(opened.advise, checks.setting)
 
 
-def _check_devices(config: LanguageConfig, report: Report, checked: _Checked) -> None:
+def _check_devices(config: LanguageConfig) -> None:
     server = {} if config.device == BALANCED else {"device": config.device}
     check_devices(**server, client_device=config.client_device)
 
 
-def _check_model(config: LanguageConfig, report: Report, checked: _Checked) -> None:
-    try:
-        checked.model = open_run_model(config)
-    except (OSError, ValueError) as error:
-        raise unusable(config, error) from None
-    parts = checked.model[1]
-    check_adapted(config, parts)
-    check_width(config, parts)
-    report.facts["model"] = (
-        f"{config.model}, {counted(parts.layers, 'layer')} of width {parts.width}: "
-        f"{config.head_layers} in the head, {config.tail_layers} in the tail"
-    )
-    try_dp_sgd(config)
-
-
-def _check_data(config: LanguageConfig, report: Report, checked: _Checked) -> None:
+def _check_data(config: LanguageConfig, report: Report) -> None:
     sets = text_sets(config)
     if config.resume:
         check_inputs(Run.open(config.resume, home=config.home), config)
@@ -148,34 +118,71 @@ def _check_supports(config: LanguageConfig, texts: Sequence[str], report: Report
         )
 
 
-def _check_clients(config: LanguageConfig, report: Report, checked: _Checked) -> None:
-    if not report.nodes_known:
-        return
-    check_enough(config.min_nodes, report.nodes)
-    keys = "partition-alpha"
-    if config.long_texts == "drop":
-        if checked.model is None:  # nor is its tokenizer there, by which rows are left out
-            return
-        keys = "max-length or partition-alpha"
-    sizes = [training_size(config, client, report.nodes) for client in range(report.nodes)]
-    describe_clients(report, sizes, config.batch_size, "training rows", larger=keys)
+class _Opened:
+    """The parts of a check that need the run's model, which the first of them opens."""
 
+    def __init__(self, config: LanguageConfig, report: Report) -> None:
+        self._config, self._report = config, report
+        self._model: tuple[Any, LanguageParts] | None = None
+        self._tokens = 0
 
-def _check_tokens(config: LanguageConfig, report: Report, checked: _Checked) -> None:
-    if checked.model is None:  # nor would a hub that does not answer hand out its tokenizer
-        return
-    check_vocabulary(config, tokenizer_of(config), checked.model[1])
-    rows = text_sets(config).train
-    looked = rows.first(MOST_ROWS)
-    counts: list[LongTextsCount] = []
-    texts = run_token_set(config, looked, counts.append)
-    beginning = f"of the first {len(looked)} training rows: " if len(looked) < len(rows) else ""
-    report.remarks += [beginning + long_texts_sentence(config, count) for count in counts]
-    if not len(texts):
-        raise ConfigError(
-            f"run-config: no training row has at most {config.text_length} tokens, and "
-            f"long-texts is {config.long_texts!r}; raise max-length"
+    def check_model(self) -> None:
+        """Open the run's model; raise ConfigError if it is unsuitable."""
+        config = self._config
+        try:
+            self._model = open_run_model(config)
+        except (OSError, ValueError) as error:
+            raise unusable(config, error) from None
+        parts = self._model[1]
+        check_adapted(config, parts)
+        check_width(config, parts)
+        self._report.facts["model"] = (
+            f"{config.model}, {counted(parts.layers, 'layer')} of width {parts.width}: "
+            f"{config.head_layers} in the head, {config.tail_layers} in the tail"
         )
-    longest = max(len(text) for text in texts.texts)
-    report.facts["tokens"] = f"{longest} at most in a text, {config.secrets} secret ones besides"
-    checked.tokens = config.pad_to or min(config.width, longest + config.secrets)
+        try_dp_sgd(config)
+
+    def check_clients(self) -> None:
+        """Describe the clients' data; raise ConfigError if there are too few clients."""
+        config, report = self._config, self._report
+        if not report.nodes_known:
+            return
+        check_enough(config.min_nodes, report.nodes)
+        keys = "partition-alpha"
+        if config.long_texts == "drop":
+            if self._model is None:  # nor is its tokenizer there, by which rows are left out
+                return
+            keys = "max-length or partition-alpha"
+        sizes = [training_size(config, client, report.nodes) for client in range(report.nodes)]
+        describe_clients(report, sizes, config.batch_size, "training rows", larger=keys)
+
+    def check_tokens(self) -> None:
+        """Describe the lengths of texts; raise ConfigError if none is short enough."""
+        config, report = self._config, self._report
+        if self._model is None:  # nor would a hub that does not answer hand out its tokenizer
+            return
+        check_vocabulary(config, tokenizer_of(config), self._model[1])
+        rows = text_sets(config).train
+        looked = rows.first(MOST_ROWS)
+        counts: list[LongTextsCount] = []
+        texts = run_token_set(config, looked, counts.append)
+        beginning = f"of the first {len(looked)} training rows: " if len(looked) < len(rows) else ""
+        report.remarks += [beginning + long_texts_sentence(config, count) for count in counts]
+        if not len(texts):
+            raise ConfigError(
+                f"run-config: no training row has at most {config.text_length} tokens, and "
+                f"long-texts is {config.long_texts!r}; raise max-length"
+            )
+        longest = max(len(text) for text in texts.texts)
+        report.facts["tokens"] = (
+            f"{longest} at most in a text, {config.secrets} secret ones besides"
+        )
+        self._tokens = config.pad_to or min(config.width, longest + config.secrets)
+
+    def advise(self, setting: Mapping[str, float]) -> None:
+        """Add the costs of all cuts; every other part has passed."""
+        config, report = self._config, self._report
+        if self._model is None:
+            return
+        asked = max(config.min_nodes or 1, round(config.fraction_train * report.nodes))
+        report.advice = advise(config, *self._model, self._tokens, asked, setting)

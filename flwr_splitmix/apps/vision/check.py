@@ -5,23 +5,21 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 
+from flwr_splitmix.apps.checks import Checks
 from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.findings import (
     check_devices,
     check_enough,
     describe_clients,
-    passes,
     remark_memory,
     remark_plaintext,
     remark_warmup,
     remark_wire,
 )
-from flwr_splitmix.apps.project import Project
 from flwr_splitmix.apps.report import Report
 from flwr_splitmix.apps.vision import ushape_check
 from flwr_splitmix.apps.vision.advice import advise
@@ -47,15 +45,11 @@ from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.words import counted
 
 
-def check(
-    project: Project,
-    values: Mapping[str, Any],
-    report: Report,
-    setting: Mapping[str, float] | None,
-) -> None:
+def check(checks: Checks) -> None:
     """Check a run configuration and report the findings."""
+    report = checks.report
     try:
-        config = VisionConfig.read(values)
+        config = VisionConfig.read(checks.values)
     except ConfigError as error:
         report.problems.append(str(error))
         return
@@ -63,19 +57,17 @@ def check(
     report.facts |= {"strategy": config.strategy, "model": config.model}
     remark_warmup(config, report)
     remark_wire(config, report)
-    passes(lambda: remark_plaintext(config, report, config.link_via), report)
-    if not passes(lambda: _check_data(config, report), report):
+    checks.run(remark_plaintext, config, report, config.link_via)
+    if not checks.run(_check_data, config, report):
         return
-    right = passes(lambda: _check_clients(config, report), report)
-    devices = {"device": config.device, "client_device": config.client_device}
     check_model = ushape_check.check_model if config.ushape else _check_model
     check_noise = ushape_check.remark_noise if config.ushape else _check_noise
-    right &= passes(lambda: check_devices(**devices), report) and passes(
-        lambda: check_model(config, report), report
-    )
-    right = right and passes(lambda: check_noise(config, report), report)
-    if right and setting is not None:
-        passes(lambda: _advise(config, report, setting), report)
+    devices = {"device": config.device, "client_device": config.client_device}
+    clients = checks.run(_check_clients, config, report)
+    model = checks.run(check_devices, **devices) and checks.run(check_model, config, report)
+    usable = clients and model and checks.run(check_noise, config, report)
+    if usable and checks.setting is not None:
+        checks.run(_advise, config, report, checks.setting)
 
 
 def _check_data(config: VisionConfig, report: Report) -> None:

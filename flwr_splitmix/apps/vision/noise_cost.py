@@ -48,7 +48,7 @@ def remark_noise(
     """
     if config.noise is None:
         return
-    if gaps := _gaps(config, segments, report):
+    if gaps := _gaps(config, segments):
         why, remedies = zip(*gaps, strict=True)
         report.remarks.append(
             f"this run has no epsilon: {'; '.join(why)}; it would have one with "
@@ -135,7 +135,7 @@ def _most_spent(
     return max(spent, key=lambda each: each.epsilon)
 
 
-def _gaps(config: VisionConfig, segments: SplitModel, report: Report) -> list[tuple[str, str]]:
+def _gaps(config: VisionConfig, segments: SplitModel) -> list[tuple[str, str]]:
     """Return why a run has no epsilon, each with what would give one."""
     assert config.noise is not None
     known = {
