@@ -40,8 +40,12 @@ from flwr_splitmix.runs.places import check_writable
 from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
+    from flwr_splitmix.experiments.cells import Cell
+    from flwr_splitmix.experiments.grid import Workplace
     from flwr_splitmix.experiments.report import Table
 
 
@@ -121,52 +125,82 @@ def run(
             source=dataset, seeds=numbers(seeds), jobs=jobs, device=device, home=run_dir,
         )  # fmt: skip
         return
+    _run_cells(
+        names, scale,
+        source=dataset, seeds=seeds, epochs=epochs, jobs=jobs, cells=cells, device=device,
+        home=run_dir,
+    )  # fmt: skip
+
+
+def _run_cells(
+    names: Sequence[str],
+    scale: str,
+    *,
+    source: str | None,
+    seeds: str,
+    epochs: int | None,
+    jobs: int,
+    cells: str | None,
+    device: str,
+    home: Path | None,
+) -> None:
+    """Run the unfinished cells of accuracy; raise Exit if one fails or the user interrupts."""
     size = scale_named(scale)
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
     sources = {
-        name: size.source(experiment_named(name).track) if dataset is None else dataset
+        name: size.source(experiment_named(name).track) if source is None else source
         for name in names
     }
     pairs = [
         pair
-        for name, source in sources.items()
+        for name, own in sources.items()
         for pair in experiment_named(name).cells(
-            size, seeds=numbers(seeds), source=source, epochs=epochs
+            size, seeds=numbers(seeds), source=own, epochs=epochs
         )
     ]
     chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells or "")))
     # Loading torch takes seconds, so check names and numbers first.
-    from flwr_splitmix.experiments.beforehand import check_cells
-    from flwr_splitmix.experiments.grid import Workplace, run_grid, unfinished
+    from flwr_splitmix.experiments.grid import Workplace, unfinished
 
-    todo = unfinished(chosen, run_dir)
+    todo = unfinished(chosen, home)
     grids = [
-        ([cell for cell in todo if cell.dataset == dataset_name(source)],
-         Workplace(run_dir, source, device))
-        for source in dict.fromkeys(sources.values())
-    ]  # fmt: skip
-    for part, place in grids:
-        if part:
-            check_cells(part, place)
+        ([cell for cell in todo if cell.dataset == dataset_name(own)], Workplace(home, own, device))
+        for own in dict.fromkeys(sources.values())
+    ]
+    _check_grids(grids)
     if todo:
-        check_writable(run_dir, "--run-dir")
-    out = console()
+        check_writable(home, "--run-dir")
     done = len(chosen) - len(todo)
-    out.print(f"{counted(len(chosen), 'cell')}, {done} of them finished before")
+    console().print(f"{counted(len(chosen), 'cell')}, {done} of them finished before")
+    if failed := _run_grids(grids, todo, jobs):
+        typer.echo(f"{failed} of {counted(len(todo), 'cell')} failed", err=True)
+        raise typer.Exit(1)
+
+
+def _check_grids(grids: Sequence[tuple[Sequence[Cell], Workplace]]) -> None:
+    from flwr_splitmix.experiments.beforehand import check_cells
+
+    for cells, place in grids:
+        if cells:
+            check_cells(cells, place)
+
+
+def _run_grids(
+    grids: Sequence[tuple[Sequence[Cell], Workplace]], todo: list[Cell], jobs: int
+) -> int:
+    """Run cells, each at its data set's place, and return how many fail."""
+    from flwr_splitmix.experiments.grid import run_grid
+
     with terminated_as_interrupted(), GridDisplay(todo) as display:
         try:
-            failures = [
-                failure
-                for part, place in grids
-                for failure in run_grid(part, place, jobs=jobs, on_progress=display.show)
-            ]
+            return sum(
+                len(run_grid(cells, place, jobs=jobs, on_progress=display.show))
+                for cells, place in grids
+            )
         except KeyboardInterrupt:
             typer.echo("stopped; the same command continues from here", err=True)
             raise typer.Exit(130) from None
-    if failures:
-        typer.echo(f"{len(failures)} of {counted(len(todo), 'cell')} failed", err=True)
-        raise typer.Exit(1)
 
 
 @experiment.command()
