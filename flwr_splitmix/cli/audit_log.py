@@ -42,6 +42,18 @@ def audit_log(
     ] = "table",
 ) -> None:
     """Verify and print a node's audit log; a changed line is an error."""
+    entries = _verified(path)
+    if output == "table":
+        _print_summary(entries)
+        return
+    try:
+        typer.echo(strict_json(entries, indent=2))
+    except RecursionError:
+        fail(f"{path} cannot be printed: it is nested too deeply")
+
+
+def _verified(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a node's audit log; end the command if they are none's."""
     from flwr_splitmix.privacy.journal import JournalError, is_cut, read_journal, reason_of
 
     try:
@@ -64,12 +76,10 @@ def audit_log(
             "wrote it, or somebody cut the file",
             err=True,
         )
-    if output == "json":
-        try:
-            typer.echo(strict_json(entries, indent=2))
-        except RecursionError:
-            fail(f"{path} cannot be printed: it is nested too deeply")
-        return
+    return entries
+
+
+def _print_summary(entries: list[dict[str, Any]]) -> None:
     rounds: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for entry in entries:
         rounds.setdefault((entry["run"], entry["round"]), []).append(entry)
@@ -80,7 +90,16 @@ def audit_log(
     reasons = Counter(entry["refused"] for entry in entries if "refused" in entry)
     for reason, count in reasons.most_common():
         say(f"rejected {counted(count, 'time')}: {reason}")
-    addressed = [entry for entry in entries if entry.get("to")]  # earlier versions had none
+    _print_addresses([entry for entry in entries if entry.get("to")])  # earlier versions had none
+    sent = sum(entry.get("bytes", 0) for entry in entries)
+    typer.echo(
+        f"{counted(len(entries), 'line')}, {size(sent)} sent, "
+        f"{counted(reasons.total(), 'request')} rejected, epsilon {_epsilon(entries)}"
+    )
+
+
+def _print_addresses(addressed: list[dict[str, Any]]) -> None:
+    """Print how much was sent to each address."""
     to: Counter[str] = Counter()
     for entry in addressed:
         if "bytes" in entry:
@@ -89,11 +108,6 @@ def audit_log(
         say(f"{size(nbytes)} sent to {address}")
     for address in dict.fromkeys(entry["to"] for entry in addressed if entry["to"] not in to):
         say(f"nothing sent to {address} (rejected)")
-    sent = sum(entry.get("bytes", 0) for entry in entries)
-    typer.echo(
-        f"{counted(len(entries), 'line')}, {size(sent)} sent, "
-        f"{counted(reasons.total(), 'request')} rejected, epsilon {_epsilon(entries)}"
-    )
 
 
 def _wrong(entry: dict[str, Any]) -> str:
