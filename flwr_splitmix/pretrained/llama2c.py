@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -66,31 +66,77 @@ def read_model(data: bytes) -> tuple[Any, dict[str, Tensor], int]:
     ValueError
         If sizes are invalid, or `data` is too short.
     """
-    with needed_for("converting a model", "language"):
-        from transformers import LlamaConfig
+    sizes, tied = _sizes_of(data)
+    weights = _Weights(data, sizes)
+    tensors = _tensors(weights, sizes, tied=tied)
+    return _config(sizes, tied=tied), tensors, weights.place
 
+
+class _Sizes(NamedTuple):
+    """The sizes of a model, in the order of a header."""
+
+    width: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    length: int
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+
+def _sizes_of(data: bytes) -> tuple[_Sizes, bool]:
+    """Read a header: the sizes, and whether the embedding also weighs the outputs.
+
+    Raises
+    ------
+    ValueError
+        If no model has such sizes.
+    """
     if len(data) < _HEADER.size:
         raise ValueError(f"a model has a header of {_HEADER.size} bytes; these are {len(data)}")
-    width, hidden, layers, heads, kv_heads, vocabulary, length = _HEADER.unpack_from(data)
-    tied, vocabulary = vocabulary > 0, abs(vocabulary)
-    sizes = (width, hidden, layers, heads, kv_heads, vocabulary, length)
-    if min(sizes) < 1 or max(sizes) > 1 << 20 or width % heads or heads % kv_heads:
-        raise ValueError(f"no model of llama2.c: its sizes are {sizes}")
-    head_width = width // heads
-    if head_width % 2:
-        raise ValueError(f"no model of llama2.c: a head has the odd width {head_width}")
-    place = _HEADER.size
+    said = _Sizes(*_HEADER.unpack_from(data))
+    sizes = said._replace(vocabulary=abs(said.vocabulary))
+    uneven = min(sizes) < 1 or sizes.width % sizes.heads or sizes.heads % sizes.kv_heads
+    if uneven or max(sizes) > 1 << 20:
+        raise ValueError(f"no model of llama2.c: its sizes are {tuple(sizes)}")
+    if sizes.head_width % 2:
+        raise ValueError(f"no model of llama2.c: a head has the odd width {sizes.head_width}")
+    return sizes, said.vocabulary > 0
 
-    def take(*shape: int) -> Tensor:
-        nonlocal place
-        count = int(np.prod(shape, dtype=np.int64))
-        if place + 4 * count > len(data):
-            raise ValueError(f"the model ends after {len(data)} bytes; its sizes {sizes} need more")
-        numbers = np.frombuffer(data, "<f4", count, place).reshape(shape)
-        place += 4 * count
+
+class _Weights:
+    """Reads the weights that follow a header one after the other.
+
+    Attributes
+    ----------
+    place
+        The offset of the next one.
+    """
+
+    def __init__(self, data: bytes, sizes: _Sizes) -> None:
+        self._data = data
+        self._sizes = sizes
+        self.place = _HEADER.size
+
+    def take(self, *shape: int) -> Tensor:
+        """Return the next weights as float32; raise ValueError if `data` is too short."""
+        data, count = self._data, int(np.prod(shape, dtype=np.int64))
+        if self.place + 4 * count > len(data):
+            raise ValueError(
+                f"the model ends after {len(data)} bytes; its sizes {tuple(self._sizes)} need more"
+            )
+        numbers = np.frombuffer(data, "<f4", count, self.place).reshape(shape)
+        self.place += 4 * count
         return torch.from_numpy(numbers.copy())
 
-    kv_width = kv_heads * head_width
+
+def _tensors(weights: _Weights, sizes: _Sizes, *, tied: bool) -> dict[str, Tensor]:
+    """Return all weights by transformers' names."""
+    width, hidden, kv_width = sizes.width, sizes.hidden, sizes.kv_heads * sizes.head_width
     stacked = {
         "input_layernorm": (width,),
         "self_attn.q_proj": (width, width),
@@ -102,31 +148,39 @@ def read_model(data: bytes) -> tuple[Any, dict[str, Tensor], int]:
         "mlp.down_proj": (width, hidden),
         "mlp.up_proj": (hidden, width),
     }  # in the file's order
-    tensors = {"model.embed_tokens.weight": take(vocabulary, width)}
+    tensors = {"model.embed_tokens.weight": weights.take(sizes.vocabulary, width)}
     for name, shape in stacked.items():
-        for layer, weight in enumerate(take(layers, *shape)):
+        for layer, weight in enumerate(weights.take(sizes.layers, *shape)):
             if name.endswith(("q_proj", "k_proj")):
-                weight = in_halves(weight, shape[0] // head_width)
+                weight = in_halves(weight, shape[0] // sizes.head_width)
             tensors[f"model.layers.{layer}.{name}.weight"] = weight.clone()
-    tensors["model.norm.weight"] = take(width)
-    take(2, length, head_width // 2)  # tables of the rotations, which transformers computes
+    tensors["model.norm.weight"] = weights.take(width)
+    # Tables of the rotations, which transformers computes.
+    weights.take(2, sizes.length, sizes.head_width // 2)
     if not tied:
-        tensors["lm_head.weight"] = take(vocabulary, width)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        intermediate_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=length,
+        tensors["lm_head.weight"] = weights.take(sizes.vocabulary, width)
+    return tensors
+
+
+def _config(sizes: _Sizes, *, tied: bool) -> Any:
+    """Return the configuration of a Llama."""
+    with needed_for("converting a model", "language"):
+        from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=sizes.vocabulary,
+        hidden_size=sizes.width,
+        intermediate_size=sizes.hidden,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.kv_heads,
+        max_position_embeddings=sizes.length,
         rms_norm_eps=EPSILON,
         tie_word_embeddings=tied,
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,
     )
-    return config, tensors, place
 
 
 def in_halves(weight: Tensor, heads: int) -> Tensor:
