@@ -15,7 +15,7 @@ from flwr_splitmix.apps.language.client import make_client
 from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_public, save_public
 from flwr_splitmix.attacks.texts.releasing import still
 from flwr_splitmix.attacks.texts.view import PublicRelease
-from flwr_splitmix.clients import TextSet
+from flwr_splitmix.clients import TextSet, UShapeClient
 from flwr_splitmix.experiments.privacy.texts.data import MatrixTexts, load_matrix_texts
 from flwr_splitmix.experiments.privacy.texts.rows import TextRow
 from flwr_splitmix.experiments.privacy.texts.sizes import TextSize
@@ -30,7 +30,7 @@ from flwr_splitmix.scoring.texts import ClassScores, TextScores
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
 from flwr_splitmix.segments.language.layouts.layout import Task
 from flwr_splitmix.storage import load_tensors, save_tensors, under
-from flwr_splitmix.strategies import USHAPE_STRATEGIES
+from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 
 _WEIGHT_DECAY = 0.01
 
@@ -114,6 +114,16 @@ def hiding_of(
     return make_hiding(kind, _sources(row, size, texts, vocab_size, supports))
 
 
+@dataclass(frozen=True)
+class _Trained:
+    """What training a victim leaves: both sides, the public releases, and its CPU time."""
+
+    strategy: UShapeStrategy
+    client: UShapeClient
+    seen: PublicReleases
+    seconds: float
+
+
 def train_text_victim(
     row: TextRow, seed: int, folder: Path, source: str, size: TextSize, device: str = "cpu"
 ) -> None:
@@ -125,6 +135,13 @@ def train_text_victim(
         If data, model or options are unsuitable.
     """
     texts = load_matrix_texts(source, size, seed)
+    trained = _train(row, seed, size, texts, device)
+    _store(trained, folder)
+    facts = _facts(trained, size.fitting_of(texts.task).epochs)
+    write_json(folder / "done.json", facts)
+
+
+def _train(row: TextRow, seed: int, size: TextSize, texts: MatrixTexts, device: str) -> _Trained:
     parts = base_parts(size, texts, texts.task, deeper=row.deeper)
     head, trunk, tail = parts.all_here()
     fitting = size.fitting_of(texts.task)
@@ -158,9 +175,13 @@ def train_text_victim(
     )
     began = time.process_time()
     strategy.fit([client], fitting.epochs)
-    seconds = round(time.process_time() - began, 1)
-    said = strategy.recorder.summary({})
-    modules = {"head": client.head, "trunk": strategy.trunk.module, "tail": client.tail}
+    return _Trained(strategy, client, seen, round(time.process_time() - began, 1))
+
+
+def _store(trained: _Trained, folder: Path) -> None:
+    """Write weights, the state of the client's hiding, and the releases of public texts."""
+    client = trained.client
+    modules = {"head": client.head, "trunk": trained.strategy.trunk.module, "tail": client.tail}
     tensors = {
         f"{name}.{key}": value
         for name, module in modules.items()
@@ -170,22 +191,24 @@ def train_text_victim(
     tensors |= {f"hiding.{name}": value for name, value in kept.items()}
     plain = {"hiding": meta if kept else None}
     save_tensors(folder / "victim.safetensors", tensors, plain, private=True)
-    if seen.releases:
-        save_public(folder / PUBLIC, list(seen.releases))
+    if trained.seen.releases:
+        save_public(folder / PUBLIC, list(trained.seen.releases))
+
+
+def _facts(trained: _Trained, epochs: int) -> dict[str, float]:
+    """Return utility, epsilon and costs, by the names of the matrix's metrics."""
+    said = trained.strategy.recorder.summary({})
     facts = {
         "accuracy": said["top1"],
         "matthews": said.get("eval_matthews"),
-        "epsilon": client.epsilon,
+        "epsilon": trained.client.epsilon,
     }
-    write_json(
-        folder / "done.json",
-        {
-            **{name: value for name, value in facts.items() if value is not None},
-            "uplink_bytes": said["uplink_bytes"] / fitting.epochs,
-            "training_seconds": seconds,
-            **_hiding_said(strategy.rows[-1]),
-        },
-    )
+    return {
+        **{name: value for name, value in facts.items() if value is not None},
+        "uplink_bytes": said["uplink_bytes"] / epochs,
+        "training_seconds": trained.seconds,
+        **_hiding_said(trained.strategy.rows[-1]),
+    }
 
 
 def _hiding_said(last: Mapping[str, Any]) -> dict[str, float]:
