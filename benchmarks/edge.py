@@ -26,7 +26,7 @@ from typing import Any, Self
 from benchmarks.lines import Line, Namespace, Relay, missing
 from benchmarks.measure import show, spread, write
 from flwr_splitmix.flwr_command import config_text
-from flwr_splitmix.links.stream.certificates import make_certificates
+from flwr_splitmix.sandbox.certificates import make_certificates
 from flwr_splitmix.sandbox.deployment import LocalDeployment, Node
 from flwr_splitmix.sandbox.superlink import SandboxError, end_as_if_asked, free_port
 from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartsAsked, is_parts

@@ -33,9 +33,9 @@ from flwr.serverapp import Grid
 
 from benchmarks.measure import show, spread, write
 from flwr_splitmix.links import StreamLink
-from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.links.stream.server import max_connections
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.sandbox.certificates import make_certificates
 from flwr_splitmix.server.messages import messages_to, with_tickets
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from flwr_splitmix.flwr_command import config_text
-from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
+from flwr_splitmix.sandbox.certificates import Certificates, make_certificates
 from flwr_splitmix.sandbox.superlink import (
     NAME,
     SandboxError,

@@ -16,7 +16,7 @@ from flwr_splitmix.apps.project import open_project
 from flwr_splitmix.cli import app
 from flwr_splitmix.cli.new import renamed
 from flwr_splitmix.flwr_command import Flwr
-from flwr_splitmix.links.stream.certificates import make_certificates
+from flwr_splitmix.sandbox.certificates import make_certificates
 from tests.apps.app_config import APPS
 from tests.segments.language.tiny_models import config_of, whole_model
 

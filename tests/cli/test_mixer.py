@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from flwr_splitmix.links.stream.certificates import make_certificates
+from flwr_splitmix.sandbox.certificates import make_certificates
 from tests.cli.test_full_output import COMMAND
 from tests.waiting import wait_for
 

@@ -24,9 +24,9 @@ from torch.utils.data import TensorDataset
 from flwr_splitmix.clients import Order, SplitClient, UShapeClient
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.runs import Run
+from flwr_splitmix.sandbox.certificates import make_certificates
 from flwr_splitmix.segments import split_vision_model
 from flwr_splitmix.strategies import (
     PSL,

@@ -14,7 +14,7 @@ import grpc
 from flwr_splitmix.links.frames.codec import Frame, decode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
-from flwr_splitmix.links.stream.certificates import names_node
+from flwr_splitmix.links.stream.names import names_node
 from flwr_splitmix.links.stream.protocol import Messages, in_pieces
 from flwr_splitmix.links.stream.server import certified_names
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 
 from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.stream.names import names_of
 from flwr_splitmix.links.stream.pairs import check_signed, read_authority, read_pair
 from flwr_splitmix.values import check_truth
 
@@ -125,8 +126,6 @@ class Endpoint:
         """
         if self._certificate is None:
             return
-        from flwr_splitmix.links.stream.certificates import names_of
-
         host, names = self._dialled_host, names_of(self._certificate)
         if not any(_matches(host, name) for name in names):
             raise LinkError(

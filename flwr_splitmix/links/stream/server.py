@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import grpc
 
 from flwr_splitmix.links.stream.call import ClosedLineError, LiveLineError
-from flwr_splitmix.links.stream.certificates import node_name
 from flwr_splitmix.links.stream.conversation import Conversation
 from flwr_splitmix.links.stream.line import Line
+from flwr_splitmix.links.stream.names import node_name
 from flwr_splitmix.links.stream.protocol import (
     METHOD,
     NODE_KEY,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from flwr_splitmix.links.stream.certificates import Certificates
+from flwr_splitmix.sandbox.certificates import Certificates
 from tests.links.mixer.third_party import SEED, TOKEN, secret
 
 

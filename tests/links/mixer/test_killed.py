@@ -11,7 +11,7 @@ import pytest
 
 from flwr_splitmix import Run
 from flwr_splitmix.links import MixerLink
-from flwr_splitmix.links.stream.certificates import make_certificates
+from flwr_splitmix.sandbox.certificates import make_certificates
 from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.links.kept import results

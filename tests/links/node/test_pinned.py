@@ -11,8 +11,8 @@ import pytest
 
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.node.pinned import pinned
-from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.sandbox.certificates import make_certificates
 from tests.links.node.worst_server import Node
 
 TICKET = Ticket(0, 7, 1, 9, link="stream", address="mixer.example:9444", ca="the server's")

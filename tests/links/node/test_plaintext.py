@@ -13,10 +13,10 @@ from flwr.app import Context, RecordDict
 
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.node.plaintext import admit_plaintext
-from flwr_splitmix.links.stream.certificates import make_certificates
 from flwr_splitmix.links.ticket import Ticket, to_arrays
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.privacy.policy import NodePolicy
+from flwr_splitmix.sandbox.certificates import make_certificates
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
 from tests.links.fake_grid import FakeGrid, OnFakeGrid, toy_app

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
+from flwr_splitmix.sandbox.certificates import Certificates, make_certificates
 
 
 @pytest.fixture(scope="module")

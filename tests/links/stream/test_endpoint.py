@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix.links import LinkError, StreamLink
-from flwr_splitmix.links.stream.certificates import Certificates, make_certificates, names_of
 from flwr_splitmix.links.stream.endpoint import (
     Endpoint,
     is_loopback,
@@ -16,6 +15,8 @@ from flwr_splitmix.links.stream.endpoint import (
     own_address,
     split_address,
 )
+from flwr_splitmix.links.stream.names import names_of
+from flwr_splitmix.sandbox.certificates import Certificates, make_certificates
 
 
 @pytest.fixture(scope="module")

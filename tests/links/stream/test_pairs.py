@@ -21,9 +21,9 @@ from cryptography.x509.oid import NameOID
 
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.stream import pairs
-from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.links.stream.endpoint import Endpoint
 from flwr_splitmix.links.stream.pairs import check_signed, read_authority, read_pair
+from flwr_splitmix.sandbox.certificates import Certificates, make_certificates
 
 OVER, TO_COME = timedelta(minutes=-30), timedelta(days=1)
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from flwr_splitmix.links import LinkError, StreamLink
-from flwr_splitmix.links.stream.certificates import Certificates, make_certificates
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.sandbox.certificates import Certificates, make_certificates
 from tests.links.stream.peers import DESCRIPTION, a_round, call, echo, good, numbers
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.stream.names import node_name
 
 LIFETIME = timedelta(days=30)
 
@@ -40,16 +39,6 @@ class Certificates:
     def of_client(self, name: str) -> tuple[Path, Path]:
         """Return the certificate and key of the client of this name, a node or another."""
         return self.ca.with_name(f"{name}.crt"), self.ca.with_name(f"{name}.key")
-
-
-def node_name(index: int) -> str:
-    """Return the name required in the certificate of the node with this partition-id."""
-    return f"node-{index}"
-
-
-def names_node(name: str) -> bool:
-    """Return whether a name in a certificate is that of some node."""
-    return re.fullmatch(r"node-[0-9]+", name, re.IGNORECASE) is not None
 
 
 def make_certificates(
@@ -110,28 +99,6 @@ def make_certificates(
         with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(pem)
     return made
-
-
-def names_of(certificate: bytes) -> list[str]:
-    """Return the host names and IP addresses that a PEM certificate (a chain's first) is made for.
-
-    Raises
-    ------
-    LinkError
-        If it is not a certificate.
-    """
-    try:
-        loaded = x509.load_pem_x509_certificate(certificate)
-    except ValueError:
-        raise LinkError("the link's certificate is no PEM certificate") from None
-    try:
-        names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
-    return [
-        *names.get_values_for_type(x509.DNSName),
-        *map(str, names.get_values_for_type(x509.IPAddress)),
-    ]
 
 
 def _builder(
