@@ -9,13 +9,13 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.links.host import logged_reason
 from flwr_splitmix.links.simulated import ray_runs_here
-from flwr_splitmix.links.ticket import RECORD, Ticket, context_of, to_numpy
+from flwr_splitmix.links.ticket import RECORD, Ticket, context_of, release_content, to_numpy
 from flwr_splitmix.values import check_kind, takes
 
 ClientFn = Callable[[Context], Client]
@@ -154,15 +154,11 @@ class SplitClientApp(ClientApp):
                 )
             ),
         )
-        content = RecordDict()
         if "error" in reply:
-            content[RECORD] = ConfigRecord(reply)
+            content = RecordDict({RECORD: ConfigRecord(reply)})
         else:
-            if reply["arrays"]:
-                content["arrays"] = ArrayRecord({n: Array(a) for n, a in reply["arrays"].items()})
-            content["metrics"] = MetricRecord(reply["metrics"])
-            if reply["warning"]:
-                content[RECORD] = ConfigRecord({"warning": reply["warning"]})
+            arrays = ArrayRecord({n: Array(a) for n, a in reply["arrays"].items()})
+            content = release_content(arrays, reply["metrics"], reply["warning"])
         return Message(content, reply_to=message)
 
 

@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.host import ClientHost, logged_reason
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
-from flwr_splitmix.links.ticket import Ticket, arrays_of, to_arrays
+from flwr_splitmix.links.polling import release_record
+from flwr_splitmix.links.ticket import Ticket, arrays_of, release_content, to_arrays
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.words import are, counted
 
@@ -112,15 +113,13 @@ class LocalLink(Link):
             elif ticket.client not in clients.failures:
                 try:
                     arrays, metrics, warning = self.host.finish(ticket)
-                    content = RecordDict({"metrics": MetricRecord(dict(metrics))})
-                    if arrays:
-                        content["arrays"] = to_arrays(arrays)
+                    content = release_content(to_arrays(arrays), metrics, warning)
                 except Exception as error:  # the same failure rule as over any other link
                     clients.fail(ticket.client, logged_reason(ticket.client, "release", error))
                     continue
-                if warning:
-                    log.warning("%s", warning)
-                replies[ticket.client] = Message(content, reply_to=message)
+                reply = Message(content, reply_to=message)
+                release_record(reply)
+                replies[ticket.client] = reply
         clients.replies = replies
 
     def restore_unasked(self, finished: int) -> None:

@@ -11,7 +11,15 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from torch import Tensor
 
 from flwr_splitmix.clients import Order
@@ -212,6 +220,26 @@ def context_of(ticket: Ticket, context: Context) -> Context:
 def with_record(content: RecordDict, record: ConfigRecord) -> RecordDict:
     """Return a copy of a message's content with `record` in it."""
     return RecordDict({**dict(content.items()), RECORD: record})
+
+
+def release_content(
+    arrays: ArrayRecord, metrics: Mapping[str, int | float], warning: str
+) -> RecordDict:
+    """Return the content of the reply that ends a client's round.
+
+    Parameters
+    ----------
+    arrays
+        Its lower segment; empty if that stays with the client, and then left out.
+    warning
+        What went wrong without ending the round; "" for nothing.
+    """
+    content = RecordDict({"metrics": MetricRecord(dict(metrics))})
+    if arrays:
+        content["arrays"] = arrays
+    if warning:
+        content[RECORD] = ConfigRecord({"warning": warning})
+    return content
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:

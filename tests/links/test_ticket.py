@@ -18,6 +18,7 @@ from flwr_splitmix.links.ticket import (
     RECORD,
     Ticket,
     arrays_of,
+    release_content,
     to_arrays,
     to_tensors,
     with_record,
@@ -177,3 +178,12 @@ def test_arrays_are_found_whatever_they_are_called() -> None:
     assert arrays["w"].tolist() == [1, 1]
     assert arrays_of(RecordDict({"none": ConfigRecord()})) is None
     assert arrays_of(RecordDict({"empty": ArrayRecord()})) == {}
+
+
+def test_the_reply_that_ends_a_round_has_what_there_is() -> None:
+    """Three copies of it were written, and the one in a process left out the warning."""
+    full = release_content(to_arrays({"w": torch.ones(2)}), {"loss": 0.5}, "its state is lost")
+    assert dict(full["metrics"]) == {"loss": 0.5}
+    assert list(full["arrays"]) == ["w"]
+    assert dict(full[RECORD]) == {"warning": "its state is lost"}
+    assert list(release_content(ArrayRecord(), {}, "")) == ["metrics"]

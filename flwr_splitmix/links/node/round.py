@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.files import expanded
@@ -24,7 +24,14 @@ from flwr_splitmix.links.node.plaintext import admit_plaintext
 from flwr_splitmix.links.node.state import open_store
 from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
-from flwr_splitmix.links.ticket import RECORD, Ticket, arrays_of, context_of, to_arrays
+from flwr_splitmix.links.ticket import (
+    RECORD,
+    Ticket,
+    arrays_of,
+    context_of,
+    release_content,
+    to_arrays,
+)
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -89,13 +96,9 @@ def serve_round(
         if RECORD not in message.content.config_records:
             raise
         return reply
-    content = RecordDict({"metrics": MetricRecord(dict(metrics))})
-    if returned:
-        content["arrays"] = to_arrays(returned)
     if warning:
         log.warning("%s", warning)
-        content[RECORD] = ConfigRecord({"warning": warning})
-    return content
+    return release_content(to_arrays(returned), metrics, warning)
 
 
 def refuse_round(
