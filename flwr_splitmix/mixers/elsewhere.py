@@ -172,9 +172,8 @@ def check_adds_nothing(mixer: Mixer, prefix: int, wire_dtype: str) -> None:
     wire_dtype
         Format of the uploads, which rounds them.
     """
-    bare = mixer.mixer if isinstance(mixer, Noisy) else mixer
-    k = int(getattr(bare, "k", 1))
-    shape = SmashedShape(1, k * max(1, getattr(bare, "min_patches", 1)), 1, prefix, classes=2)
+    k = mixer.k or 1
+    shape = SmashedShape(1, k * max(1, mixer.min_patches), 1, prefix, classes=2)
     if mixer.plan(range(k), shape, np.random.default_rng(0)).sums:
         raise ValueError(
             f"{VIA}, but wire_dtype is {wire_dtype!r}, and this mixer adds uploads up: a sum of "

@@ -16,7 +16,8 @@ from flwr_splitmix.mixers.mixer import Cover, Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import Share
-from flwr_splitmix.values import check_choice, check_kind, whole_number
+from flwr_splitmix.mixers.wrapper import nested
+from flwr_splitmix.values import check_choice, check_kind, check_truth, whole_number
 from flwr_splitmix.words import counted, described
 
 Gradients = dict[int, list[Tensor | None]]
@@ -34,12 +35,18 @@ def check_mixer(mixer: object) -> None:
         If another attribute has a value that is not allowed.
     """
     check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
-    mixer = cast(Mixer, mixer)
-    if isinstance(inner := getattr(mixer, "mixer", None), Mixer):
-        check_mixer(inner)
+    for layer in reversed(list(nested(cast(Mixer, mixer)))):
+        _check_layer(layer)
+
+
+def _check_layer(mixer: Mixer) -> None:
     check_choice(f"{mixer}: cover", mixer.cover, get_args(Cover))
     check_choice(f"{mixer}: regroup", mixer.regroup, ("step", "epoch"))
     whole_number(f"{mixer}: min_members", mixer.min_members, least=1)
+    for name in ("k", "min_patches"):
+        whole_number(f"{mixer}: {name}", getattr(mixer, name), least=0)
+    for name in ("k_times", "mask_per_sample"):
+        check_truth(f"{mixer}: {name}", getattr(mixer, name))
     if mixer.positions not in (None, "upper"):
         raise ValueError(f"{mixer}: positions is {mixer.positions!r}; allowed are None and 'upper'")
     shares: object = mixer.shares

@@ -66,7 +66,7 @@ class InputShare(FullShare):
         """Soft labels, mixed together with the inputs."""
         return "soft"
 
-    def upload_labels(self, labels: Tensor, dtype: Any) -> Tensor:
+    def upload_labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the soft labels that `mix` made."""
         return labels.to(dtype)
 
@@ -230,7 +230,7 @@ class InputLevel(Mixer):
                 for place, (client, _) in enumerate(drawn):
                     parts[client] = (drawn[place], *drawn[:place], *drawn[place + 1 :])
         else:
-            size = getattr(self.mixer, "k", 1)
+            size = self.mixer.k or 1
             for client in members:
                 (group,) = self._groups(range(size), cells, rng, None)
                 parts[client] = tuple((client, member.share) for member in group.members)

@@ -54,6 +54,14 @@ class Mixer(ABC):
         Whether clients are regrouped every "step" or every "epoch".
     needs_whole_batch
         Whether batches cannot be mixed in parts, only whole.
+    k
+        Clients in a full mixing group; 0 if that is not said, and is seen from a plan.
+    min_patches
+        The fewest patches that a member of a group keeps, if its members divide them.
+    k_times
+        Whether a group's k mixtures hold each member's batch k times.
+    mask_per_sample
+        Whether masks are drawn for every sample of a batch, instead of once for the batch.
     """
 
     shares: ClassVar[tuple[type[Share], ...]] = ()
@@ -64,6 +72,10 @@ class Mixer(ABC):
     min_members: int = 1
     regroup: Literal["step", "epoch"] = "step"
     needs_whole_batch: bool = False
+    k: int = 0
+    min_patches: int = 0
+    k_times: bool = False
+    mask_per_sample: bool = False
 
     def __str__(self) -> str:
         return type(self).__name__

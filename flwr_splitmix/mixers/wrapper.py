@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -37,6 +37,10 @@ class WrappedMixer(Mixer):
         self.regroup = mixer.regroup
         self.raw_inputs_cross = mixer.raw_inputs_cross
         self.needs_whole_batch = self.needs_whole_batch or mixer.needs_whole_batch
+        self.k = mixer.k
+        self.min_patches = mixer.min_patches
+        self.k_times = mixer.k_times
+        self.mask_per_sample = mixer.mask_per_sample
         self.shares = mixer.shares  # type: ignore[misc]
 
     def __str__(self) -> str:
@@ -66,8 +70,27 @@ class WrappedMixer(Mixer):
         return self.mixer.split(gradient, mixed, plan)
 
 
-def innermost(mixer: Mixer) -> Mixer:
-    """Return the innermost mixer, inside all wrappers."""
+def layers(mixer: Mixer) -> Iterator[Mixer]:
+    """Yield a mixer and, as long as each is a wrapper, the one inside."""
+    yield mixer
     while isinstance(mixer, WrappedMixer):
         mixer = mixer.mixer
-    return mixer
+        yield mixer
+
+
+def innermost(mixer: Mixer) -> Mixer:
+    """Return the innermost mixer, inside all wrappers."""
+    *_, last = layers(mixer)
+    return last
+
+
+def nested(mixer: Mixer) -> Iterator[Mixer]:
+    """Yield a mixer, the one that is its attribute `mixer`, and so on.
+
+    These are the layers, and what is inside a mixer that is no wrapper: `InputLevel` applies its
+    inner one to raw inputs, and with `MixedElsewhere` a third party runs it.
+    """
+    inner: object = mixer
+    while isinstance(inner, Mixer):
+        yield inner
+        inner = getattr(inner, "mixer", None)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, Noisy
 from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
-from flwr_splitmix.mixers.wrapper import WrappedMixer
+from flwr_splitmix.mixers.wrapper import layers
 from flwr_splitmix.observers import LedgerElsewhere, Observer, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.accountant import check_delta
@@ -34,14 +34,11 @@ def noise_of(
         check_kind("noise", noise, GaussianNoise, "a GaussianNoise(sigma_s=..., sigma_y=...)")
     if noise is None and isinstance(mixer, Noisy):
         noise, mixer = mixer.noise, mixer.mixer
-    inner: object = mixer
-    while isinstance(inner, WrappedMixer):
-        if isinstance(inner, Noisy):
-            raise ValueError(
-                "noise comes last and once: give noise=GaussianNoise(...), or mixer=Noisy(...) "
-                "around all other mixers"
-            )
-        inner = inner.mixer
+    if mixer is not None and any(isinstance(layer, Noisy) for layer in layers(mixer)):
+        raise ValueError(
+            "noise comes last and once: give noise=GaussianNoise(...), or mixer=Noisy(...) around "
+            "all other mixers"
+        )
     return mixer, noise
 
 

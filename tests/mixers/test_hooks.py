@@ -259,33 +259,6 @@ def test_kinds_of_shares_may_be_a_set() -> None:
     train(own(shares=frozenset({Sent})))
 
 
-@pytest.mark.parametrize(
-    ("attributes", "error", "said"),
-    [
-        ({"cover": "some"}, ValueError, "Own: cover is 'some'; allowed are partition, weighted"),
-        ({"regroup": "round"}, ValueError, "Own: regroup is 'round'; allowed are step, epoch"),
-        ({"positions": "lower"}, ValueError, "Own: positions is 'lower'; allowed are None and 'up"),
-        ({"min_members": "2"}, ValueError, "Own: min_members is '2'; it must be a whole number"),
-        ({"shares": Sent}, TypeError, "Own: shares is <class"),
-        ({"shares": (Sent(),)}, TypeError, "needed is a tuple of classes of Share"),
-        (
-            {"plan": lambda self, members, shape, rng: None},
-            TypeError,
-            "Own: `plan` cannot be called so (too many positional arguments); it takes (members,",
-        ),
-    ],
-)
-def test_the_attributes_of_a_mixer(
-    attributes: dict[str, Any], error: type[Exception], said: str
-) -> None:
-    mixer = own(**attributes)
-    with pytest.raises(error, match=re.escape(said)):
-        SplitStrategy(TOY.upper(), mixer=mixer)
-    for law in (laws.check_masks_partition, laws.check_families):
-        with pytest.raises(error, match=re.escape(said)):
-            law(mixer)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Signed(FullShare):
     """Sends its part of a weighted sum with signs that the mixer draws."""

@@ -104,7 +104,7 @@ def test_within_a_batch_the_other_parts_are_the_same_batch_in_other_orders(inner
     orders = set()
     for client in range(4):
         share = share_of(plan, client)
-        assert [part[0] for part in share.parts] == [client] * inner.k  # type: ignore[attr-defined]
+        assert [part[0] for part in share.parts] == [client] * inner.k
         rng = np.random.RandomState(share.seed)
         order = np.arange(B)
         whole = torch.zeros(B, CELLS, WIDTH, dtype=torch.float64)

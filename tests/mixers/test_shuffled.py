@@ -138,6 +138,11 @@ def test_no_client_is_told_the_order() -> None:
 def test_what_the_wrapper_does_not_change_is_as_inside() -> None:
     mixer = Shuffled(PatchCutMix(4, regroup="epoch"))
     assert (mixer.min_members, mixer.regroup, mixer.cover) == (2, "epoch", "partition")
+    assert (mixer.k, mixer.min_patches) == (4, 0)
+    other = Shuffled(PatchCutMix(3, min_patches=2, k_times=True, mask_per_sample=True))
+    assert (other.k, other.min_patches) == (3, 2)
+    assert other.k_times
+    assert other.mask_per_sample
     assert Shuffled(Mixup()).cover == "weighted"
     assert Shuffled(InputLevel(Mixup(), across="clients")).raw_inputs_cross
     assert not Shuffled(InputLevel(Mixup())).raw_inputs_cross

@@ -33,8 +33,7 @@ class NoisyUploads:
         """Return what a configuration makes a client send, by a trial plan."""
         mixer = innermost(strategy.mixer)
         geometry = segments.lower.geometry
-        members = mixer.k if isinstance(mixer, GroupMixer) else 1
-        share = first_plan(strategy, config, geometry, members).shares(0)[0]
+        share = first_plan(strategy, config, geometry, mixer.k or 1).shares(0)[0]
         assert share is not None
         release = release_of(share, geometry.prefix + geometry.patches, geometry.width)
         # Of uploads that are rounded before they are added, each is charged as seen alone, and so
@@ -51,12 +50,12 @@ class NoisyUploads:
     @property
     def k(self) -> int:
         """Members of a full group."""
-        return self.mixer.k if isinstance(self.mixer, GroupMixer) else 1
+        return self.mixer.k or 1
 
     @property
     def times(self) -> int:
         """How often a full group's batch is sent."""
-        return self.k if getattr(self.mixer, "k_times", False) else 1
+        return self.k if self.mixer.k_times else 1
 
     @property
     def any_ratio(self) -> bool:
@@ -117,11 +116,11 @@ class NoisyUploads:
         least = 1.0
         if self.release.family != "full":
             steps = self.release.patches if self.release.family == "cutmix" else MIXUP_RATIOS
-            alpha = getattr(mixer, "alpha", None)
             if self.any_ratio:
-                least = max(1, getattr(mixer, "min_patches", 0)) / steps
+                least = max(1, mixer.min_patches) / steps
             else:
-                least = least_ratio(steps, self.k, alpha)
+                assert isinstance(mixer, (PatchCutMix, Mixup))
+                least = least_ratio(steps, self.k, mixer.alpha)
         return ReleasePlan(
             release=self.own().release, passes=1, delta=config.delta, kept=least, k=self.k,
             relation=config.relation,

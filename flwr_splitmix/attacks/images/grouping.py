@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.images.embedding.inverse import CUTOFF
 from flwr_splitmix.mixers import Mixer, Shuffled
-from flwr_splitmix.mixers.wrapper import WrappedMixer
+from flwr_splitmix.mixers.wrapper import layers, nested
 
 
 def agreement(owners: Tensor) -> Tensor:
@@ -61,14 +61,9 @@ def cluster(alike: Tensor, k: int, seed: int) -> Tensor:
 
 def moves_patches(mixer: Mixer) -> bool:
     """Return whether a mixer, or one that it wraps, puts patches out of their places."""
-    if isinstance(mixer, Shuffled):
-        return True
-    return isinstance(mixer, WrappedMixer) and moves_patches(mixer.mixer)
+    return any(isinstance(layer, Shuffled) for layer in layers(mixer))
 
 
 def rows_share_masks(mixer: Mixer) -> bool:
     """Return whether all rows of a release share a mask, with patches in their places."""
-    inner = getattr(mixer, "mixer", None)
-    if isinstance(mixer, Shuffled) or getattr(mixer, "mask_per_sample", False):
-        return False
-    return rows_share_masks(inner) if isinstance(inner, Mixer) else True
+    return not any(isinstance(each, Shuffled) or each.mask_per_sample for each in nested(mixer))

@@ -20,7 +20,6 @@ from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.replies import is_plain
 from flwr_splitmix.links.stream.server import StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
-from flwr_splitmix.mixers import Noisy
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.mixing.alike import unlike
 from flwr_splitmix.server.mixing.ledgers import RoundLedger, RunLedgers
@@ -94,9 +93,8 @@ class MixingRoom:
         """Let the nodes of a round attach; return the token of each."""
         order = Opening.read(arguments)
         mixer, geometry = order.mixer(), order.smashed_geometry()
-        bare = mixer.mixer if isinstance(mixer, Noisy) else mixer
-        least = self._policy.least_members
-        if (size := int(getattr(bare, "k", 0))) < least or len(order.nodes) < least:
+        least, size = self._policy.least_members, mixer.k
+        if size < least or len(order.nodes) < least:
             raise RefusedError(
                 f"this mixer makes no mixture of fewer than {counted(least, 'member')}: it is "
                 f"asked for groups of {size} out of {counted(len(order.nodes), 'node')} (k, "
@@ -108,7 +106,8 @@ class MixingRoom:
                 f"this mixer makes no mixture of which one member has more than {most:g}, and it "
                 f"is asked for groups of {size}: set k to at least {math.ceil(1 / most - 1e-9)}"
             )
-        if getattr(bare, "min_patches", self._policy.least_patches) < self._policy.least_patches:
+        divides = mixer.cover == "partition"
+        if divides and mixer.min_patches < self._policy.least_patches:
             raise RefusedError(
                 f"this mixer leaves each member {counted(self._policy.least_patches, 'patch')}: "
                 "set min-patches to as many"

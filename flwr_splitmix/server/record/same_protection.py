@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.mixers import Mixer, Noisy
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
+from flwr_splitmix.mixers.wrapper import nested
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.values import options_of
 
@@ -38,9 +39,9 @@ def facts_of_mixer(mixer: Mixer) -> dict[str, Any]:
     if isinstance(mixer, Noisy):
         noise = options_of(mixer.noise)
         mixer = mixer.mixer
-    nested = list(_nested(mixer))
-    kind = "(".join(type(each).__name__ for each in nested) + ")" * (len(nested) - 1)
-    options = {name: value for each in nested for name, value in options_of(each).items()}
+    mixers = list(nested(mixer))
+    kind = "(".join(type(each).__name__ for each in mixers) + ")" * (len(mixers) - 1)
+    options = {name: value for each in mixers for name, value in options_of(each).items()}
     return {"what": "mixer", "kind": kind, "options": options, "noise": noise}
 
 
@@ -81,13 +82,6 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         flat |= value if isinstance(value, dict) else {name: value}
     return flat
-
-
-def _nested(mixer: object) -> Iterator[Mixer]:
-    """Yield a mixer, the one inside, and so on."""
-    while isinstance(mixer, Mixer):
-        yield mixer
-        mixer = getattr(mixer, "mixer", None)
 
 
 def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any]) -> None:

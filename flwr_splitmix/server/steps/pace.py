@@ -71,7 +71,7 @@ class Pace:
                 "'sequential'"
             )
         inner = innermost(mixer)
-        if self.group_order == "arrival" and getattr(inner, "k_times", False):
+        if self.group_order == "arrival" and inner.k_times:
             raise ValueError(
                 "group_order is 'arrival', but with k_times a client is in several groups of a "
                 "step; allowed with it is group_order 'random'"

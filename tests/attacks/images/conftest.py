@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Adversary, Origin, Simulated
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.mixers.wrapper import WrappedMixer
+from flwr_splitmix.mixers.wrapper import innermost
 from flwr_splitmix.segments.geometry import Geometry
 
 GRID, SIDE, WIDTH = (4, 4), 16, 40
@@ -83,7 +83,7 @@ class Bench:
             image_shape=self.public.shape,
             num_classes=10,
             geometry=Geometry(PATCHES, width, prefix, grid=GRID),
-            k=members(mixer),
+            k=innermost(mixer).k or 1,
             batch_size=batch_size,
             mean=(0.3,),
             std=(0.35,),
@@ -121,11 +121,6 @@ class Bench:
                 else min(apart[range(len(values)), list(way)].mean() for way in ways)
             )
         return float(torch.stack(errors).mean())
-
-
-def members(mixer: Mixer) -> int:
-    """Return how many clients a mixer, or the one that it wraps, mixes."""
-    return members(mixer.mixer) if isinstance(mixer, WrappedMixer) else getattr(mixer, "k", 1)
 
 
 def origin(view: View, place: int) -> Origin:
