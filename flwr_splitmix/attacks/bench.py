@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.defences import Defence, blurred, own_lower, undefended
-from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
+from flwr_splitmix.attacks.defences import own_lower, undefended
+from flwr_splitmix.attacks.fresh_segments import cut, fresh_lower
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers, group_size
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.trace import Trace
@@ -25,17 +26,14 @@ from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.attacks.simulation import ShuffleWatch
 from flwr_splitmix.attacks.victim import Victim
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.cutting import split_for
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.data.images.sets import ImageSets
 from flwr_splitmix.links.ticket import to_tensors
-from flwr_splitmix.mixers import Mixer, SmashedShape
 from flwr_splitmix.schedule import WarmupCosine, adamw
-from flwr_splitmix.segments import Geometry
 from flwr_splitmix.segments.vision.split_model import SplitModel
 from flwr_splitmix.storage import load_tensors, save_tensors, under
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
-from flwr_splitmix.trial import needs_labels, trial_strategy
+from flwr_splitmix.trial import needs_labels
 from flwr_splitmix.words import counted
 
 KEPT_ORDERS = 50
@@ -192,28 +190,6 @@ def load_victim(directory: Path, victim: Victim | None = None) -> Attacked:
     return _attacked(setting, strategy, trace, lowers, orders, meta["summary"])
 
 
-def cut(
-    seed: int,
-    *,
-    method: str,
-    options: Mapping[str, Any],
-    model: str,
-    model_options: Mapping[str, Any],
-    defence: Defence = "none",
-    **sizes: Any,
-) -> SplitModel:
-    """Build a model with fresh weights, cut as a method and a defence need it."""
-    own = {name: value for name, value in options.items() if name != "labels"}
-    trial = trial_strategy(method, own)
-    made = split_for(trial, model, seed=seed, **sizes, **model_options)
-    return blurred(made) if defence == "blur" else made
-
-
-def fresh_lower(seed: int, architecture: Mapping[str, Any]) -> nn.Module:
-    """Build a lower segment with fresh weights."""
-    return cut(seed, **architecture).lower
-
-
 def _architecture(victim: Victim, sets: ImageSets) -> dict[str, Any]:
     return {
         "method": victim.method,
@@ -254,21 +230,6 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "epsilon": rows[-1].get("epsilon"),
         **{key: sum(row[key] for row in rows) for key in totals},
     }
-
-
-def group_size(mixer: Mixer, geometry: Geometry, clients: int) -> int:
-    """Return k: the mixer's own, or else the most clients in a group of a trial plan."""
-    inner = getattr(mixer, "mixer", None)
-    if isinstance(inner, Mixer):
-        return group_size(inner, geometry, clients)
-    if isinstance(k := getattr(mixer, "k", None), int):
-        return k
-    mixer.check_clients(clients)
-    shape = SmashedShape(
-        1, geometry.patches, geometry.width, geometry.prefix, geometry.grid, classes=2
-    )
-    plan = mixer.plan(range(clients), shape, np.random.default_rng(0), np.random.default_rng(0))
-    return max((len(group.members) for groups in plan.passes for group in groups), default=1)
 
 
 def _attacked(

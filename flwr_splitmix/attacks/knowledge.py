@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.release import Adversary, Simulated
 from flwr_splitmix.labels import TargetLoss
-from flwr_splitmix.mixers import Mixer
+from flwr_splitmix.mixers import Mixer, SmashedShape
+from flwr_splitmix.mixers.wrapper import nested
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.segments.geometry import Geometry
 
@@ -164,3 +165,16 @@ class Knowledge:
             batch_size=batch_size or self.batch_size,
             gradients=gradients or adversary == "member of the group",
         )
+
+
+def group_size(mixer: Mixer, geometry: Geometry, clients: int) -> int:
+    """Return k: the mixer's own, or else the most clients in a group of a trial plan."""
+    *_, inner = nested(mixer)
+    if inner.k:
+        return inner.k
+    inner.check_clients(clients)
+    shape = SmashedShape(
+        1, geometry.patches, geometry.width, geometry.prefix, geometry.grid, classes=2
+    )
+    plan = inner.plan(range(clients), shape, np.random.default_rng(0), np.random.default_rng(0))
+    return max((len(group.members) for groups in plan.passes for group in groups), default=1)

@@ -10,8 +10,7 @@ import numpy as np
 from torch import nn
 
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.bench import group_size
-from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers, group_size
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.clients import SplitClient

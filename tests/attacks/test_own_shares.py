@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.bench import group_size
+from flwr_splitmix.attacks.knowledge import group_size
 from flwr_splitmix.attacks.own_shares import taken_as_sent
 from flwr_splitmix.attacks.placing import owners_of
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace

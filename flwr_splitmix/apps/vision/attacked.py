@@ -15,8 +15,8 @@ from flwr_splitmix.apps.vision.data import client_images, images_of
 from flwr_splitmix.apps.vision.model import MODEL_KEYS, embedding_option, segments_of
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.bench import fresh_lower, group_size
-from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
+from flwr_splitmix.attacks.fresh_segments import fresh_lower
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers, group_size
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.runs import Run
