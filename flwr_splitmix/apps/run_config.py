@@ -295,5 +295,7 @@ class AppConfig(BaseModel):
         if self.link == "stream":
             return stream_link(self, run)
         return AutoLink(
-            lambda: ray_link(self, run), lambda: stream_link(self, run), self.attach_timeout
+            lambda: ray_link(self, run),
+            lambda: stream_link(self, run),
+            attach_timeout=self.attach_timeout,
         )

@@ -66,7 +66,7 @@ class AutoLink(Link):
     ----------
     simulation, deployment
         Factories of the link for a simulation and for a deployment; only one is called.
-    timeout
+    attach_timeout
         Seconds to wait for the first nodes, which decide the link; it has a timeout of its own.
     """
 
@@ -74,10 +74,10 @@ class AutoLink(Link):
         self,
         simulation: Callable[[], Link],
         deployment: Callable[[], Link],
-        timeout: float = 120.0,
+        attach_timeout: float = 120.0,
     ) -> None:
         self._makers = {True: simulation, False: deployment}
-        self._timeout = timeout
+        self._attach_timeout = attach_timeout
         self._nodes = Directory()
         self._chosen: Link | None = None
 
@@ -123,7 +123,7 @@ class AutoLink(Link):
         """
         if self._chosen is None:
             grid = needed(grid, NAME)
-            simulated = in_simulation(grid, self._nodes, min_nodes, self._timeout)
+            simulated = in_simulation(grid, self._nodes, min_nodes, self._attach_timeout)
             self._chosen = self._makers[simulated]()
             self._chosen.run_of_strategy = self.run_of_strategy
             log.info("link: %s", type(self._chosen).__name__)
@@ -156,5 +156,5 @@ def default_link(run: Run | None, attach_timeout: float) -> AutoLink:
             state_dir=None if run is None else run.clients_dir, attach_timeout=attach_timeout
         ),
         lambda: StreamLink(address="127.0.0.1:0", attach_timeout=attach_timeout),
-        attach_timeout,
+        attach_timeout=attach_timeout,
     )

@@ -263,8 +263,9 @@ UNNAMED = "unnamed-"
 class Link(ABC):
     """The connection from a strategy to its clients within a round."""
 
-    run_of_strategy = ""
-    """Id of the strategy's run, or of its start if it has none; for a link that was given none."""
+    run_of_strategy: str = ""
+    """Id of the strategy's run, or of its start if it has none; for a link that was given none. It
+    is set before `open`, which takes a grid alone, also in links of other authors."""
 
     @abstractmethod
     def open(self, grid: Grid | None) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
+import torch
 from torch import Tensor, dtype
 
 from flwr_splitmix.mixers.plain import check_fields, fits, is_sent, kind_of
@@ -192,7 +193,7 @@ class Share(ABC):
         """
         return self
 
-    def upload_labels(self, labels: Tensor, dtype: Any) -> Tensor:
+    def upload_labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         """Return what to send as labels, given the batch's classes (b,) or soft labels (b, L).
 
         Parameters

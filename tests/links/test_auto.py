@@ -105,7 +105,7 @@ def test_of_a_mixture_those_are_left_out_that_cannot_be(
 
 
 def test_a_run_that_needs_all_of_a_mixture_ends_and_names_who_was_left_out() -> None:
-    link, grid = AutoLink(refused, Stub, timeout=0.2), says(True, False)
+    link, grid = AutoLink(refused, Stub, attach_timeout=0.2), says(True, False)
     link.open(grid.grid)
     with pytest.raises(LinkError, match="min-nodes is 2: node 100 is left out: it says that"):
         link.directory(grid.grid, 2)
@@ -117,7 +117,7 @@ def test_ray_runs_in_this_process_only_if_somebody_has_started_it() -> None:
 
 @pytest.mark.parametrize("nodes", [0, 2])
 def test_too_few_nodes_are_told_with_the_number_that_the_user_set(nodes: int) -> None:
-    link, grid = AutoLink(refused, refused, timeout=0.2), says(*[True] * nodes)
+    link, grid = AutoLink(refused, refused, attach_timeout=0.2), says(*[True] * nodes)
     link.open(grid.grid)
     sentence = f"{nodes} nodes answered within 0.2 s, min-nodes is 3"
     with pytest.raises(LinkError, match=sentence):
