@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NoReturn
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -76,56 +77,78 @@ class Directory:
             If there are fewer than `min_nodes` nodes with distinct indices in time, or none.
         """
         began = time.monotonic()
-        deadline = began + timeout
         refusals, asked_last = Refusals(), False
         self._ask_again(grid, refusals)
         while True:
             nodes = set(grid.get_node_ids())
-            new = nodes - self._clients.keys() - self._silent - self._left_out.keys()
-            new -= refusals.paused()
-            patience = max(deadline - time.monotonic(), 1.0)
-            self._note(self._ask(grid, new, patience, refusals))
-            if self._late is not None:
-                self._note(self._read(self._late.look(), refusals))
-            if held := self._held_and_claimed(nodes):
-                # A restarted SuperNode has a new id; its old id no longer answers.
-                answers = self._ask(grid, held, min(timeout, CLAIM_SECONDS), refusals)
-                self._silent |= held - answers.keys()
+            self._ask_new(grid, nodes, timeout, began, refusals)
             present = nodes - self._silent
             self._settle_claims(present)
             known = {c: n for n, c in self._clients.items() if n in present}
-            # A simulation's nodes never grow in number; they are there from its beginning.
-            virtual = bool(nodes) and all(self.simulated.get(node) for node in nodes)
             if len(known) >= min_nodes and known:
-                answered = all(self.simulated.get(node) for node in known.values())
-                self.virtual = len(nodes) if answered else 0
+                self.virtual = len(nodes) if self._are_virtual(known.values()) else 0
                 self._warn_of_parts(known)
                 return dict(sorted(known.items()))
-            refuse, limit = refusals.of(nodes), timeout
-            if virtual:
-                limit = min(timeout, _VIRTUAL)
-            elif refuse and nodes <= {*known.values(), *refuse} and ray_runs_here():
-                # What fails in a simulation will not do better later.
-                limit = min(timeout, refusals.since - began + _VIRTUAL)
-            if time.monotonic() > began + limit:
-                if refuse and not asked_last:
-                    asked_last = True
-                    refusals.resume()
-                    continue
-                why = refusals.sentence(
-                    f"node {n} is left out: {reason}"
-                    for n, reason in self._left_out.items()
-                    if n in nodes
-                )
-                if not known and not why:
-                    warn_of_ray(limit)
-                remedy = _MORE_VIRTUAL.format(min_nodes) if virtual else _LONGER
-                how = " without an error" if refuse else ""
-                raise LinkError(
-                    f"{counted(len(known), 'node')} answered{how} within {round(limit, 1):g} s, "
-                    f"min-nodes is {min_nodes}" + (f": {why}" if why else remedy)
-                )
-            time.sleep(0.5)
+            limit = self._limit(nodes, known.values(), timeout, began, refusals)
+            if time.monotonic() <= began + limit:
+                time.sleep(0.5)
+            elif refusals.of(nodes) and not asked_last:
+                asked_last = True
+                refusals.resume()
+            else:
+                self._raise_too_few(nodes, len(known), min_nodes, limit, refusals)
+
+    def _ask_new(
+        self, grid: Grid, nodes: set[int], timeout: float, began: float, refusals: Refusals
+    ) -> None:
+        """Ask the nodes of which nothing is known, and those whose index is claimed by another."""
+        new = nodes - self._clients.keys() - self._silent - self._left_out.keys()
+        new -= refusals.paused()
+        patience = max(began + timeout - time.monotonic(), 1.0)
+        self._note(self._ask(grid, new, patience, refusals))
+        if self._late is not None:
+            self._note(self._read(self._late.look(), refusals))
+        if held := self._held_and_claimed(nodes):
+            # A restarted SuperNode has a new id; its old id no longer answers.
+            answers = self._ask(grid, held, min(timeout, CLAIM_SECONDS), refusals)
+            self._silent |= held - answers.keys()
+
+    def _are_virtual(self, nodes: Collection[int]) -> bool:
+        """Return whether there are nodes, and all have said that they are simulated."""
+        return bool(nodes) and all(self.simulated.get(node) for node in nodes)
+
+    def _limit(
+        self,
+        nodes: set[int],
+        known: Collection[int],
+        timeout: float,
+        began: float,
+        refusals: Refusals,
+    ) -> float:
+        """Return how many seconds after `began` no further nodes are waited for."""
+        if self._are_virtual(nodes):
+            # A simulation's nodes never grow in number; they are there from its beginning.
+            return min(timeout, _VIRTUAL)
+        refuse = refusals.of(nodes)
+        if refuse and nodes <= {*known, *refuse} and ray_runs_here():
+            # What fails in a simulation will not do better later.
+            return min(timeout, refusals.since - began + _VIRTUAL)
+        return timeout
+
+    def _raise_too_few(
+        self, nodes: set[int], answered: int, min_nodes: int, limit: float, refusals: Refusals
+    ) -> NoReturn:
+        why = refusals.sentence(
+            f"node {n} is left out: {reason}" for n, reason in self._left_out.items() if n in nodes
+        )
+        if not answered and not why:
+            warn_of_ray(limit)
+        remedy = _MORE_VIRTUAL.format(min_nodes) if self._are_virtual(nodes) else _LONGER
+        how = " without an error" if refusals.of(nodes) else ""
+        raise LinkError(
+            f"{counted(answered, 'node')} answered{how} within {round(limit, 1):g} s, "
+            f"min-nodes is {min_nodes}" + (f": {why}" if why else remedy)
+        )
 
     def _note(self, answers: Mapping[int, int]) -> None:
         self._silent -= answers.keys()

@@ -15,7 +15,7 @@ from flwr_splitmix.links.frames.codec import Frame, decode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream.names import names_node
-from flwr_splitmix.links.stream.protocol import Messages, in_pieces
+from flwr_splitmix.links.stream.protocol import PartialFrame, in_pieces
 from flwr_splitmix.links.stream.server import certified_names
 
 log = logging.getLogger("flwr.splitmix")
@@ -132,7 +132,7 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _frame(self, context: Any, max_body: int) -> list[bytes] | None:
         """Read a frame; return None if the ServerApp has ended its stream."""
-        frame = Messages(max_body)
+        frame = PartialFrame(max_body)
         while True:
             message = await context.read()
             if message is grpc.aio.EOF:

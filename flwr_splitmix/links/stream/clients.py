@@ -38,7 +38,7 @@ class _Queued:
     calls: dict[int, Call]
 
 
-class _Exchange:
+class _Awaited:
     """The calls of one exchange whose outcomes are awaited.
 
     Attributes
@@ -204,46 +204,46 @@ class StreamClients(Clients):
         self, calls: Mapping[int, Call], patience: Patience | None = None
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield each call's outcome as soon as it is known; without patience no call is late."""
-        exchange = _Exchange(calls, self._unawaited.keys() & calls.keys(), self.step_timeout)
+        awaited = _Awaited(calls, self._unawaited.keys() & calls.keys(), self.step_timeout)
         changed = set(calls)
-        while exchange.waiting:
-            for client in changed & exchange.waiting.keys():
-                if (outcome := self._outcome(client, exchange)) is not None:
+        while awaited.waiting:
+            for client in changed & awaited.waiting.keys():
+                if (outcome := self._outcome(client, awaited)) is not None:
                     yield client, outcome
-            late_from = exchange.late_from(patience)
+            late_from = awaited.late_from(patience)
             if time.monotonic() >= late_from:
-                changed = self._leave_late(exchange)
-            elif exchange.waiting:
-                limit = min(late_from, exchange.look_again())
+                changed = self._leave_late(awaited)
+            elif awaited.waiting:
+                limit = min(late_from, awaited.look_again())
                 changed = next_changes(self.changes, limit - time.monotonic())
-                changed = changed or set(exchange.waiting)
+                changed = changed or set(awaited.waiting)
 
-    def _outcome(self, client: int, exchange: _Exchange) -> Outcome | None:
+    def _outcome(self, client: int, awaited: _Awaited) -> Outcome | None:
         """Return a client's outcome; None if it is not known yet, or never will be."""
-        if client in exchange.behind:
-            exchange.next_look[client] = self._settle(client)
+        if client in awaited.behind:
+            awaited.next_look[client] = self._settle(client)
             if client in self._unawaited:
                 return None
-            exchange.behind.discard(client)
+            awaited.behind.discard(client)
             if client in self.failures:
-                exchange.end(client, None)
+                awaited.end(client, None)
                 return None
-        outcome, exchange.next_look[client] = self._look(
-            client, exchange.waiting[client], exchange.deadline
+        outcome, awaited.next_look[client] = self._look(
+            client, awaited.waiting[client], awaited.deadline
         )
         if outcome is not None:
-            exchange.end(client, outcome)
+            awaited.end(client, outcome)
         return outcome
 
-    def _leave_late(self, exchange: _Exchange) -> set[int]:
+    def _leave_late(self, awaited: _Awaited) -> set[int]:
         """Await late calls no longer; return the clients to look at."""
         # Answers may have arrived while the caller used the previous one.
-        here = {c for c in exchange.begun if exchange.waiting[c].outcome is not None}
-        for client in exchange.begun - here:
-            call = exchange.waiting.pop(client)
+        here = {c for c in awaited.begun if awaited.waiting[c].outcome is not None}
+        for client in awaited.begun - here:
+            call = awaited.waiting.pop(client)
             self.late[client] += 1
-            self._unawaited[client] = _Unawaited(call, exchange.deadline, late=True)
-        return here | exchange.behind
+            self._unawaited[client] = _Unawaited(call, awaited.deadline, late=True)
+        return here | awaited.behind
 
     def _look(self, client: int, call: Call, deadline: float) -> tuple[Outcome | None, float]:
         """Return the outcome of a client's call, None if in flight, and when to look again."""

@@ -11,7 +11,7 @@ import grpc
 
 from flwr_splitmix.links.frames.codec import Frame, encode
 from flwr_splitmix.links.stream.line import Line
-from flwr_splitmix.links.stream.protocol import Messages
+from flwr_splitmix.links.stream.protocol import PartialFrame
 
 LARGE = 256 << 10
 """Frames of at least this many bytes are encoded and decoded outside the event loop."""
@@ -123,7 +123,7 @@ class Conversation:
             await self._beside(sum(map(len, pieces)), line.receive, self, pieces)
 
     async def _frame(self, max_body: int, max_header: int) -> list[bytes]:
-        frame = Messages(max_body, max_header)
+        frame = PartialFrame(max_body, max_header)
         while True:
             message = await self._context.read()
             if message is grpc.aio.EOF:

@@ -72,7 +72,7 @@ def in_pieces(
     return encode_in_messages(frame, PIECE, wire, max_body, seed)
 
 
-class Messages:
+class PartialFrame:
     """The messages of a frame received so far.
 
     Every message but a frame's last has `PIECE` bytes: many short ones would take far more memory
@@ -116,14 +116,14 @@ def next_frame(messages: Iterator[bytes], max_body: int) -> list[bytes]:
 
     Returns
     -------
-    The `pieces` of `Messages`.
+    The `pieces` of `PartialFrame`.
 
     Raises
     ------
     StopIteration
         If the messages end first.
     """
-    frame = Messages(max_body)
+    frame = PartialFrame(max_body)
     while not frame.add(next(messages)):
         pass
     return frame.pieces

@@ -19,8 +19,8 @@ from flwr_splitmix.words import described
 log = logging.getLogger("flwr.splitmix")
 
 
-def messages_of(made: object, strategy: flower.Strategy, method: str) -> list[Message]:
-    """Return the messages that a method made, which may be a generator.
+def messages_of(returned: object, strategy: flower.Strategy, method: str) -> list[Message]:
+    """Return the messages that a method returned, which may be a generator.
 
     Raises
     ------
@@ -28,10 +28,11 @@ def messages_of(made: object, strategy: flower.Strategy, method: str) -> list[Me
         If it returned something else, or two messages for one client: a client takes part in a
         round once.
     """
-    messages: list[Any] = list(made) if isinstance(made, Iterable) else [None]
+    messages: list[Any] = list(returned) if isinstance(returned, Iterable) else [None]
     if not all(isinstance(message, Message) for message in messages):
         raise AggregatorError(
-            f"{method} of {type(strategy).__name__} returns {described(made)}; needed are messages"
+            f"{method} of {type(strategy).__name__} returns {described(returned)}; needed are "
+            "messages"
         )
     asked: set[int | str] = set()
     for message in messages:
@@ -53,7 +54,7 @@ def _addressee(message: Message) -> str:
 
 
 def training_messages_of(
-    made: object, strategy: flower.Strategy, server_round: int
+    returned: object, strategy: flower.Strategy, server_round: int
 ) -> list[Message]:
     """Return the messages that `configure_train` made.
 
@@ -62,7 +63,7 @@ def training_messages_of(
     AggregatorError
         As `messages_of`, or if it returned none.
     """
-    messages = messages_of(made, strategy, "configure_train")
+    messages = messages_of(returned, strategy, "configure_train")
     if not messages:
         raise asked_no_node(strategy, server_round)
     return messages
@@ -76,9 +77,9 @@ def asked_no_node(strategy: flower.Strategy, server_round: int) -> AggregatorErr
 
 
 def aggregated(
-    made: object, strategy: flower.Strategy, like: Mapping[str, Array], narrowed: set[str]
+    returned: object, strategy: flower.Strategy, like: Mapping[str, Array], narrowed: set[str]
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """Return what `aggregate_train` made: arrays and metrics, or None where it made none.
+    """Return what `aggregate_train` returned: arrays and metrics, or None where it has none.
 
     Parameters
     ----------
@@ -93,20 +94,20 @@ def aggregated(
     AggregatorError
         If it returned anything but such a pair, or None, or other arrays.
     """
-    if made is None:  # a method that ends without a return
+    if returned is None:  # a method that ends without a return
         return None, None
-    if not isinstance(made, (tuple, list)) or len(made) != 2:
+    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
         raise AggregatorError(
-            f"aggregate_train of {type(strategy).__name__} returns {described(made)}; "
+            f"aggregate_train of {type(strategy).__name__} returns {described(returned)}; "
             "needed is a pair of an ArrayRecord and a MetricRecord"
         )
-    for part, kind in zip(made, (ArrayRecord, MetricRecord), strict=True):
+    for part, kind in zip(returned, (ArrayRecord, MetricRecord), strict=True):
         if part is not None and not isinstance(part, kind):
             raise AggregatorError(
                 f"aggregate_train of {type(strategy).__name__} returns {described(part)} "
                 f"in its pair where {kind.__name__} is needed"
             )
-    arrays, metrics = made
+    arrays, metrics = returned
     if arrays and (wrong := differences(like, arrays)):
         raise AggregatorError(
             f"aggregate_train of {type(strategy).__name__} returns other arrays than the clients' "
@@ -149,13 +150,13 @@ def check_finite(
         If arrays have such numbers where all of `finite_in` have others.
     """
     for name, array in arrays.items():
-        made = np.isfinite(array.numpy())
-        if made.all():
+        accepted = np.isfinite(array.numpy())
+        if accepted.all():
             continue
         for other in finite_in:
             if name in other:
-                made = made | ~np.isfinite(other[name].numpy())
-        if not made.all():
+                accepted = accepted | ~np.isfinite(other[name].numpy())
+        if not accepted.all():
             raise AggregatorError(
                 f"aggregate_train of {type(strategy).__name__} returns NaN or infinite numbers in "
                 f"{name!r}, though those of the clients are finite: the training diverges, or the "
@@ -200,15 +201,15 @@ def in_dtypes_of(like: Mapping[str, Array], arrays: Mapping[str, Array]) -> Arra
         finite = np.isfinite(numbers)
         if dtype.kind == "f":
             with np.errstate(over="ignore"):
-                made = numbers.astype(dtype)
-            lost = not np.isfinite(made[finite]).all()
+                converted = numbers.astype(dtype)
+            lost = not np.isfinite(converted[finite]).all()
         else:
             lost = not finite.all()
-            made = numbers if lost else to_whole(numbers, dtype)
+            converted = numbers if lost else to_whole(numbers, dtype)
         if lost:
             raise AggregatorError(
                 f"the aggregated {name!r} has numbers that {dtype}, which the clients sent, has "
                 "not: the training diverges, or the aggregator's step is too large"
             )
-        cast[name] = Array(made)
+        cast[name] = Array(converted)
     return ArrayRecord(cast)
