@@ -159,9 +159,17 @@ class Seen(Observer):
             {0: [tensor.detach().clone().float() for tensor in of.get(0, ())]}
             for of in (event.outputs, event.returned)
         )
-        drawn = {0: len(self.steps)}
         self.steps.append(
-            UShapeStep(event.server_round, event.number, {}, {}, outputs, returned, {}, drawn)
+            UShapeStep(
+                event.server_round,
+                event.number,
+                messages={},
+                masks={},
+                outputs=outputs,
+                returned=returned,
+                gradients={},
+                drawn={0: len(self.steps)},
+            )
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +54,7 @@ class RunStarted:
     strategy: str
     num_rounds: int
     first_round: int = 1
+    _: KW_ONLY
     config: Mapping[str, Any] = field(default_factory=dict)
     run_id: str | None = None
     directory: Path | None = None

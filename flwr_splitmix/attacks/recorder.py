@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -208,15 +208,15 @@ class Recorder(Observer):
             UShapeStep(
                 event.server_round,
                 event.number,
-                {c: [t.detach().cpu() for t in u.hidden] for c, u in messages.items()},
-                {c: u.mask.cpu() for c, u in messages.items()},
-                {c: [t.detach().cpu() for t in event.outputs.get(c, ())] for c in messages},
-                {c: [t.detach().cpu() for t in event.returned.get(c, ())] for c in messages},
-                {
+                messages={c: _on_cpu(u.hidden) for c, u in messages.items()},
+                masks={c: u.mask.cpu() for c, u in messages.items()},
+                outputs={c: _on_cpu(event.outputs.get(c, ())) for c in messages},
+                returned={c: _on_cpu(event.returned.get(c, ())) for c in messages},
+                gradients={
                     c: [None if t is None else t.detach().cpu() for t in event.gradients.get(c, ())]
                     for c in messages
                 },
-                {c: self._newest.get(c, 0) for c in messages},
+                drawn={c: self._newest.get(c, 0) for c in messages},
             )
         )
 
@@ -291,6 +291,10 @@ def _rows(gradient: Tensor, groups: list[int] | None, batch: int) -> Tensor:
     if groups is not None:
         gradient = torch.cat([gradient[row * batch : (row + 1) * batch] for row in groups])
     return gradient.detach().cpu()
+
+
+def _on_cpu(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.detach().cpu() for tensor in tensors]
 
 
 def _detached(upload: Upload) -> Upload:

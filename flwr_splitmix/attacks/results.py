@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Kept:
     method: str
     attack: str
     adversary: str
+    _: KW_ONLY
     scale: str
     measures: list[Measure]
     pictures: Reconstructions | None
@@ -132,12 +133,12 @@ def score(
         method,
         attack.name,
         adversary,
-        scale,
-        scored.measures,
-        pictures,
-        sorted(assumed),
-        seed,
-        stopped_after,
+        scale=scale,
+        measures=scored.measures,
+        pictures=pictures,
+        assumed=sorted(assumed),
+        seed=seed,
+        stopped_after=stopped_after,
     )
 
 
@@ -256,16 +257,16 @@ def kept_results(folder: Path) -> list[Kept]:
                 said.method,
                 said.attack,
                 said.adversary,
-                said.scale,
-                said.measures,
-                Reconstructions.load(pictures) if pictures.exists() else None,
-                said.assumed,
-                said.seed,
-                said.stopped_after,
-                said.client,
-                said.victims,
-                said.repeats,
-                said.public,
+                scale=said.scale,
+                measures=said.measures,
+                pictures=Reconstructions.load(pictures) if pictures.exists() else None,
+                assumed=said.assumed,
+                seed=said.seed,
+                stopped_after=said.stopped_after,
+                client=said.client,
+                victims=said.victims,
+                repeats=said.repeats,
+                public=said.public,
             )
         )
     return made

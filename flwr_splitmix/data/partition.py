@@ -165,7 +165,14 @@ def client_split(
         parts.append(divided[index])
     train, test = parts
     if scheme == "iid":
-        check_enough(sets.name, len(sets.train), len(train), samples, index, num_clients)
+        check_enough(
+            sets.name,
+            in_all=len(sets.train),
+            there=len(train),
+            samples=samples,
+            index=index,
+            num_clients=num_clients,
+        )
     kept = math.ceil(test_fraction * len(test))
     return sets.train.subset(train[:samples] if samples else train), sets.test.subset(test[:kept])
 
@@ -210,7 +217,14 @@ def client_sizes(
         least, more = divmod(len(sets.train), num_clients)
         sizes = [least + (client < more) for client in range(num_clients)]
         _check_number(samples)
-        check_enough(sets.name, len(sets.train), least, samples, num_clients - 1, num_clients)
+        check_enough(
+            sets.name,
+            in_all=len(sets.train),
+            there=least,
+            samples=samples,
+            index=num_clients - 1,
+            num_clients=num_clients,
+        )
         return [min(size, samples) if samples else size for size in sizes]
     options: dict[str, Any] = {"scheme": scheme, "alpha": alpha, "seed": seed, "samples": samples}
     parts = (client_split(sets, i, num_clients, **options)[0] for i in range(num_clients))
@@ -233,6 +247,7 @@ def _check_number(samples: int) -> None:
 
 def check_enough(
     source: str,
+    *,
     in_all: int,
     there: int,
     samples: int,

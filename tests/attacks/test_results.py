@@ -14,12 +14,16 @@ from flwr_splitmix.attacks.results import Kept, keep, kept_results, paper_note, 
 from flwr_splitmix.files import write_json
 
 
+def kept(method: str, attack: str, **more: Any) -> Kept:
+    return Kept(method, attack, "server", scale="cpu", measures=[], pictures=None, **more)
+
+
 @pytest.mark.parametrize(("method", "error"), [("CutMixSFL", "0.0458"), ("SFL", "0.0091")])
 def test_the_papers_number_names_its_method_and_its_adversary(method: str, error: str) -> None:
-    note = paper_note(Kept(method, "decoder", "server", "cpu", [], None))
+    note = paper_note(kept(method, "decoder"))
     assert error in note
     assert "the adversary 'upper only'" in note
-    assert paper_note(Kept(method, "linear", "server", "cpu", [], None)) == ""
+    assert paper_note(kept(method, "linear")) == ""
 
 
 def test_samples_are_parquet_for_their_owner_alone(tmp_path: Path) -> None:
@@ -30,7 +34,7 @@ def test_samples_are_parquet_for_their_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-FIRST = Kept("SFL", "linear", "server", "cpu", [], None, seed=0, client=0, victims=128)
+FIRST = kept("SFL", "linear", seed=0, client=0, victims=128)
 
 
 @pytest.mark.parametrize(

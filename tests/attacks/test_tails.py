@@ -40,8 +40,18 @@ class Kept(Observer):
             {0: [tensor.detach().clone() for tensor in of[0]]}
             for of in (event.outputs, event.returned)
         )
-        place = event.server_round, event.number
-        self.steps.append(UShapeStep(*place, {}, {}, outputs, returned, {}, {0: len(self.steps)}))
+        self.steps.append(
+            UShapeStep(
+                event.server_round,
+                event.number,
+                messages={},
+                masks={},
+                outputs=outputs,
+                returned=returned,
+                gradients={},
+                drawn={0: len(self.steps)},
+            )
+        )
 
 
 class Smoothing(UShapeClient):

@@ -45,8 +45,9 @@ def texts(number: int = 0) -> UShapeStep:
     mask = torch.ones(2, 3, dtype=torch.uint8)
     gradients = [states[0], None, None]
     return UShapeStep(
-        1, number, {5: states}, {5: mask}, {5: states}, {5: states}, {5: gradients}, {5: number}
-    )
+        1, number, messages={5: states}, masks={5: mask}, outputs={5: states},
+        returned={5: states}, gradients={5: gradients}, drawn={5: number},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -219,7 +220,10 @@ def small(server_round: int) -> UShapeStep:
 
 def of_one(server_round: int, number: int, message: Tensor) -> UShapeStep:
     mask = torch.ones(message.shape[:2], dtype=torch.uint8)
-    return UShapeStep(server_round, number, {0: [message]}, {0: mask}, {}, {}, {}, {0: 0})
+    return UShapeStep(
+        server_round, number, messages={0: [message]}, masks={0: mask}, drawn={0: 0},
+        outputs={}, returned={}, gradients={},
+    )  # fmt: skip
 
 
 def kept_bytes(trace: Trace) -> int:

@@ -289,7 +289,11 @@ def test_a_recording_without_texts_of_the_client_is_not_used(
     """The attack was refused: a recording follows the 16 clients with the lowest indices."""
     run = run_of(home, "USplitFL")
     message, mask = torch.zeros(4, 8, 16), torch.ones(4, 8, dtype=torch.uint8)
-    DiskTrace(trace_dir(run)).add(UShapeStep(1, 0, {1: [message]}, {1: mask}, {}, {}, {}, {1: 0}))
+    step = UShapeStep(
+        1, 0, messages={1: [message]}, masks={1: mask}, drawn={1: 0},
+        outputs={}, returned={}, gradients={},
+    )  # fmt: skip
+    DiskTrace(trace_dir(run)).add(step)
     released = attack(splitmix, run, "vocabulary", "--client", "0")
     assert reads(released) > 0.9
     assert (

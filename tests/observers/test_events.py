@@ -82,7 +82,9 @@ def test_the_start_names_the_run_and_the_round_that_it_goes_on_with(tmp_path: Pa
     fit(run=run)
     resumed = Run.open(run.id, home=tmp_path)
     (start,) = fit(TOY, SFL, 3, run=resumed).of(RunStarted)
-    assert start == RunStarted("SFL", 3, 3, {"model": "toy", "lr": 0.1}, run.id, resumed.path)
+    assert start == RunStarted(
+        "SFL", 3, 3, config={"model": "toy", "lr": 0.1}, run_id=run.id, directory=resumed.path
+    )
     assert resumed.summary is not None
     assert resumed.summary["model"] == "toy"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any
 
 from torch import Tensor
@@ -51,6 +51,7 @@ class UShapeStep:
 
     server_round: int
     number: int
+    _: KW_ONLY
     messages: Mapping[int, Sequence[Tensor]]
     masks: Mapping[int, Tensor]
     outputs: Mapping[int, Sequence[Tensor]]
@@ -206,12 +207,12 @@ def _unpack_messages(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> 
     step = UShapeStep(
         int(server_round),
         int(number),
-        every("messages"),
-        {client: tensors[f"mask.{client}"] for client in counts},
-        every("outputs"),
-        every("returned"),
-        every("gradients"),
-        whole_keys(meta["drawn"]),
+        messages=every("messages"),
+        masks={client: tensors[f"mask.{client}"] for client in counts},
+        outputs=every("outputs"),
+        returned=every("returned"),
+        gradients=every("gradients"),
+        drawn=whole_keys(meta["drawn"]),
     )
     for client in counts:
         _check_alike(step, client)

@@ -72,7 +72,13 @@ def text_split(
         )
     if scheme == "iid":
         check_enough(
-            sets.name, len(sets.train), len(train), samples, index, num_clients, "training row"
+            sets.name,
+            in_all=len(sets.train),
+            there=len(train),
+            samples=samples,
+            index=index,
+            num_clients=num_clients,
+            kind="training row",
         )
     return sets.train.subset(train).first(samples), sets.test.subset(test).first(test_samples)
 

@@ -103,8 +103,17 @@ def load_text_sets(
     if num_labels < 2 and task == "classification":
         raise DataError(f"num_labels is {num_labels}; at least 2 classes are needed")
     chosen = columns or TextColumns()
-    state = _state_of(source, test)
-    return _load(source, task, chosen, test, num_labels, seed, empty_texts, own, state)
+    return _load(
+        source,
+        task,
+        columns=chosen,
+        test=test,
+        num_labels=num_labels,
+        seed=seed,
+        empty_texts=empty_texts,
+        own=own,
+        state=_state_of(source, test),
+    )
 
 
 def classes_of_texts(
@@ -127,6 +136,7 @@ def classes_of_texts(
 def _load(
     source: str,
     task: TextTask,
+    *,
     columns: TextColumns,
     test: str,
     num_labels: int,

@@ -51,6 +51,7 @@ class Endpoint:
     def __init__(
         self,
         address: str,
+        *,
         advertise: str | None = None,
         certificate: str | Path | None = None,
         key: str | Path | None = None,

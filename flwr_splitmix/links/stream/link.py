@@ -113,7 +113,15 @@ class StreamLink(DialledLink):
             step_timeout=step_timeout,
             reattach_timeout=reattach_timeout,
         )
-        self.endpoint = Endpoint(address, advertise, certificate, key, ca, client_ca, insecure)
+        self.endpoint = Endpoint(
+            address,
+            advertise=advertise,
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            client_ca=client_ca,
+            insecure=insecure,
+        )
         self.endpoint.check_names()
         self.max_body = max_body
         self.dialled = ""

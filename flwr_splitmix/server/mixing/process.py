@@ -103,7 +103,14 @@ class MixerServer:
                 f"the mixer would listen on {host} without TLS: give it --ssl-certfile and "
                 "--ssl-keyfile, or listen on 127.0.0.1, or allow it with --insecure"
             )
-        endpoint = Endpoint(listen, None, certificate, key, None, client_ca, insecure, "--")
+        endpoint = Endpoint(
+            listen,
+            certificate=certificate,
+            key=key,
+            client_ca=client_ca,
+            insecure=insecure,
+            dashes="--",
+        )
         policy = Policy(read_seed(seed_file), least_members, least_patches, most_ratio)
         mint = TokenMint(TOKEN_SECONDS)
         nodes = StreamService(mint, endpoint.names_nodes)

@@ -143,10 +143,10 @@ class RunRecorder(RunStart):
             strategy,
             num_rounds,
             first_round,
-            self._config,
-            run.id,
-            run.path,
-            tuple(self.unfinished.interrupted),
+            config=self._config,
+            run_id=run.id,
+            directory=run.path,
+            interrupted=tuple(self.unfinished.interrupted),
         )
 
     def begin(

@@ -119,7 +119,13 @@ def test_certificates_come_whole(files: Certificates, tmp_path: Path) -> None:
     ],
 )
 def test_nodes_dial_what_is_advertised(files: Certificates, advertise: str, dialled: str) -> None:
-    endpoint = Endpoint("0.0.0.0:0", advertise, files.certificate, files.key, files.ca)
+    endpoint = Endpoint(
+        "0.0.0.0:0",
+        advertise=advertise,
+        certificate=files.certificate,
+        key=files.key,
+        ca=files.ca,
+    )
     endpoint.check_names()
     assert endpoint.dialled(5) == dialled
     assert endpoint.ca.startswith("-----BEGIN CERTIFICATE-----")

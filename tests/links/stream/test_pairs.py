@@ -111,7 +111,7 @@ def test_an_authority_that_did_not_sign_the_certificate(
     assert said.endswith("add intermediate certificates to ssl-certfile")
     bundle = tmp_path / "bundle.crt"
     bundle.write_bytes(other.ca.read_bytes() + files.ca.read_bytes())
-    Endpoint("127.0.0.1:0", None, files.certificate, files.key, bundle)
+    Endpoint("127.0.0.1:0", certificate=files.certificate, key=files.key, ca=bundle)
 
 
 def signed(name: str, by: tuple[str, ec.EllipticCurvePrivateKey] | None, path: Path) -> Any:
