@@ -8,7 +8,7 @@ from typing import NamedTuple
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixer, Noisy
 from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
-from flwr_splitmix.mixers.wrapper import layers
+from flwr_splitmix.mixers.wrapper import nested
 from flwr_splitmix.observers import LedgerElsewhere, Observer, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.accountant import check_delta
@@ -34,7 +34,7 @@ def noise_of(
         check_kind("noise", noise, GaussianNoise, "a GaussianNoise(sigma_s=..., sigma_y=...)")
     if noise is None and isinstance(mixer, Noisy):
         noise, mixer = mixer.noise, mixer.mixer
-    if mixer is not None and any(isinstance(layer, Noisy) for layer in layers(mixer)):
+    if mixer is not None and any(isinstance(layer, Noisy) for layer in nested(mixer)):
         raise ValueError(
             "noise comes last and once: give noise=GaussianNoise(...), or mixer=Noisy(...) around "
             "all other mixers"

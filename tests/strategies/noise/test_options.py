@@ -10,7 +10,16 @@ import pytest
 import torch
 
 from flwr_splitmix.clients.client import exchange
-from flwr_splitmix.mixers import Mixer, Noisy, NoisyShare, NoMixing, PatchCutMix, Shuffled
+from flwr_splitmix.mixers import (
+    InputLevel,
+    Mixer,
+    Mixup,
+    Noisy,
+    NoisyShare,
+    NoMixing,
+    PatchCutMix,
+    Shuffled,
+)
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.accountant import epsilon_from_rdp, rdp_curve
 from flwr_splitmix.strategies import (
@@ -178,6 +187,7 @@ def test_noise_is_in_what_the_server_learns_from() -> None:
         (Shuffled(Noisy(PatchCutMix(k=2), NOISE)), None),
         (Noisy(Noisy(NoMixing(), NOISE), NOISE), None),
         (Noisy(NoMixing(), NOISE), NOISE),
+        (InputLevel(Noisy(Mixup(k=2), NOISE)), None),
     ],
     ids=str,
 )
