@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.apps.steps.step_app.lenet import BATCH, CLASSES, CLIENTS, images
-from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.clients.split.input_mixing import mix_inputs
 from flwr_splitmix.data.examples import Example
 from flwr_splitmix.mixers import (
     SHARES,

@@ -23,9 +23,9 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "clients": (
         "Clients",
         (
-            "clients/split_client.py",
-            "clients/ushape_client.py",
-            "clients/mixguard_client.py",
+            "clients/split/client.py",
+            "clients/ushape/client.py",
+            "clients/ushape/mixguard_client.py",
             "clients/ushape/step_exchanges.py",
             "clients/guards/privacy_budget.py",
             "clients/ushape/local_inference.py",

@@ -19,7 +19,7 @@ from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.recording.reader import StepReader
 from flwr_splitmix.attacks.recording.steps import Batches, Step
 from flwr_splitmix.attacks.release import Adversary, Simulated
-from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.clients.split.input_mixing import mix_inputs
 from flwr_splitmix.data.examples import Example
 from flwr_splitmix.labels import target_loss
 from flwr_splitmix.mixers import InputShare, Plan, Share, SmashedShape, Upload

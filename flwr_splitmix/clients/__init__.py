@@ -10,11 +10,11 @@ from flwr_splitmix.clients.client import (
     exchange,
 )
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
-from flwr_splitmix.clients.mixguard_client import MixGuardClient
-from flwr_splitmix.clients.naive_mix_client import NaiveMixClient
-from flwr_splitmix.clients.split_client import SplitClient
+from flwr_splitmix.clients.split.client import SplitClient
+from flwr_splitmix.clients.ushape.client import UShapeClient
 from flwr_splitmix.clients.ushape.local_inference import score_locally
-from flwr_splitmix.clients.ushape_client import UShapeClient
+from flwr_splitmix.clients.ushape.mixguard_client import MixGuardClient
+from flwr_splitmix.clients.ushape.naive_mix_client import NaiveMixClient
 from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import Sent
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.clients.lower import differences
+from flwr_splitmix.clients.weights import differences
 
 
 class KeptShapes:

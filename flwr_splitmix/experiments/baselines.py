@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import Client, ClientError, Order, SplitClient, exchange
-from flwr_splitmix.clients.lower import load_segment
+from flwr_splitmix.clients.split.lower import load_segment
 from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.data.examples import ExampleSet, fetch
 from flwr_splitmix.device import Precision, autocast, pick_precision

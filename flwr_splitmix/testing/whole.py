@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.clients.split.input_mixing import mix_inputs
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example
 from flwr_splitmix.mixers import InputShare, Mixed, Mixer, Plan, SmashedShape, Upload

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, Order, SplitClient
-from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.clients.split.input_mixing import mix_inputs
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example
 from flwr_splitmix.mixers import (

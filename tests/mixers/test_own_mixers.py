@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError
-from flwr_splitmix.clients.graphs import upload
+from flwr_splitmix.clients.split.graphs import upload
 from flwr_splitmix.mixers import (
     SHARES,
     FullShare,

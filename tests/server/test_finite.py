@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flwr_splitmix.clients import PrivacyBudget, SplitClient, split_client
-from flwr_splitmix.clients import graphs as client_module
+from flwr_splitmix.clients import PrivacyBudget, SplitClient
+from flwr_splitmix.clients.split import client as split_client
+from flwr_splitmix.clients.split import graphs as client_module
 from flwr_splitmix.finite import squares_finite
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.finite import FiniteCheck

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.clients.input_mixing import mix_inputs
+from flwr_splitmix.clients.split.input_mixing import mix_inputs
 from flwr_splitmix.mixers import InputShare, Plan, SmashedShape
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.segments import Geometry

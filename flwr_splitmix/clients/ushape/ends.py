@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.clients.explained import explained
 from flwr_splitmix.clients.finite import check_gradients
 from flwr_splitmix.clients.guards.first_weights import digest_of
 from flwr_splitmix.clients.kept_shapes import KeptShapes
-from flwr_splitmix.clients.lower import check_fits, explained, without_bfloat16
 from flwr_splitmix.clients.ushape.frozen_weights import sketch
+from flwr_splitmix.clients.weights import check_fits, without_bfloat16
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.schedule import (
     OptimizerFactory,

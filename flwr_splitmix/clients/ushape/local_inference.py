@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flwr_splitmix.clients.evaluation_sets import evaluation_set
-from flwr_splitmix.clients.ushape_client import UShapeClient
+from flwr_splitmix.clients.ushape.client import UShapeClient
 from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.seeding import derive_seed, seeded_draws

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp import strategy as flower
 
-from flwr_splitmix.clients.lower import differences
+from flwr_splitmix.clients.weights import differences
 from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.server.aggregation.measured import to_whole
 from flwr_splitmix.server.aggregation.nodes import AggregatorError

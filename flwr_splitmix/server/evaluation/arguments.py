@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from flwr_splitmix.clients import ClientError
-from flwr_splitmix.clients.lower import check_fits
+from flwr_splitmix.clients.weights import check_fits
 from flwr_splitmix.data.examples import check_map_style
 from flwr_splitmix.links.ticket import to_tensors
 from flwr_splitmix.server.segments.upper import ServerSegment

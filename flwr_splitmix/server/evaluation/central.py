@@ -9,7 +9,7 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 from torch import nn
 
-from flwr_splitmix.clients.lower import explained
+from flwr_splitmix.clients.explained import explained
 from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.data.examples import ExampleSet, fetch
 from flwr_splitmix.events import EvaluationResult

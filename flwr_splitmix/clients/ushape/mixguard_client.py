@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.clients.ushape_client import UShapeClient
+from flwr_splitmix.clients.ushape.client import UShapeClient
 from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.hiding import MixGuard, MixGuardOptions
 from flwr_splitmix.hiding.mixguard import Calibration

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError, exchange
-from flwr_splitmix.clients.graphs import upload
 from flwr_splitmix.clients.guards.guarded_client import GuardedClient
-from flwr_splitmix.clients.parts import PartedBatch, WireShares
+from flwr_splitmix.clients.split.graphs import upload
+from flwr_splitmix.clients.split.parts import PartedBatch, WireShares
 from flwr_splitmix.mixers import Share
 
 

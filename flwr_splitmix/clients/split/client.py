@@ -12,29 +12,29 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set, part_of, tests_of
+from flwr_splitmix.clients.explained import explained
 from flwr_splitmix.clients.finite import check_finite, check_gradients
-from flwr_splitmix.clients.graphs import backward, upload
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.restrained import restrained
-from flwr_splitmix.clients.input_mixing import mix_inputs
 from flwr_splitmix.clients.kept_shapes import KeptShapes
-from flwr_splitmix.clients.lower import (
-    check_described,
-    check_segment,
-    describe_segment,
-    explained,
-    fitted,
-    load_segment,
-    without_bfloat16,
-)
-from flwr_splitmix.clients.parted_exchanges import PartedExchanges
-from flwr_splitmix.clients.parts import Pending, WireShares
 from flwr_splitmix.clients.requests import (
     check_numbers,
     check_plan,
     check_range,
     check_sizes,
 )
+from flwr_splitmix.clients.split.graphs import backward, upload
+from flwr_splitmix.clients.split.input_mixing import mix_inputs
+from flwr_splitmix.clients.split.lower import (
+    check_described,
+    check_segment,
+    describe_segment,
+    fitted,
+    load_segment,
+)
+from flwr_splitmix.clients.split.parted_exchanges import PartedExchanges
+from flwr_splitmix.clients.split.parts import Pending, WireShares
+from flwr_splitmix.clients.weights import without_bfloat16
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example, ExampleSet
 from flwr_splitmix.device import pick_device

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from flwr_splitmix.clients.ushape_client import UShapeClient
+from flwr_splitmix.clients.ushape.client import UShapeClient
 from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.hiding import NaiveMix
 

@@ -17,7 +17,6 @@ from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, test
 from flwr_splitmix.clients.guards.first_weights import FirstWeights
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
-from flwr_splitmix.clients.lower import check_shaped
 from flwr_splitmix.clients.requests import check_numbers
 from flwr_splitmix.clients.ushape.accounted import Trials, check_accounted
 from flwr_splitmix.clients.ushape.ends import Ends
@@ -28,6 +27,7 @@ from flwr_splitmix.clients.ushape.step_exchanges import Learns, StepExchanges
 from flwr_splitmix.clients.ushape.text_labels import check_labelled
 from flwr_splitmix.clients.ushape.text_lengths import check_lengths
 from flwr_splitmix.clients.ushape.vocabulary import check_vocabulary
+from flwr_splitmix.clients.weights import check_shaped
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids

@@ -1,0 +1,152 @@
+"""Checks and description of a client's lower segment, and loading of its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.clients.explained import check_input_shape, explained
+from flwr_splitmix.clients.weights import check_fits, check_shaped
+from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.modules import check_module
+from flwr_splitmix.words import with_article
+
+_RESHAPED = {
+    2: "; features (batch, width) become one patch by .unsqueeze(1), or several by "
+    ".unflatten(1, (patches, -1))",
+    4: "; a CNN's maps (batch, width, rows, columns) become that by .flatten(2).mT",
+}
+"""What makes smashed data of so many dimensions right."""
+
+
+def check_segment(segment: nn.Module) -> None:
+    """Refuse a lower segment whose weights cannot be sent or kept.
+
+    Raises
+    ------
+    TypeError
+        If it is no module, or one without values.
+    ClientError
+        If some have no shape yet or are sparse, or if its state has entries that are no tensors.
+    """
+    check_module("segment", segment)
+    check_shaped("lower segment", segment)
+    state = segment.state_dict(keep_vars=True)
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ClientError(
+                f"the lower segment's state_dict has {name}, {with_article(type(value).__name__)}; "
+                "only tensors can be sent and kept: let get_extra_state return a tensor, or "
+                "register a buffer"
+            )
+        if value.layout != torch.strided:
+            raise ClientError(
+                f"the lower segment's {name} is a sparse tensor, which cannot be sent: register "
+                "its dense form (.to_dense()), or a buffer that need not be sent with "
+                "persistent=False"
+            )
+
+
+def check_described(smashed: Tensor, described: tuple[int, int]) -> None:
+    """Refuse smashed data (b, tokens, width) of another size than the client has described.
+
+    Raises
+    ------
+    ClientError
+        If tokens or width differ.
+    """
+    here = tuple(smashed.shape[1:])
+    if here != described:
+        raise ClientError(
+            f"the smashed data of a batch are (batch, {', '.join(map(str, here))}), those of its "
+            f"first example, or its segment's geometry, (batch, {described[0]}, {described[1]}): "
+            "give the inputs of all batches, of all clients, one size, series and texts by padding "
+            "them to one length"
+        )
+
+
+def load_segment(
+    segment: nn.Module, arrays: Mapping[str, Tensor], what: str = "the server's lower segment"
+) -> None:
+    """Replace a lower segment's weights.
+
+    Raises
+    ------
+    ClientError
+        If names or shapes differ; the message begins with `what`.
+    """
+    segment.load_state_dict(fitted(segment, arrays, what))
+
+
+def fitted(
+    segment: nn.Module, arrays: Mapping[str, Tensor], what: str = "the server's lower segment"
+) -> dict[str, Tensor]:
+    """Return a server's, or kept, weights in the dtypes of this segment's, as they will be loaded.
+
+    Checks must look at these: the same bytes are other numbers in another dtype.
+
+    Raises
+    ------
+    ClientError
+        If names or shapes differ; the message begins with `what`.
+    """
+    own = segment.state_dict()
+    check_fits(own, arrays, f"{what} does not fit this client's")
+    return {k: arrays[k].to(own[k].dtype) for k in own}
+
+
+def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
+    """Describe a lower segment's output for an example or two (b, ...).
+
+    Returns
+    -------
+    "prefix", "patches" and "width" of its smashed data; "grid-columns" if its geometry says in how
+    many columns the patches lie; for an edge that shuffles also "edge", its description as JSON
+    text, and "trainable".
+
+    Raises
+    ------
+    ClientError
+        If the example or the smashed data have the wrong shape.
+    """
+    geometry = _geometry(segment, example)
+    description: dict[str, Any] = {
+        "prefix": geometry.prefix,
+        "patches": geometry.patches,
+        "width": geometry.width,
+    }
+    if geometry.grid is not None:
+        description["grid-columns"] = geometry.grid[1]
+    edge = getattr(segment, "edge", None)
+    if isinstance(edge, Mapping):  # other modules may mean something else by these names
+        description["edge"] = json.dumps(edge, sort_keys=True)
+        description["trainable"] = any(p.requires_grad for p in segment.parameters())
+    return description
+
+
+def _geometry(segment: nn.Module, example: Tensor) -> Geometry:
+    check_input_shape(segment, example)
+    geometry = getattr(segment, "geometry", None)
+    if isinstance(geometry, Geometry):
+        return geometry
+    segment.eval()
+    device = next((p.device for p in segment.parameters()), torch.device("cpu"))
+    with torch.no_grad(), explained(segment, example):  # what a segment caches may need a graph
+        smashed = segment(example.to(device))
+    if not isinstance(smashed, Tensor):
+        raise ClientError(
+            f"a lower segment must return one tensor (batch, patches, width), this one returns a "
+            f"{type(smashed).__name__}; return the tensor in it"
+        )
+    shape = tuple(smashed.shape)
+    if len(shape) != 3:
+        raise ClientError(
+            f"smashed data must be (batch, patches, width), got shape {shape}"
+            + _RESHAPED.get(len(shape), "")
+        )
+    return Geometry(shape[1], shape[2])

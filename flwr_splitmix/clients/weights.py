@@ -1,0 +1,69 @@
+"""Weights by name: whether they have shapes and fit, and how they leave a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from flwr_splitmix.clients.client import ClientError
+
+
+class Shaped(Protocol):
+    """A tensor, or an array of Flower's."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Its shape."""
+
+
+def check_shaped(name: str, segment: nn.Module) -> None:
+    """Raise ClientError if weights or buffers of a segment have no shape yet."""
+    for key, value in segment.state_dict(keep_vars=True).items():
+        if is_lazy(value):
+            raise ClientError(
+                f"the {name}'s {key} has no shape yet (a lazy module): run one batch through the "
+                f"{name} first"
+            )
+
+
+def without_bfloat16(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors on the CPU, without a graph; bfloat16 as float32.
+
+    Flower uses numpy arrays, and numpy has no bfloat16.
+    """
+    return {
+        name: t.detach().cpu().float() if t.dtype == torch.bfloat16 else t.detach().cpu()
+        for name, t in tensors.items()
+    }
+
+
+def check_fits(own: Mapping[str, Tensor], arrays: Mapping[str, Tensor], what: str) -> None:
+    """Raise ClientError, beginning with `what`, if names or shapes differ."""
+    if wrong := differences(own, arrays):
+        raise ClientError(f"{what}: {wrong}")
+
+
+def differences(own: Mapping[str, Shaped], arrays: Mapping[str, Shaped]) -> str:
+    """Return, for a message, in which names and shapes `arrays` ("it") differ; "" if in none."""
+    shapes = {name: tuple(t.shape) for name, t in own.items()}
+    given = {name: tuple(t.shape) for name, t in arrays.items()}
+    kinds = {
+        "it lacks": [f"{name} {shapes[name]}" for name in shapes if name not in given],
+        "it also has": [f"{name} {given[name]}" for name in given if name not in shapes],
+        "it has": [
+            f"{name} {given[name]} in place of {shapes[name]}"
+            for name in shapes
+            if given.get(name, shapes[name]) != shapes[name]
+        ],
+    }
+    return "; ".join(f"{kind} {_some(names)}" for kind, names in kinds.items() if names)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
