@@ -165,3 +165,15 @@ def test_a_heads_error_says_nothing_of_a_batch(turn: Any, whole: str) -> None:
             client.run("encode", {**BEGIN, "gradient": None})
         assert re.search(whole, own_sentence(raised.value))
         assert public_sentence(raised.value).startswith(said or own_sentence(raised.value))
+
+
+def test_both_shapes_say_by_the_same_call_whether_an_error_may_tell_of_the_data() -> None:
+    """It was a method of one shape and a property of the other: without "()" it was always true."""
+    data: Any = TensorDataset(INPUTS, LABELS)
+    limit = PrivacyBudget(max_epsilon=1.0)
+    for privacy, hiding in ((None, None), (limit, DPForward())):
+        both = (
+            SplitClient(Lower(), data, privacy=privacy, device="cpu"),
+            UShapeClient(Part(), Part(3, 6), data, batch_size=4, hiding=hiding, device="cpu"),
+        )
+        assert [client.may_name_data() for client in both] == [privacy is None] * 2

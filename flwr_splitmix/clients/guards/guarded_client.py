@@ -241,7 +241,7 @@ class GuardedClient(Client):
     def _limited(self) -> bool:
         return self.privacy is not None and self.privacy.max_epsilon is not None
 
-    def _names_data(self, shares: Sequence[Share | None] = ()) -> bool:
+    def may_name_data(self, shares: Sequence[Share | None] = ()) -> bool:
         """Return whether an error may tell of the data, of a step with these shares.
 
         It would itself be a release where noise covers them, or nothing leaves without an epsilon.

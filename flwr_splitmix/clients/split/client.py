@@ -167,7 +167,7 @@ class SplitClient(PartedExchanges):
             load_segment(self.segment, arrays)
         # BatchNorm without running statistics needs two.
         first = self._first_inputs(2 if self._whole_batch else 1)
-        with restrained(_DOES_NOT_DESCRIBE, hides=not self._names_data()):
+        with restrained(_DOES_NOT_DESCRIBE, hides=not self.may_name_data()):
             smashed = describe_segment(self.segment, first)
         # A budget must hold for any weights that a server sends later.
         if not self._looked or self.guard is not None:
@@ -226,7 +226,7 @@ class SplitClient(PartedExchanges):
         if not self._admits(shares, smashed):
             return {"budget-spent": True}
         reply, anchors = upload(shares, smashed, labels, ids)
-        self._pending = Pending(anchors, progress, inputs if self._names_data(shares) else None)
+        self._pending = Pending(anchors, progress, inputs if self.may_name_data(shares) else None)
         return reply
 
     def _asked(
@@ -251,7 +251,7 @@ class SplitClient(PartedExchanges):
     def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:
         """Run the lower segment in training mode and keep its graph."""
         self.segment.train()
-        tells = self._names_data(shares)
+        tells = self.may_name_data(shares)
         with restrained("inputs do not fit the lower segment", hides=not tells):
             with explained(self.segment, inputs), enough_values("lower segment"):
                 smashed: Tensor = self.segment(inputs.to(self.device))

@@ -78,7 +78,7 @@ class PartedExchanges(GuardedClient):
                 )
             self._parted = None
             asked, whole = self._asked(number, plan)
-            tells = self._names_data(asked)
+            tells = self.may_name_data(asked)
             batch = PartedBatch(number, progress, plan, asked, whole, parts, tells=tells)
         if batch is None:
             raise ClientError("the server asks for a part of a batch that has not begun")

@@ -215,7 +215,7 @@ class UShapeClient(StepExchanges):
         self._evaluation.awaiting = None
         self._take_weights(arrays)
         first = self._checked_examples()
-        with restrained(_NO_STATES, hides=not self._names_data):
+        with restrained(_NO_STATES, hides=not self.may_name_data()):
             width = self.ends.width(first)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
             sets = [self.batches.data, self.tests["federated"]]

@@ -66,9 +66,11 @@ class GraphlessExchanges(Client):
     def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
         """Turn the trunk's outputs into its hidden states of the batch."""
 
-    @property
-    def _names_data(self) -> bool:
-        """Whether an error may tell of the data: with an epsilon it would itself be a release."""
+    def may_name_data(self) -> bool:
+        """Return whether an error may tell of the data.
+
+        With an epsilon it would itself be a release.
+        """
         return not self.hiding.accounts
 
     def _obfuscated(self, batch: MaskedBatch, what: str = "inputs") -> Sent:
@@ -93,10 +95,10 @@ class GraphlessExchanges(Client):
             raise
         except (RuntimeError, TypeError, AssertionError) as error:
             if not out_of_memory(error):
-                with restrained(f"{what} do not fit the head", hides=not self._names_data):
+                with restrained(f"{what} do not fit the head", hides=not self.may_name_data()):
                     self.ends.explain(batch, what)
             raise
-        if self.device.type == "cpu" and self._names_data:
+        if self.device.type == "cpu" and self.may_name_data():
             messages = [message.detach() for message in sent.messages]
             check_finite("head", self.segments["head"], batch.inputs, *messages)
         return sent

@@ -160,7 +160,7 @@ class StepExchanges(GraphlessExchanges):
                 [*gradient, *(each for _, each in local)],
             )
         self.hiding.before_update()
-        inputs = sent.batch.inputs if self._names_data else None
+        inputs = sent.batch.inputs if self.may_name_data() else None
         self.ends.step(self._progress, self.order.num_rounds, inputs)
         self.steps += 1
 
@@ -229,7 +229,7 @@ class StepExchanges(GraphlessExchanges):
         recovered = checked_hidden(self.recover(leaves, sent), self.hiding.side.width)
         hidden = recovered.detach().requires_grad_()
         with (
-            restrained("loss fails on dtypes", hides=not self._names_data),
+            restrained("loss fails on dtypes", hides=not self.may_name_data()),
             enough_values("tail"),
             labels_explained(sent.batch.labels, hidden.dtype),
         ):
@@ -237,7 +237,7 @@ class StepExchanges(GraphlessExchanges):
             loss = checked_loss(self.loss(hidden.clone(), sent))
             loss.backward()  # type: ignore[no-untyped-call]
         gradient = checked_gradient(hidden.grad)
-        if self._names_data:
+        if self.may_name_data():
             returned = gradient if self.learns == "all" else None
             check_loss(loss, returned, self.ends.segments["tail"], sent.batch.labels)
         if self.learns != "all":
