@@ -14,7 +14,7 @@ from flwr_splitmix.attacks.knowledge import Knowledge, Lowers, group_size
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.clients.split.lower import describe_segment
+from flwr_splitmix.clients.split.lower_checks import describe_segment
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.labels import loss_on

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import Client, ClientError, Order, SplitClient, exchange
-from flwr_splitmix.clients.split.lower import load_segment
 from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.data.examples import ExampleSet, fetch
 from flwr_splitmix.device import Precision, autocast, pick_precision
@@ -62,7 +61,8 @@ class WholeClient(SplitClient):
         self._order = order
         # In a resumed run, the first arrays are the initial ones, or those just restored.
         if arrays is not None and not self._restored:
-            load_segment(self.segment, arrays)
+            what = "the server's lower segment does not fit this client's"
+            self.lower.load(self.lower.fitted(arrays, what))
         self._restored = False
         return {"num-examples": self.batches.examples, "batch-size": self.batches.size}
 

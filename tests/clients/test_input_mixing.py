@@ -233,6 +233,25 @@ def test_whoever_asks_first_a_batch_is_drawn_once_a_step() -> None:
         assert torch.equal(clients[1].batch(number)[0], inputs)
 
 
+def test_a_batch_of_ones_own_is_what_is_sent_and_what_others_mix() -> None:
+    """A subclass may override `batch`, for its own steps and for its peers'."""
+
+    class Scaled(SplitClient):
+        def batch(self, number: int) -> tuple[Tensor, Tensor]:
+            inputs, labels = super().batch(number)
+            return 2 * inputs, labels
+
+    clients = [Scaled(TOY.lower(), TOY.data(i), batch_size=TOY.batch, device="cpu") for i in (0, 1)]
+    for index, client in enumerate(clients):
+        client.attach(Order(client=index, seed=SEED, server_round=1, num_rounds=2), None)
+        client.peers = clients
+    drawn = [Batches(TOY.data(i), TOY.batch).next_batch(SEED, i) for i in (0, 1)]
+    mixed, plain = step(clients[0], 0, toy_share(*PAIR)), step(clients[1], 0, FullShare())
+    mixture = 2 * (0.75 * drawn[0][0] + 0.25 * drawn[1][0])
+    torch.testing.assert_close(mixed["smashed"][0], encoded(mixture), rtol=0, atol=1e-14)
+    torch.testing.assert_close(plain["smashed"][0], encoded(2 * drawn[1][0]), rtol=0, atol=1e-14)
+
+
 def test_a_new_round_draws_a_new_batch() -> None:
     (first, second) = (clients_of()[0] for _ in range(2))
     share = toy_share((0, FullShare()))

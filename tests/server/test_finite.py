@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flwr_splitmix.clients import PrivacyBudget, SplitClient
-from flwr_splitmix.clients.split import client as split_client
 from flwr_splitmix.clients.split import graphs as client_module
+from flwr_splitmix.clients.split import lower_end
 from flwr_splitmix.finite import squares_finite
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.finite import FiniteCheck
@@ -79,7 +79,7 @@ def test_what_an_interrupted_round_has_left_costs_no_client_of_the_next_its_roun
 def test_a_client_that_sends_nan_is_reported_at_the_end_of_the_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(split_client, "check_finite", lambda *_: None)  # it does not look itself
+    monkeypatch.setattr(lower_end, "check_finite", lambda *_: None)  # it does not look itself
     toy = Toy(clients=4, batch_norm=False)
     strategy = CutMixSL(toy.upper(), optimizer=sgd(0.1), device="cpu")
     strategy._uploads.finite = Elsewhere()
@@ -114,8 +114,8 @@ def test_no_step_waits_for_an_accelerator(waits: bool, monkeypatch: pytest.Monke
     if not waits:
         strategy._uploads.finite = Elsewhere()
         monkeypatch.setattr(client_module, "check_received", lambda *_, **__: None)
-        monkeypatch.setattr(split_client, "check_finite", lambda *_: None)
-        monkeypatch.setattr(split_client, "check_gradients", lambda *_: None)
+        monkeypatch.setattr(lower_end, "check_finite", lambda *_: None)
+        monkeypatch.setattr(lower_end, "check_gradients", lambda *_: None)
     watch = Waits()
     right = SplitClient.step
     counts: list[int] = []

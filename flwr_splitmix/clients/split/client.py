@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
 from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set, part_of, tests_of
-from flwr_splitmix.clients.explained import explained
-from flwr_splitmix.clients.finite import check_finite, check_gradients
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
@@ -23,30 +21,21 @@ from flwr_splitmix.clients.requests import (
     check_range,
     check_sizes,
 )
-from flwr_splitmix.clients.split.graphs import backward, upload
-from flwr_splitmix.clients.split.input_mixing import mix_inputs
-from flwr_splitmix.clients.split.lower import (
-    check_described,
-    check_segment,
-    describe_segment,
-    fitted,
-    load_segment,
-)
+from flwr_splitmix.clients.split.graphs import upload
+from flwr_splitmix.clients.split.lower_checks import check_segment
+from flwr_splitmix.clients.split.lower_end import LowerEnd
 from flwr_splitmix.clients.split.parted_exchanges import PartedExchanges
 from flwr_splitmix.clients.split.parts import Pending, WireShares
-from flwr_splitmix.clients.weights import without_bfloat16
+from flwr_splitmix.clients.split.round_batches import RoundBatches, inputs_asked_for
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example, ExampleSet
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.mixers import InputShare, Share, known_shares, share_from_wire
+from flwr_splitmix.mixers import Share, known_shares, share_from_wire
 from flwr_splitmix.schedule import (
     UNKNOWN_WEIGHTS,
     OptimizerFactory,
     Schedule,
-    ScheduledOptimizer,
 )
-from flwr_splitmix.segments.across_batch import enough_values
-from flwr_splitmix.storage import under
 from flwr_splitmix.values import check_truth
 
 log = logging.getLogger("flwr.splitmix")
@@ -125,7 +114,8 @@ class SplitClient(PartedExchanges):
         check_truth("repeatable_secrets", repeatable_secrets)
         self.device = pick_device(device)
         check_segment(segment)
-        self.segment = segment.to(self.device)
+        self.lower = LowerEnd(segment.to(self.device), optimizer, schedule, device=self.device)
+        self.segment, self.optimizer = self.lower.segment, self.lower.optimizer
         self.batches = Batches(data, batch_size)
         if not self.batches.examples:
             raise ClientError(NO_DATA)
@@ -133,28 +123,50 @@ class SplitClient(PartedExchanges):
         self.shares = known_shares(shares)
         self.repeatable_secrets = repeatable_secrets
         self._begin_guard(privacy)
-        self.optimizer = ScheduledOptimizer(self.segment, optimizer, schedule)
         self.steps = 0
         self._told_unknown = self._looked = False
-        self._described = (0, 0)
         self._shapes: KeptShapes | None = None
         self.peers: Sequence[SplitClient] | None = None
         self.sends_sums = True
         self._pending: Pending | None = None
         self._parted = None
-        self._drawn: tuple[int, Example] | None = None
+        self._round: RoundBatches | None = None
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, position, shape of the smashed data."""
         self._order = order
-        self._pending = self._parted = self._drawn = None
+        self._pending = self._parted = self._round = None
         self._begun_at = self.batches.drawn
         self.steps = 0
         if not self._told_unknown and not self.optimizer.knows(self.segment):
             self._told_unknown = True
             log.warning("client %d: its lower segment %s", order.client, UNKNOWN_WEIGHTS)
+        self._take_weights(order, arrays)
+        # BatchNorm without running statistics needs two.
+        first = self._first_inputs(2 if self._whole_batch else 1)
+        with restrained(_DOES_NOT_DESCRIBE, hides=not self.may_name_data()):
+            smashed = self.lower.describe(first)
+        # A budget must hold for any weights that a server sends later.
+        if not self._looked or self.guard is not None:
+            batch = self._first_inputs(self.batches.size).to(self.device)
+            self._looked = self._find_mixing_layers(batch, again=self._looked)
+        self._try_data()
+        self._shapes = self.lower.shapes()
+        return {
+            "num-examples": self.batches.examples,
+            "batch-size": self.batches.size,
+            "drawn": self.batches.drawn,
+            **smashed,
+            **self._privacy_facts(),
+            **describe_tests(self.tests),
+        }
+
+    def _take_weights(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
+        """Load what the server has sent, if anything, once it is known to be fit."""
         if arrays:  # empty: the client keeps its own
-            arrays = fitted(self.segment, arrays)
+            arrays = self.lower.fitted(
+                arrays, "the server's lower segment does not fit this client's"
+            )
         if self.guard is not None:
             self.guard.admit_round(order, arrays)
         if arrays:
@@ -164,26 +176,7 @@ class SplitClient(PartedExchanges):
                 bounded=self._limited,
                 own=self.segment.state_dict(),
             )
-            load_segment(self.segment, arrays)
-        # BatchNorm without running statistics needs two.
-        first = self._first_inputs(2 if self._whole_batch else 1)
-        with restrained(_DOES_NOT_DESCRIBE, hides=not self.may_name_data()):
-            smashed = describe_segment(self.segment, first)
-        # A budget must hold for any weights that a server sends later.
-        if not self._looked or self.guard is not None:
-            batch = self._first_inputs(self.batches.size).to(self.device)
-            self._looked = self._find_mixing_layers(batch, again=self._looked)
-        self._try_data()
-        self._described = (smashed["prefix"] + smashed["patches"], smashed["width"])
-        self._shapes = KeptShapes("lower segment", self.segment.state_dict())
-        return {
-            "num-examples": self.batches.examples,
-            "batch-size": self.batches.size,
-            "drawn": self.batches.drawn,
-            **smashed,
-            **self._privacy_facts(),
-            **describe_tests(self.tests),
-        }
+            self.lower.load(arrays)
 
     @exchange
     def step(
@@ -235,7 +228,7 @@ class SplitClient(PartedExchanges):
         """Return a step's shares and its batch: inputs, labels and ids."""
         check_plan(plan)
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
-        check_sizes(shares, math.prod(self._described))
+        check_sizes(shares, math.prod(self.lower.described))
         if not self.sends_sums and any(share.summed for share in shares if share is not None):
             raise ClientError(
                 "this node has a mixer of its own (link-via) and sends it no rounded numbers to "
@@ -245,27 +238,12 @@ class SplitClient(PartedExchanges):
             self.guard.admit_kinds(shares)
         if self._remarks is not None:
             self._remarks.admit(self.order.client, shares, self.segment, self._some_inputs)
-        inputs, labels = self._inputs(number, shares)
+        inputs, labels = inputs_asked_for(shares, number, self.order.client, self, self.peers)
         return shares, (inputs, labels, torch.from_numpy(self.batches.indices))
 
     def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:
         """Run the lower segment in training mode and keep its graph."""
-        self.segment.train()
-        tells = self.may_name_data(shares)
-        with restrained("inputs do not fit the lower segment", hides=not tells):
-            with explained(self.segment, inputs), enough_values("lower segment"):
-                smashed: Tensor = self.segment(inputs.to(self.device))
-            check_described(smashed, self._described)
-        if not smashed.requires_grad and any(p.requires_grad for p in self.segment.parameters()):
-            raise ClientError(
-                "the lower segment has weights to train, but its output has no gradient: its "
-                "forward pass detaches it, or runs without gradients; if nothing is to be trained, "
-                "freeze the weights (requires_grad_(False))"
-            )
-        # On an accelerator the look would wait for it.
-        if tells and self.device.type == "cpu":
-            check_finite("lower segment", self.segment, inputs, smashed.detach())
-        return smashed
+        return self.lower.smashed(inputs, tells=self.may_name_data(shares))
 
     def _first_inputs(self, number: int) -> Tensor:
         return self._first_examples(self.batches, number)[0]
@@ -275,38 +253,17 @@ class SplitClient(PartedExchanges):
 
     def batch(self, number: int) -> Example:
         """Return the batch of one step of the round, drawing it on the first call."""
-        if self._drawn is None or self._drawn[0] != number:
-            order = self.order
-            self._drawn = (number, self.batches.next_batch(order.seed, order.client))
-        return self._drawn[1]
-
-    def _inputs(self, number: int, shares: Sequence[Share | None]) -> Example:
-        mixing = next((share for share in shares if isinstance(share, InputShare)), None)
-        if mixing is None:
-            return self.batch(number)
-
-        def batch_of(client: int) -> Example:
-            if client == self.order.client:
-                return self.batch(number)
-            if self.peers is None:
-                raise ClientError(
-                    "mixing raw inputs across clients needs them all in one process (fit); "
-                    "within a client's own batch it works everywhere (across='batch')"
-                )
-            return self.peers[client].batch(number)
-
-        return mix_inputs(mixing, batch_of)
+        if self._round is None:
+            self._round = RoundBatches(self.batches, self.order)
+        return self._round.batch(number)
 
     def _backward(
         self, anchors: Sequence[Tensor | None], gradients: Sequence[Tensor | None], *, anew: bool
     ) -> bool:
-        return backward(anchors, gradients, self.optimizer, anew=anew, bounded=self._limited)
+        return self.lower.backward(anchors, gradients, anew=anew, bounded=self._limited)
 
     def _take_step(self, progress: float, inputs: Tensor | None, *, last: bool = False) -> None:
-        # No later upload would tell of a round's last step, for which an accelerator may be waited.
-        if inputs is not None and (last or self.device.type == "cpu"):
-            check_gradients("lower segment", self.segment, inputs)
-        self.optimizer.step(progress, self.order.num_rounds)
+        self.lower.step(progress, self.order.num_rounds, inputs, last=last)
         self.steps += 1
 
     @exchange
@@ -326,16 +283,7 @@ class SplitClient(PartedExchanges):
         if kind == "federated":
             self._admit_evaluation()
         inputs, labels = part_of(data, start, stop, shuffled=shuffled)
-        self.segment.eval()
-        with (
-            torch.no_grad(),
-            explained(self.segment, inputs, "test inputs"),
-            enough_values("lower segment"),
-        ):
-            # One memory layout, so that the upper segment gets the same from every link.
-            smashed = self.segment(inputs.to(self.device)).contiguous()
-        check_finite("lower segment", self.segment, inputs, smashed)
-        return {"smashed": [smashed], "labels": labels}
+        return {"smashed": [self.lower.smashed_tests(inputs)], "labels": labels}
 
     def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
         """End the round: drop the graph and return the lower segment and the metrics.
@@ -345,27 +293,26 @@ class SplitClient(PartedExchanges):
         ClientError
             If a shape within the lower segment has changed in this round.
         """
-        self._pending = self._parted = self._drawn = None
+        self._pending = self._parted = self._round = None
         if self.guard is not None:
             self.guard.close_round(self.order)
         if self._shapes is not None:
-            self._shapes.check(self.segment.state_dict())
+            self.lower.check_shapes(self._shapes)
         return self.weights(), {"num-examples": self.batches.examples, "num-steps": self.steps}
 
     def weights(self) -> dict[str, Tensor]:
         """Return the lower segment's parameters and buffers, on the CPU; bfloat16 as float32."""
-        return without_bfloat16(self.segment.state_dict())
+        return self.lower.weights()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state of the lower segment, the optimizer, the data position and the guard."""
-        tensors = {f"segment.{name}": t for name, t in self.segment.state_dict().items()}
         meta: dict[str, Any] = {"drawn": self.batches.drawn, **self._uncovered_state}
         if self.guard is not None:
             meta["privacy"] = self.guard.state()
         if self._remarks is not None and (told_before := self._remarks.state()):
             meta["told"] = told_before
-        moments, optimizer = self.optimizer.state()
-        return tensors | moments, meta | optimizer
+        tensors, optimizer = self.lower.state()
+        return tensors, meta | optimizer
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same segment, optimizer and data."""
@@ -379,6 +326,5 @@ class SplitClient(PartedExchanges):
 
     def restore_trained(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state` without the privacy ledger."""
-        load_segment(self.segment, under("segment", tensors), "this client's kept lower segment")
+        self.lower.restore(tensors, meta)
         self.batches.drawn = int(meta["drawn"])
-        self.optimizer.restore(tensors, meta)

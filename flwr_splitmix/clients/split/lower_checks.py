@@ -1,4 +1,4 @@
-"""Checks and description of a client's lower segment, and loading of its weights."""
+"""Checks of a client's lower segment, and its description."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.explained import check_input_shape, explained
-from flwr_splitmix.clients.weights import check_fits, check_shaped
+from flwr_splitmix.clients.weights import check_shaped
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.words import with_article
@@ -68,36 +68,6 @@ def check_described(smashed: Tensor, described: tuple[int, int]) -> None:
             "give the inputs of all batches, of all clients, one size, series and texts by padding "
             "them to one length"
         )
-
-
-def load_segment(
-    segment: nn.Module, arrays: Mapping[str, Tensor], what: str = "the server's lower segment"
-) -> None:
-    """Replace a lower segment's weights.
-
-    Raises
-    ------
-    ClientError
-        If names or shapes differ; the message begins with `what`.
-    """
-    segment.load_state_dict(fitted(segment, arrays, what))
-
-
-def fitted(
-    segment: nn.Module, arrays: Mapping[str, Tensor], what: str = "the server's lower segment"
-) -> dict[str, Tensor]:
-    """Return a server's, or kept, weights in the dtypes of this segment's, as they will be loaded.
-
-    Checks must look at these: the same bytes are other numbers in another dtype.
-
-    Raises
-    ------
-    ClientError
-        If names or shapes differ; the message begins with `what`.
-    """
-    own = segment.state_dict()
-    check_fits(own, arrays, f"{what} does not fit this client's")
-    return {k: arrays[k].to(own[k].dtype) for k in own}
 
 
 def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:

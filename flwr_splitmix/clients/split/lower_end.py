@@ -1,0 +1,188 @@
+"""Lower segment of an L-shaped client: its optimizer, passes, weights and saved state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.clients.explained import explained
+from flwr_splitmix.clients.finite import check_finite, check_gradients
+from flwr_splitmix.clients.guards.restrained import restrained
+from flwr_splitmix.clients.kept_shapes import KeptShapes
+from flwr_splitmix.clients.split.graphs import backward
+from flwr_splitmix.clients.split.lower_checks import check_described, describe_segment
+from flwr_splitmix.clients.weights import check_fits, without_bfloat16
+from flwr_splitmix.schedule import OptimizerFactory, Schedule, ScheduledOptimizer
+from flwr_splitmix.segments.across_batch import enough_values
+from flwr_splitmix.storage import under
+
+
+class LowerEnd:
+    """The lower end of a model whose upper segment is elsewhere.
+
+    Parameters
+    ----------
+    segment
+        Inputs (b, ...) to smashed data (b, prefix + N, d), already on the device.
+    optimizer, schedule
+        By default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule.
+    device
+        Where the segment is.
+
+    Attributes
+    ----------
+    described
+        Tokens (prefix + N) and width of the smashed data, as `describe` found them; (0, 0) before.
+    """
+
+    def __init__(
+        self,
+        segment: nn.Module,
+        optimizer: OptimizerFactory | None = None,
+        schedule: Schedule | None = None,
+        *,
+        device: torch.device,
+    ) -> None:
+        self.segment = segment
+        self.optimizer = ScheduledOptimizer(segment, optimizer, schedule)
+        self.device = device
+        self.described = (0, 0)
+
+    def describe(self, first: Tensor) -> dict[str, Any]:
+        """Return `describe_segment` for the first examples (b, ...), and keep the size it says.
+
+        Raises
+        ------
+        ClientError
+            If the examples or the smashed data have the wrong shape.
+        """
+        description = describe_segment(self.segment, first)
+        self.described = (description["prefix"] + description["patches"], description["width"])
+        return description
+
+    def smashed(self, inputs: Tensor, *, tells: bool) -> Tensor:
+        """Return smashed data (b, prefix + N, d) of a batch in training mode, with their graph.
+
+        Parameters
+        ----------
+        inputs
+            (b, ...), on any device.
+        tells
+            Whether an error may tell of the data.
+
+        Raises
+        ------
+        ClientError
+            If the inputs do not fit, the smashed data have another size than `described`, no
+            gradient though there are weights to train, or, on the CPU, numbers that are not finite.
+        """
+        self.segment.train()
+        with restrained("inputs do not fit the lower segment", hides=not tells):
+            with explained(self.segment, inputs), enough_values("lower segment"):
+                smashed: Tensor = self.segment(inputs.to(self.device))
+            check_described(smashed, self.described)
+        if not smashed.requires_grad and any(p.requires_grad for p in self.segment.parameters()):
+            raise ClientError(
+                "the lower segment has weights to train, but its output has no gradient: its "
+                "forward pass detaches it, or runs without gradients; if nothing is to be trained, "
+                "freeze the weights (requires_grad_(False))"
+            )
+        # On an accelerator the look would wait for it.
+        if tells and self.device.type == "cpu":
+            check_finite("lower segment", self.segment, inputs, smashed.detach())
+        return smashed
+
+    @torch.no_grad()
+    def smashed_tests(self, inputs: Tensor) -> Tensor:
+        """Return smashed data (b, prefix + N, d) of test inputs (b, ...), without a graph.
+
+        Raises
+        ------
+        ClientError
+            If the inputs do not fit, or the smashed data have numbers that are not finite.
+        """
+        self.segment.eval()
+        with explained(self.segment, inputs, "test inputs"), enough_values("lower segment"):
+            # One memory layout, so that the upper segment gets the same from every link.
+            smashed: Tensor = self.segment(inputs.to(self.device)).contiguous()
+        check_finite("lower segment", self.segment, inputs, smashed)
+        return smashed
+
+    def backward(
+        self,
+        anchors: Sequence[Tensor | None],
+        gradients: Sequence[Tensor | None],
+        *,
+        anew: bool,
+        bounded: bool,
+    ) -> bool:
+        """Accumulate gradients and return whether there were any; see `graphs.backward`."""
+        return backward(anchors, gradients, self.optimizer, anew=anew, bounded=bounded)
+
+    def step(
+        self, progress: float, num_rounds: int, inputs: Tensor | None, *, last: bool = False
+    ) -> None:
+        """Take an optimizer step, at a progress in rounds.
+
+        Parameters
+        ----------
+        inputs
+            Those of the batch, in which to look for the reason if gradients are not finite; None
+            does not look at the gradients either.
+        last
+            Whether no later upload of the round would tell: then an accelerator is waited for.
+
+        Raises
+        ------
+        ClientError
+            If gradients are not finite, or so large that their squares are not; no step is taken.
+        """
+        if inputs is not None and (last or self.device.type == "cpu"):
+            check_gradients("lower segment", self.segment, inputs)
+        self.optimizer.step(progress, num_rounds)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers, on the CPU; bfloat16 as float32."""
+        return without_bfloat16(self.segment.state_dict())
+
+    def shapes(self) -> KeptShapes:
+        """Return the shapes of all parameters and of the kept buffers, as they are now."""
+        return KeptShapes("lower segment", self.segment.state_dict())
+
+    def check_shapes(self, began: KeptShapes) -> None:
+        """Raise ClientError if a shape is another than it was."""
+        began.check(self.segment.state_dict())
+
+    def fitted(self, arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
+        """Return weights in the dtypes of this segment's, as they will be loaded.
+
+        Checks must look at these: the same bytes are other numbers in another dtype.
+
+        Raises
+        ------
+        ClientError
+            If names or shapes differ; the message begins with `what`.
+        """
+        own = self.segment.state_dict()
+        check_fits(own, arrays, what)
+        return {name: arrays[name].to(own[name].dtype) for name in own}
+
+    def load(self, arrays: Mapping[str, Tensor]) -> None:
+        """Replace parameters and buffers with `fitted` weights."""
+        self.segment.load_state_dict(arrays)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the parameters, the kept buffers and the optimizer's state."""
+        tensors = {f"segment.{name}": t for name, t in self.segment.state_dict().items()}
+        moments, meta = self.optimizer.state()
+        return tensors | moments, meta
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Restore `state`, for the same segment and optimizer."""
+        own = under("segment", tensors)
+        self.load(self.fitted(own, "this client's kept lower segment does not fit this client's"))
+        self.optimizer.restore(tensors, meta)
