@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from functools import partial
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import MOST_EARLIER, NO_DATA, ClientError, Order
-from flwr_splitmix.clients.evaluation_sets import describe_tests, sizes_of, tests_of
+from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
+from flwr_splitmix.clients.evaluation_sets import describe_tests, tests_of
 from flwr_splitmix.clients.guards.first_weights import FirstWeights
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
@@ -21,8 +18,8 @@ from flwr_splitmix.clients.requests import check_numbers
 from flwr_splitmix.clients.ushape.accounted import Trials, check_accounted
 from flwr_splitmix.clients.ushape.ends import Ends
 from flwr_splitmix.clients.ushape.evaluation import SentTests, UShapeEvaluation
-from flwr_splitmix.clients.ushape.frozen_weights import FROZEN
 from flwr_splitmix.clients.ushape.hiding_fit import check_batches, check_head_learns
+from flwr_splitmix.clients.ushape.round_side import RoundSides, frozen_facts, seeded_facts
 from flwr_splitmix.clients.ushape.step_exchanges import Learns, StepExchanges
 from flwr_splitmix.clients.ushape.text_labels import check_labelled
 from flwr_splitmix.clients.ushape.text_lengths import check_lengths
@@ -32,12 +29,12 @@ from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.hiding import ClientSide, Hiding
+from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, check_scores
 from flwr_splitmix.segments.across_batch import needs_whole_batch
-from flwr_splitmix.segments.modules import check_takes_mask, with_statistics
+from flwr_splitmix.segments.modules import check_takes_mask
 from flwr_splitmix.values import check_choice, check_initialized, check_kind, check_truth
 
 log = logging.getLogger("flwr.splitmix")
@@ -163,6 +160,9 @@ class UShapeClient(StepExchanges):
         self._first_weights: FirstWeights | None = None
         self._governed = False
         self._shapes: KeptShapes | None = None
+        self._sides = RoundSides(
+            self.hiding, self.ends, self.device, self.batches, self.tests, learns == "all"
+        )
         self._trials = Trials(self.hiding, self.segments)
         self._due = self._calibrated = 0
         self._evaluation = self._new_evaluation((0, 0))
@@ -206,7 +206,7 @@ class UShapeClient(StepExchanges):
         """
         check_accounted(type(self), UShapeClient, self.hiding)
         if order.averaged:
-            self._check_statistics()
+            self.ends.check_no_statistics()
         self._order = order
         self._forget_round()
         place = order.server_round, self.batches.drawn
@@ -221,7 +221,8 @@ class UShapeClient(StepExchanges):
             sets = [self.batches.data, self.tests["federated"]]
             self._trials.check_data(sets, self.batches.size)
             self._trials.check_apart(self._first_batch(self.batches.size))
-        self.hiding.attach(self._side(order, width, texts=holds_ids(first.inputs)))
+        texts, seeded = holds_ids(first.inputs), self.repeatable_secrets and self._governed
+        self.hiding.attach(self._sides.of(order, width, texts=texts, seeded=seeded))
         if not self._trials.rehearsed:
             few = self._first_batch(min(3, self.batches.size))
             self._trials.rehearse(few, single=self.batches.size == 1)
@@ -234,8 +235,8 @@ class UShapeClient(StepExchanges):
             "width": width,
             "calibration-steps": self._due,
             "hiding": self.hiding.names(),
-            **self._seeded_facts(),
-            **self._frozen_facts(order),
+            **seeded_facts(repeatable=self.repeatable_secrets, governed=self._governed),
+            **frozen_facts(self.ends, order),
             **describe_tests(self.tests),
         }
 
@@ -262,63 +263,6 @@ class UShapeClient(StepExchanges):
             check_labels(first)
         check_batches(self.hiding, first, self.batches)
         return first
-
-    def _side(self, order: Order, width: int, *, texts: bool) -> ClientSide:
-        """Return what the hiding is told of this round."""
-        earlier, uncounted = self._earlier(order)
-        return ClientSide(
-            head=self.head,
-            tail=self.tail,
-            device=self.device,
-            width=width,
-            batch_size=self.batches.size,
-            seed=order.seed,
-            client=order.client,
-            examples={"train": self.batches.examples, **sizes_of(self.tests)},
-            attempt=order.attempt,
-            earlier=earlier,
-            uncounted=uncounted,
-            averaged=order.averaged,
-            returns=self.learns == "all",
-            padded=texts or self.hiding.own_masks,
-            seeded=self.repeatable_secrets and self._governed,
-        )
-
-    def _seeded_facts(self) -> dict[str, bool]:
-        facts = {
-            "repeatable-secrets": self.repeatable_secrets,
-            "seeded": self.repeatable_secrets and self._governed,
-        }
-        return {name: fact for name, fact in facts.items() if fact}
-
-    def _frozen_facts(self, order: Order) -> dict[str, float]:
-        # A head that is not averaged may be its client's secret: a server could confirm a guess.
-        said = self.ends.frozen_sketch() if order.averaged else None
-        return {} if said is None else {FROZEN: said}
-
-    def _earlier(self, order: Order) -> tuple[Iterator[np.ndarray], bool]:
-        """Return the examples of earlier attempts at a round, and whether there may be others.
-
-        There are none if the hiding does not account for them, or they are too many to be drawn.
-        """
-        lengths, uncounted = order.unheld()
-        if sum(lengths) > MOST_EARLIER:
-            lengths, uncounted = [], True
-        if not self.hiding.accounts:
-            lengths = []
-        records, place = partial(self.batches.records, order.seed, order.client), self.batches.drawn
-        # Each begins where the client is now, and is drawn only as it is read.
-        spans = [records(place, place + length) for length in lengths]
-        return chain.from_iterable(spans), uncounted
-
-    def _check_statistics(self) -> None:
-        for name, part in self.segments.items():
-            if layer := with_statistics(part):
-                raise ClientError(
-                    f"the {name} has {layer}, whose running statistics are not averaged with its "
-                    "weights: take layers that keep none, such as GroupNorm, or a strategy that "
-                    "averages no heads and tails, such as USplitSL"
-                )
 
     def _first_batch(self, number: int) -> MaskedBatch:
         return MaskedBatch.of(self._first_examples(self.batches, number), self.device)

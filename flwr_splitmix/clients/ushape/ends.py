@@ -21,6 +21,7 @@ from flwr_splitmix.schedule import (
     Schedule,
     ScheduledOptimizer,
 )
+from flwr_splitmix.segments.modules import with_statistics
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import described
 
@@ -74,6 +75,16 @@ class Ends:
                 f"a head must return (batch, tokens, width), this one {tuple(hidden.shape)}"
             )
         return int(hidden.shape[2])
+
+    def check_no_statistics(self) -> None:
+        """Raise ClientError if head or tail has running statistics, which are not averaged."""
+        for name, part in self.segments.items():
+            if layer := with_statistics(part):
+                raise ClientError(
+                    f"the {name} has {layer}, whose running statistics are not averaged with its "
+                    "weights: take layers that keep none, such as GroupNorm, or a strategy that "
+                    "averages no heads and tails, such as USplitSL"
+                )
 
     def explain(self, batch: MaskedBatch, what: str) -> None:
         """Run the head alone, to find out whether an error of what makes messages is the head's.
