@@ -17,7 +17,7 @@ from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.requests import check_numbers
 from flwr_splitmix.clients.ushape.accounted import Trials, check_accounted
 from flwr_splitmix.clients.ushape.ends import Ends
-from flwr_splitmix.clients.ushape.evaluation import SentTests, UShapeEvaluation
+from flwr_splitmix.clients.ushape.evaluation import SentTests
 from flwr_splitmix.clients.ushape.hiding_fit import check_batches, check_head_learns
 from flwr_splitmix.clients.ushape.round_side import RoundSides, frozen_facts, seeded_facts
 from flwr_splitmix.clients.ushape.step_exchanges import Learns, StepExchanges
@@ -118,13 +118,12 @@ class UShapeClient(StepExchanges):
         scores: Scores | None = None,
         repeatable_secrets: bool = False,
     ) -> None:
-        super().__init__()
         check_truth("repeatable_secrets", repeatable_secrets)
         check_choice("learns", learns, get_args(Learns))
-        self.device = pick_device(device)
-        self.hiding = Hiding() if hiding is None else hiding
-        check_kind("hiding", self.hiding, Hiding, "an object of a subclass of Hiding")
-        check_initialized(self.hiding, Hiding, "public")
+        on = pick_device(device)
+        hiding = Hiding() if hiding is None else hiding
+        check_kind("hiding", hiding, Hiding, "an object of a subclass of Hiding")
+        check_initialized(hiding, Hiding, "public")
         check_takes_mask("head", head)
         check_takes_mask("tail", tail)
         check_shaped("head", head)
@@ -134,44 +133,39 @@ class UShapeClient(StepExchanges):
             data=data,
             test_data=test_data,
             benchmark_data=benchmark_data,
-            public=self.hiding.public,
+            public=hiding.public,
         )
-        check_lengths(self.hiding, data=data, public=self.hiding.public)
+        check_lengths(hiding, data=data, public=hiding.public)
         if not self.own_loss:
             check_labelled(data)
-        self.head, self.tail = head.to(self.device), tail.to(self.device)
-        self.learns = learns
+        self.head, self.tail = head.to(on), tail.to(on)
         if learns == "tail":
             self.head.requires_grad_(False)
             if not any(parameter.requires_grad for parameter in self.tail.parameters()):
                 raise ClientError("learns is 'tail', but the tail has nothing to learn")
-        check_head_learns(self.hiding, self.head)
-        self.ends = Ends(self.head, self.tail, optimizer, schedule)
-        self.segments = self.ends.segments
-        self.batches = Batches(data, batch_size, floats=True)  # `loss` decides
-        if not self.batches.examples:
+        check_head_learns(hiding, self.head)
+        ends = Ends(self.head, self.tail, optimizer, schedule)
+        batches = Batches(data, batch_size, floats=True)  # `loss` decides
+        if not batches.examples:
             raise ClientError(NO_DATA)
-        self.tests = tests_of(test_data, benchmark_data)
+        tests = tests_of(test_data, benchmark_data)
         if scores is not None:
             check_scores(scores)
-        self.scores = scores or TextScores
+        super().__init__(
+            learns=learns,
+            hiding=hiding,
+            ends=ends,
+            batches=batches,
+            tests=tests,
+            scores=scores or TextScores,
+            device=on,
+        )
         self.repeatable_secrets = repeatable_secrets
-        self._sent_tests: SentTests | None = None
         self._first_weights: FirstWeights | None = None
         self._governed = False
         self._shapes: KeptShapes | None = None
-        self._sides = RoundSides(
-            self.hiding, self.ends, self.device, self.batches, self.tests, learns == "all"
-        )
-        self._trials = Trials(self.hiding, self.segments)
-        self._due = self._calibrated = 0
-        self._evaluation = self._new_evaluation((0, 0))
-        self._forget_round()
-
-    def _new_evaluation(self, place: tuple[int, int]) -> UShapeEvaluation:
-        return UShapeEvaluation(
-            place, self.tests, self.scores, self.device, self.batches.size, self._sent_tests
-        )
+        self._sides = RoundSides(hiding, ends, on, batches, tests, returns=learns == "all")
+        self._trials = Trials(hiding, ends.segments)
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
         """Apply the node's policy; the node records which test examples were sent by which weights.
@@ -209,10 +203,7 @@ class UShapeClient(StepExchanges):
             self.ends.check_no_statistics()
         self._order = order
         self._forget_round()
-        place = order.server_round, self.batches.drawn
-        if self._evaluation.place != place:
-            self._evaluation = self._new_evaluation(place)
-        self._evaluation.awaiting = None
+        self._begin_evaluation((order.server_round, self.batches.drawn))
         self._take_weights(arrays)
         first = self._checked_examples()
         with restrained(_NO_STATES, hides=not self.may_name_data()):
@@ -226,14 +217,14 @@ class UShapeClient(StepExchanges):
         if not self._trials.rehearsed:
             few = self._first_batch(min(3, self.batches.size))
             self._trials.rehearse(few, single=self.batches.size == 1)
-        self._due, self._calibrated = self.hiding.calibration_steps, 0
+        due = self._begin_calibration()
         self._shapes = self.ends.shapes()
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
             "drawn": self.batches.drawn,
             "width": width,
-            "calibration-steps": self._due,
+            "calibration-steps": due,
             "hiding": self.hiding.names(),
             **seeded_facts(repeatable=self.repeatable_secrets, governed=self._governed),
             **frozen_facts(self.ends, order),

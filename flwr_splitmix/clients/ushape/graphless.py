@@ -10,21 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, exchange
+from flwr_splitmix.clients.evaluation_sets import Tests
 from flwr_splitmix.clients.finite import check_finite
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.clients.ushape.ends import Ends
-from flwr_splitmix.clients.ushape.evaluation import UShapeEvaluation
+from flwr_splitmix.clients.ushape.evaluation import SentTests, UShapeEvaluation
 from flwr_splitmix.clients.ushape.hooks import (
     checked_hidden,
     checked_logits,
     checked_sent,
     plain_scores,
 )
+from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.hiding.epsilons import is_epsilon
-from flwr_splitmix.scoring.texts import TextScores
+from flwr_splitmix.scoring.texts import Scores, TextScores
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import enough_values
 from flwr_splitmix.segments.shape_errors import out_of_memory
@@ -34,25 +36,61 @@ from flwr_splitmix.words import counted
 class GraphlessExchanges(Client):
     """The part of a U-shaped client that sends batches through the trunk without training it.
 
+    Parameters
+    ----------
+    hiding
+        Makes the messages and reads the answers.
+    ends
+        Head and tail with their optimizer.
+    batches, tests
+        The client's data.
+    scores
+        Makes the scores of an evaluation.
+    device
+        Where head and tail are.
+
     Attributes
     ----------
     segments
         Head and tail as one module.
-    ends
-        Both with their optimizer.
-    hiding
-        Makes the messages and reads the answers.
-    _due, _calibrated
-        Steps of calibration before the first batch: due in this round, and taken in it.
     """
 
-    segments: nn.ModuleDict
-    ends: Ends
-    hiding: Hiding
-    _public: list[Sent]
-    _due: int
-    _calibrated: int
-    _evaluation: UShapeEvaluation
+    def __init__(
+        self,
+        *,
+        hiding: Hiding,
+        ends: Ends,
+        batches: Batches,
+        tests: Tests,
+        scores: Scores,
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        self.hiding = hiding
+        self.ends, self.segments = ends, ends.segments
+        self.batches, self.tests = batches, tests
+        self.scores = scores
+        self.device = device
+        self._public: list[Sent] = []
+        self._due = self._calibrated = 0  # steps before the first batch: due, and taken
+        self._sent_tests: SentTests | None = None
+        self._evaluation = self._new_evaluation((0, 0))
+
+    def _new_evaluation(self, place: tuple[int, int]) -> UShapeEvaluation:
+        return UShapeEvaluation(
+            place, self.tests, self.scores, self.device, self.batches.size, self._sent_tests
+        )
+
+    def _begin_evaluation(self, place: tuple[int, int]) -> None:
+        """Begin anew, unless the client is where it was, and forget a batch without an answer."""
+        if self._evaluation.place != place:
+            self._evaluation = self._new_evaluation(place)
+        self._evaluation.awaiting = None
+
+    def _begin_calibration(self) -> int:
+        """Begin a round's calibration; return how many steps are due before its first batch."""
+        self._due, self._calibrated = self.hiding.calibration_steps, 0
+        return self._due
 
     def trainable_parameters(self) -> Iterable[nn.Parameter]:
         """Return the parameters of head and tail, except frozen ones."""

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError, exchange
+from flwr_splitmix.clients.evaluation_sets import Tests
 from flwr_splitmix.clients.finite import check_loss
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.requests import check_received
+from flwr_splitmix.clients.ushape.ends import Ends
 from flwr_splitmix.clients.ushape.graphless import GraphlessExchanges
 from flwr_splitmix.clients.ushape.hooks import (
     checked_gradient,
@@ -24,28 +26,45 @@ from flwr_splitmix.clients.ushape.hooks import (
 )
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Sent
-from flwr_splitmix.scoring.texts import check_labels, scored
+from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.scoring.texts import Scores, check_labels, scored
 from flwr_splitmix.segments.across_batch import enough_values
 
 Learns = Literal["all", "tail"]
 
 
 class StepExchanges(GraphlessExchanges):
-    """The part of a U-shaped client that takes steps; `UShapeClient` sets the attributes.
+    """The part of a U-shaped client that takes steps.
+
+    Parameters
+    ----------
+    learns
+        "all", or "tail" alone.
+    hiding, ends, batches, tests, scores, device
+        See `GraphlessExchanges`.
 
     Attributes
     ----------
-    batches
-        The client's data.
-    learns
-        "all", or "tail" alone.
     steps
         Steps taken in this round.
     """
 
-    batches: Batches
-    learns: Learns
+    def __init__(
+        self,
+        *,
+        learns: Learns,
+        hiding: Hiding,
+        ends: Ends,
+        batches: Batches,
+        tests: Tests,
+        scores: Scores,
+        device: torch.device,
+    ) -> None:
+        super().__init__(
+            hiding=hiding, ends=ends, batches=batches, tests=tests, scores=scores, device=device
+        )
+        self.learns = learns
+        self._forget_round()
 
     def _forget_round(self) -> None:
         self.steps = 0
@@ -54,7 +73,7 @@ class StepExchanges(GraphlessExchanges):
         self._local: list[tuple[Tensor, Tensor]] = []
         self._progress = 0.0
         self._decoded = False
-        self._public: list[Sent] = []
+        self._public = []
 
     # What a subclass may override.
 
