@@ -81,6 +81,15 @@ def check_sizes(shares: Sequence[Share | None], sample: int) -> None:
         )
 
 
+def check_no_sums(shares: Sequence[Share | None]) -> None:
+    """Raise ClientError if a mixer is to add up what this client sends, which it does not."""
+    if any(share.summed for share in shares if share is not None):
+        raise ClientError(
+            "this node has a mixer of its own (link-via) and sends it no rounded numbers to "
+            "add up, as the sum could be taken apart: set the run's wire-dtype to 'keep'"
+        )
+
+
 def check_range(kind: str, start: int, stop: int, size: int) -> None:
     """Raise ClientError unless `start` to `stop` is a valid range of `size` test examples.
 

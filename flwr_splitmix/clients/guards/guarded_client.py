@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError
+from flwr_splitmix.clients.guards.budget_limits import BudgetLimits
 from flwr_splitmix.clients.guards.earlier_attempts import FirstAsked
 from flwr_splitmix.clients.guards.first_weights import FirstWeights
 from flwr_splitmix.clients.guards.mixing_batches import mixing_batch
 from flwr_splitmix.clients.guards.node_ledger import NodeLedger
 from flwr_splitmix.clients.guards.node_remarks import NodeRemarks
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
-from flwr_splitmix.clients.guards.privacy_guard import PrivacyGuard
+from flwr_splitmix.clients.guards.privacy_guard import BatchRequest, PrivacyGuard
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import NoisyShare, Share
 from flwr_splitmix.privacy.events import Channel
@@ -32,34 +33,41 @@ from flwr_splitmix.segments.state_digest import state_digest
 class GuardedClient(Client):
     """A client whose uploads pass a privacy guard.
 
-    Attributes
+    Parameters
     ----------
-    segment, batches
-        Its lower segment and training data; a subclass sets them before it calls `_begin_guard`.
-    repeatable_secrets
-        Whether noise and shuffles are derived from the run's seed.
+    batches
+        Its training data.
     privacy
         The budget for its uploads; None for no limit.
+    repeatable_secrets
+        Whether noise and shuffles are derived from the run's seed.
+
+    Attributes
+    ----------
+    segment
+        Its lower segment, which a subclass has when it calls the constructor.
     guard
         Charges uploads before they leave; None until something has to be charged.
     """
 
     segment: nn.Module
-    batches: Batches
-    repeatable_secrets: bool
 
-    def trainable_parameters(self) -> Iterable[nn.Parameter]:
-        """Return the lower segment's parameters, except frozen ones."""
-        return (p for p in self.segment.parameters() if p.requires_grad)
-
-    def _begin_guard(self, privacy: PrivacyBudget | None) -> None:
-        self.privacy = privacy
+    def __init__(
+        self,
+        batches: Batches,
+        *,
+        privacy: PrivacyBudget | None,
+        repeatable_secrets: bool,
+    ) -> None:
+        super().__init__()
+        self.batches = batches
+        self.privacy, self.repeatable_secrets = privacy, repeatable_secrets
         self._mixes = ""  # by what examples were seen to change each other's smashed data
         self._data_mix: str | None = None  # by what they change each other's inputs, once tried
         self._data_untold = ""  # why the trial could not tell
         self._apart: bytes | None = None
         """Digest of lower segment and inputs that were last seen to keep examples apart."""
-        self._told_incomplete = False
+        self._looked = self._told_incomplete = False
         self._begun_at = 0
         self._first_asked: FirstAsked | None = None
         self._uncovered: Channel | None = None
@@ -68,6 +76,10 @@ class GuardedClient(Client):
         self._remarks: NodeRemarks | None = None
         self._first_weights = FirstWeights()
         self.guard = None if privacy is None else self._make_guard(privacy)
+
+    def trainable_parameters(self) -> Iterable[nn.Parameter]:
+        """Return the lower segment's parameters, except frozen ones."""
+        return (p for p in self.segment.parameters() if p.requires_grad)
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
         """Apply the node's policy; the privacy ledger is then a file on the node.
@@ -132,10 +144,9 @@ class GuardedClient(Client):
         records = self.batches.examples
         file = None if self._node is None else self._node.open(records, budget)
         on_node = self._node is not None
-        guard = PrivacyGuard(
-            budget, records, self.segment, file, self._first_weights, on_node=on_node
-        )
-        guard.across_batch = self._across_batch
+        trains = any(p.requires_grad for p in self.segment.parameters())
+        limits = BudgetLimits(budget, self._across_batch, self._first_weights)
+        guard = PrivacyGuard(limits, records, file, trains=trains, on_node=on_node)
         if self._uncovered is not None:
             guard.expose(self._uncovered)
         self._warn_of_untold_data()
@@ -152,26 +163,39 @@ class GuardedClient(Client):
         if self._node is not None:
             self._node.expose(channel, self.batches.examples)
 
-    def _recall_uncovered(self, meta: Mapping[str, Any]) -> None:
-        """Go on from what `_uncovered_state` has kept, after the guard's own state."""
+    def _guard_state(self) -> dict[str, Any]:
+        """Return, as plain values, what is spent, told, and has left without an epsilon.
+
+        A node's file has the last of these, if there is one.
+        """
+        in_file = self._node is not None and self._node.path is not None
+        state: dict[str, Any] = {}
+        if self._uncovered is not None and not in_file:
+            state["uncovered"] = self._uncovered
+        if self.guard is not None:
+            state["privacy"] = self.guard.state()
+        if self._remarks is not None and (told_before := self._remarks.state()):
+            state["told"] = told_before
+        return state
+
+    def _restore_guard(self, meta: Mapping[str, Any]) -> None:
+        """Go on from what `_guard_state` has returned."""
+        self._first_asked = None
+        if "privacy" in meta:
+            self._own_guard().restore(meta["privacy"])
+        if self._remarks is not None:
+            self._remarks.restore(meta)
         self._uncovered = self._uncovered or meta.get("uncovered")
         if self.guard is not None and self._uncovered is not None:
             self.guard.expose(self._uncovered)
-
-    @property
-    def _uncovered_state(self) -> dict[str, Any]:
-        """What is kept of it with the client's state, unless a node's file has it."""
-        in_file = self._node is not None and self._node.path is not None
-        return {} if in_file or self._uncovered is None else {"uncovered": self._uncovered}
 
     @property
     def _whole_batch(self) -> str:
         """By what examples change each other's smashed data; "" if by nothing."""
         return needs_whole_batch(self.segment) or self._mixes
 
-    @property
     def _across_batch(self) -> str:
-        """By what examples change each other's uploads; "" if by nothing."""
+        """Return by what examples change each other's uploads; "" if by nothing."""
         return self._whole_batch or self._data_mix or ""
 
     def _try_data(self) -> None:
@@ -179,7 +203,6 @@ class GuardedClient(Client):
         if self._data_mix is None:
             self._data_mix, self._data_untold = mixing_batch(self.batches.data, self.batches.size)
             if self.guard is not None:
-                self.guard.across_batch = self._across_batch
                 self._warn_of_untold_data()
 
     def _warn_of_untold_data(self) -> None:
@@ -189,27 +212,34 @@ class GuardedClient(Client):
             warn_of_untold(f"batch of the data set {data}", self._data_untold)
             self._data_untold = ""
 
-    def _find_mixing_layers(self, inputs: Tensor, *, again: bool) -> bool:
+    def _try_segment(self, inputs: Callable[[], Tensor]) -> None:
         """Look whether examples of a batch change each other's smashed data.
+
+        Without a guard once; a budget must hold for any weights that a server sends later.
+
+        Parameters
+        ----------
+        inputs
+            Returns as many as in a training batch (b, ...), on the client's device.
+
+        Raises
+        ------
+        ClientError
+            If it cannot be told, and nothing may leave without an epsilon.
+        """
+        if not self._looked or self.guard is not None:
+            self._looked = self._find_mixing_layers(inputs(), again=self._looked)
+
+    def _find_mixing_layers(self, inputs: Tensor, *, again: bool) -> bool:
+        """Return whether the trial was complete; else other weights may show more.
 
         The answer depends on weights and inputs, so it holds for no other client and no other
         weights; it is kept as long as these are the same to the last bit.
 
         Parameters
         ----------
-        inputs
-            As many as in a training batch (b, ...), on the client's device.
         again
             Whether a trial with these was complete before; this one has only the current weights.
-
-        Returns
-        -------
-        Whether the trial was complete; else other weights may show more.
-
-        Raises
-        ------
-        ClientError
-            If it was not, and nothing may leave without an epsilon.
         """
         if self._mixes:
             return True
@@ -223,11 +253,9 @@ class GuardedClient(Client):
         if found is None:
             self._told_incomplete = True
             if self.guard is not None:
-                self.guard.admit_untold()
+                self.guard.limits.admit_untold()
         if found:
             self._mixes = found
-            if self.guard is not None:
-                self.guard.across_batch = found
         return found is not None
 
     def _admit_evaluation(self) -> None:
@@ -255,10 +283,17 @@ class GuardedClient(Client):
             self._leave_uncovered("plain")
             return True
         guard = self._own_guard()
-        shape = (len(smashed), smashed.shape[1], smashed.shape[2])
-        batches, order = self.batches, self.order
-        records, first = partial(batches.records, order.seed, order.client), self._note_asked()
-        return guard.admit(shares, shape, batches.indices, order, self._begun_at, records, first)
+        order, batches = self.order, self.batches
+        asked = BatchRequest(
+            shares=shares,
+            shape=(len(smashed), smashed.shape[1], smashed.shape[2]),
+            records=batches.indices,
+            order=order,
+            begun_at=self._begun_at,
+            records_of=partial(batches.records, order.seed, order.client),
+            first=self._note_asked(),
+        )
+        return guard.admit(asked)
 
     def _privacy_facts(self) -> dict[str, Any]:
         """Return the facts that a server's ledger needs; only true ones are included."""
@@ -266,7 +301,7 @@ class GuardedClient(Client):
             "budget-spent": self.guard is not None and self.guard.spent,
             "repeatable-secrets": self.repeatable_secrets,
             "public-evaluation": self.privacy is not None and self.privacy.public_evaluation,
-            "batch-norm": bool(self._across_batch),
+            "batch-norm": bool(self._across_batch()),
             "goes-on": self._first_asked is not None,
             "unbounded": self._unbounded,
         }

@@ -6,21 +6,19 @@ import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError, Order
+from flwr_splitmix.clients.guards.budget_limits import BudgetLimits
 from flwr_splitmix.clients.guards.earlier_attempts import (
     EarlierAttempts,
     FirstAsked,
     Owed,
     RecordsOf,
 )
-from flwr_splitmix.clients.guards.first_weights import FirstWeights
-from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.accounting import covered, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger
@@ -33,48 +31,78 @@ from flwr_splitmix.seeding import secrets_are_seeded
 log = logging.getLogger("flwr.splitmix")
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchRequest:
+    """A batch of which uploads are about to leave, and where in a round it is.
+
+    Parameters
+    ----------
+    shares
+        The batch's share of each pass.
+    shape
+        Shape of the smashed data (b, prefix + N, d).
+    records
+        int64 (b,): the examples of the batch.
+    order
+        The round.
+    begun_at
+        Batches drawn when the round began.
+    records_of
+        The records of any other batches.
+    first
+        The first round in which the client was asked for a batch since it has this ledger's
+        state. Earlier attempts began where it began; later ones are in the ledger.
+    """
+
+    shares: Sequence[Share | None]
+    shape: tuple[int, int, int]
+    records: np.ndarray
+    order: Order
+    begun_at: int
+    records_of: RecordsOf
+    first: FirstAsked
+
+
 class PrivacyGuard:
     """Charges one client's releases, example by example, before they leave.
 
     Parameters
     ----------
-    budget
-        What is allowed.
+    limits
+        What the client's budget refuses.
     records
         Number of training examples.
-    segment
-        The lower segment.
     file
         Where the node records what was spent; None keeps the ledger with the client's state.
-    first_weights
-        The run's first lower segment, which a server may not replace unless averaging is allowed.
+    trains
+        Whether the lower segment has weights to train.
     on_node
         Whether a node keeps the ledger, for which noise from the run's seed is none.
+
+    Attributes
+    ----------
+    spent
+        Whether a release was refused.
     """
 
     def __init__(
         self,
-        budget: PrivacyBudget,
+        limits: BudgetLimits,
         records: int,
-        segment: nn.Module,
-        file: LedgerFile | None = None,
-        first_weights: FirstWeights | None = None,
+        file: LedgerFile | None,
         *,
-        on_node: bool = False,
+        trains: bool,
+        on_node: bool,
     ) -> None:
-        self.budget = budget
-        self._own_ledger = ClientLedger(budget.relation, records)
+        self.limits, self.budget = limits, limits.budget
+        self._own_ledger = ClientLedger(self.budget.relation, records)
         self.spent = False
-        """Whether a release was refused."""
         self._file, self._on_node = file, on_node
-        self._first_weights = first_weights or FirstWeights()
-        self._trainable = any(p.requires_grad for p in segment.parameters())
+        self._trains = trains
         self._round: Order | None = None
         self._attempts = EarlierAttempts(records)
         self._noted: FirstAsked | None = None
         self._begins: int | None = None  # where it begins, until its first charge
-        self.across_batch = ""
-        """By what a record changes uploads of others, if it does."""
 
     @property
     def ledger(self) -> Ledger:
@@ -94,92 +122,12 @@ class PrivacyGuard:
             return epsilon
         return max(epsilon, limit)
 
-    def admit_round(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
-        """Refuse a round that would send or replace the lower segment, unless averaging is allowed.
-
-        Parameters
-        ----------
-        arrays
-            The lower segment that the server sent; None if it sent none.
-
-        Raises
-        ------
-        ClientError
-            If averaging is not allowed.
-        """
-        if self.budget.averages:
-            return
-        if order.averaged:
-            raise ClientError(
-                f"this client has {self.budget.refusing_option}, and averaging would send its "
-                "lower segment, from which crafted gradients read its data; take a strategy that "
-                "does not average, or allow it (a node: allow-averaging)"
-            )
-        self._first_weights.admit(arrays, self.budget.refusing_option)
-
-    def admit_untold(self) -> None:
-        """Refuse a lower segment that may mix a batch's examples, as no trial could tell.
-
-        Raises
-        ------
-        ClientError
-            If there is a `max_epsilon`, or `allow_plain` is false.
-        """
-        if self.budget.requires_epsilon:
-            raise ClientError(
-                f"this client has {self.budget.refusing_option}, and it cannot be told whether its "
-                "lower segment mixes the examples of a batch, which would leave no epsilon (the "
-                "client's log says why): take one that can be copied (copy.deepcopy), returns "
-                "finite numbers with random weights, draws random numbers from the generators of "
-                "torch, NumPy or Python, and depends neither on the time nor on its number of calls"
-            )
-
-    def admit_kinds(self, shares: Sequence[Share | None]) -> None:
-        """Refuse shares that have no epsilon whatever the data, before any data are touched.
-
-        Mixing inputs can fail, and whether it does would tell of the labels.
-
-        Raises
-        ------
-        ClientError
-            As `admit`.
-        """
-        if self.budget.requires_epsilon:
-            asked = [share for share in shares if share is not None]
-            releases = [release_of(share, 1, 1) for share in asked if not covered(share)]
-            self._require_epsilon([*releases, *self._of_segment])
-
-    def admit(
-        self,
-        shares: Sequence[Share | None],
-        shape: tuple[int, int, int],
-        records: np.ndarray,
-        order: Order,
-        begun_at: int,
-        records_of: RecordsOf,
-        first: FirstAsked,
-    ) -> bool:
+    def admit(self, asked: BatchRequest) -> bool:
         """Charge the uploads of one batch, unless they would exceed the budget.
 
         With the first is charged what earlier attempts at its round may have sent, with other
         noise, as far as the node's file does not hold it: all of it, since this attempt may be
         shorter.
-
-        Parameters
-        ----------
-        shares
-            The batch's share of each pass.
-        shape
-            Shape of the smashed data (b, prefix + N, d).
-        records
-            int64 (b,): the examples of the batch.
-        begun_at
-            Batches drawn when the round began.
-        records_of
-            The records of any other batches.
-        first
-            The first round in which the client was asked for a batch since it has this ledger's
-            state. Earlier attempts began where it began; later ones are in the ledger.
 
         Returns
         -------
@@ -191,21 +139,23 @@ class PrivacyGuard:
             If the uploads have no epsilon, and there is a `max_epsilon` or `allow_plain` is false;
             or if the charge cannot be written to the node's disk.
         """
-        events = self._events(shares, shape)
-        self._require_epsilon(events)
+        events = self._events(asked.shares, asked.shape)
+        self.limits.require_epsilon(events)
         if self.spent and self.budget.max_epsilon is not None:
             return False
-        if order != self._round:
-            self._round, self._begins = order, begun_at
-        if first is not self._noted:
+        if asked.order != self._round:
+            self._round, self._begins = asked.order, asked.begun_at
+        if (first := asked.first) is not self._noted:
             self._noted = first
             # The file holds what an attempt has sent, unless it is younger than the attempt.
             held = 0 if self._file is None else self._file.begun[first.place]
             self._attempts.note(first.order, first.place, held)
-        earlier = self._attempts.owed(shares, shape, records_of) if self._attempts else []
-        self._require_epsilon([event for owed, _ in earlier for event in owed])
+        earlier: list[Owed] = []
+        if self._attempts:
+            earlier = self._attempts.owed(asked.shares, asked.shape, asked.records_of)
+        self.limits.require_epsilon([event for owed, _ in earlier for event in owed])
         with self._held():  # between look and charge no other run may charge
-            return self._pays(events, records, order, earlier)
+            return self._pays(events, asked.records, asked.order, earlier)
 
     def _pays(
         self,
@@ -263,19 +213,6 @@ class PrivacyGuard:
             place = None if records is None or not begins else self._begins
             self._file.charge(self.ledger.price(*events), records, begins=place)
 
-    def _require_epsilon(self, events: Sequence[Event]) -> None:
-        if not self.budget.requires_epsilon:
-            return
-        alone = Ledger(self.budget.relation)
-        alone.charge(*events)
-        because = alone.statement(self.budget.delta).unbounded_because
-        if because:
-            here = f" (here: {self.across_batch})" if self.across_batch else ""
-            raise ClientError(
-                f"this client has {self.budget.refusing_option}, and what is asked of it has no "
-                f"epsilon: {'; '.join(because)}{here}"
-            )
-
     @property
     def _why_unbounded(self) -> str:
         because = self.ledger.statement(self.budget.delta).unbounded_because
@@ -319,13 +256,9 @@ class PrivacyGuard:
             events.append(Exposure("seeded"))
         if any(share.learns for share in asked):
             events.append(Exposure("gradients"))
-        if self._trainable:
+        if self._trains:
             events.append(Exposure("training"))
-        return events + self._of_segment
-
-    @property
-    def _of_segment(self) -> list[Event]:
-        return [Exposure("batch-norm")] if self.across_batch else []
+        return events + self.limits.of_segment()
 
     def state(self) -> dict[str, Any]:
         """Return the ledger, whether the budget is spent, and what is owed, as plain values.

@@ -16,6 +16,7 @@ from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.requests import (
+    check_no_sums,
     check_numbers,
     check_plan,
     check_range,
@@ -35,6 +36,7 @@ from flwr_splitmix.schedule import (
     UNKNOWN_WEIGHTS,
     OptimizerFactory,
     Schedule,
+    ScheduledOptimizer,
 )
 from flwr_splitmix.values import check_truth
 
@@ -110,27 +112,41 @@ class SplitClient(PartedExchanges):
         privacy: PrivacyBudget | None = None,
         repeatable_secrets: bool = False,
     ) -> None:
-        super().__init__()
         check_truth("repeatable_secrets", repeatable_secrets)
         self.device = pick_device(device)
         check_segment(segment)
-        self.lower = LowerEnd(segment.to(self.device), optimizer, schedule, device=self.device)
-        self.segment, self.optimizer = self.lower.segment, self.lower.optimizer
-        self.batches = Batches(data, batch_size)
-        if not self.batches.examples:
+        batches = Batches(data, batch_size)
+        if not batches.examples:
             raise ClientError(NO_DATA)
+        self.lower = LowerEnd(segment.to(self.device), optimizer, schedule, device=self.device)
+        super().__init__(batches, privacy=privacy, repeatable_secrets=repeatable_secrets)
         self.tests = tests_of(test_data, benchmark_data)
         self.shares = known_shares(shares)
-        self.repeatable_secrets = repeatable_secrets
-        self._begin_guard(privacy)
         self.steps = 0
-        self._told_unknown = self._looked = False
+        self._told_unknown = False
         self._shapes: KeptShapes | None = None
         self.peers: Sequence[SplitClient] | None = None
         self.sends_sums = True
         self._pending: Pending | None = None
-        self._parted = None
         self._round: RoundBatches | None = None
+
+    @property
+    def segment(self) -> nn.Module:
+        """The lower segment; another one may take its place between rounds."""
+        return self.lower.segment
+
+    @segment.setter
+    def segment(self, segment: nn.Module) -> None:
+        self.lower.segment = segment
+
+    @property
+    def optimizer(self) -> ScheduledOptimizer:
+        """The lower segment's optimizer with its schedule."""
+        return self.lower.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: ScheduledOptimizer) -> None:
+        self.lower.optimizer = optimizer
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, position, shape of the smashed data."""
@@ -146,10 +162,7 @@ class SplitClient(PartedExchanges):
         first = self._first_inputs(2 if self._whole_batch else 1)
         with restrained(_DOES_NOT_DESCRIBE, hides=not self.may_name_data()):
             smashed = self.lower.describe(first)
-        # A budget must hold for any weights that a server sends later.
-        if not self._looked or self.guard is not None:
-            batch = self._first_inputs(self.batches.size).to(self.device)
-            self._looked = self._find_mixing_layers(batch, again=self._looked)
+        self._try_segment(lambda: self._first_inputs(self.batches.size).to(self.device))
         self._try_data()
         self._shapes = self.lower.shapes()
         return {
@@ -168,7 +181,7 @@ class SplitClient(PartedExchanges):
                 arrays, "the server's lower segment does not fit this client's"
             )
         if self.guard is not None:
-            self.guard.admit_round(order, arrays)
+            self.guard.limits.admit_round(order, arrays)
         if arrays:
             check_numbers(
                 "the server's lower segment:",
@@ -229,13 +242,10 @@ class SplitClient(PartedExchanges):
         check_plan(plan)
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
         check_sizes(shares, math.prod(self.lower.described))
-        if not self.sends_sums and any(share.summed for share in shares if share is not None):
-            raise ClientError(
-                "this node has a mixer of its own (link-via) and sends it no rounded numbers to "
-                "add up, as the sum could be taken apart: set the run's wire-dtype to 'keep'"
-            )
+        if not self.sends_sums:
+            check_no_sums(shares)
         if self.guard is not None:
-            self.guard.admit_kinds(shares)
+            self.guard.limits.admit_kinds(shares)
         if self._remarks is not None:
             self._remarks.admit(self.order.client, shares, self.segment, self._some_inputs)
         inputs, labels = inputs_asked_for(shares, number, self.order.client, self, self.peers)
@@ -306,23 +316,14 @@ class SplitClient(PartedExchanges):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state of the lower segment, the optimizer, the data position and the guard."""
-        meta: dict[str, Any] = {"drawn": self.batches.drawn, **self._uncovered_state}
-        if self.guard is not None:
-            meta["privacy"] = self.guard.state()
-        if self._remarks is not None and (told_before := self._remarks.state()):
-            meta["told"] = told_before
+        meta = {"drawn": self.batches.drawn, **self._guard_state()}
         tensors, optimizer = self.lower.state()
         return tensors, meta | optimizer
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same segment, optimizer and data."""
         self.restore_trained(tensors, meta)
-        self._first_asked = None
-        if "privacy" in meta:
-            self._own_guard().restore(meta["privacy"])
-        if self._remarks is not None:
-            self._remarks.restore(meta)
-        self._recall_uncovered(meta)
+        self._restore_guard(meta)
 
     def restore_trained(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state` without the privacy ledger."""

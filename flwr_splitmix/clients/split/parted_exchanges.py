@@ -26,7 +26,7 @@ class PartedExchanges(GuardedClient):
         The batch in flight; None if there is none.
     """
 
-    _parted: PartedBatch | None
+    _parted: PartedBatch | None = None
 
     @abstractmethod
     def _asked(

@@ -311,15 +311,13 @@ class UShapeClient(StepExchanges):
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state`, for the same segments, optimizer, data and hiding."""
-        self._restore_ends(tensors, meta)
-        self.hiding.restore(tensors, meta)
+        self.restore_trained(tensors, meta)
+        if self.hiding.accounts:
+            self.hiding.restore(tensors, meta)
 
     def restore_trained(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Restore `state` without a hiding that keeps a ledger."""
-        self._restore_ends(tensors, meta)
-        if not self.hiding.accounts:
-            self.hiding.restore(tensors, meta)
-
-    def _restore_ends(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         self.ends.restore(tensors, meta)
         self.batches.drawn = int(meta["drawn"])
+        if not self.hiding.accounts:
+            self.hiding.restore(tensors, meta)
