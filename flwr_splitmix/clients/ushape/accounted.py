@@ -83,7 +83,7 @@ class Trials:
         """Digest of head, tail and inputs of the last trial of `check_apart`."""
 
     def check_apart(self, batch: MaskedBatch) -> None:
-        """Refuse a head or tail that mixes a batch's examples, as `check_apart` does.
+        """Refuse a head or tail that mixes a batch's examples; see `tried_completely`.
 
         Parameters
         ----------
@@ -93,14 +93,14 @@ class Trials:
         Raises
         ------
         ClientError
-            Raised by `check_apart`.
+            Raised by `tried_completely`.
         """
         state = state_digest(self._segments, batch.inputs, batch.mask)
         if self._complete and state is not None and state == self._tried:
             return
         head, tail = self._segments["head"], self._segments["tail"]
         again = self._complete
-        self._complete = check_apart(self._hiding, head, tail, batch, again=again)
+        self._complete = tried_completely(self._hiding, head, tail, batch, again=again)
         self._tried = state
 
     def check_data(self, sets: Iterable[ExampleSet | None], size: int) -> None:
@@ -134,21 +134,21 @@ class Trials:
                 )
 
     def rehearse(self, batch: MaskedBatch, *, single: bool) -> None:
-        """Try a step on copies of head and tail; see `rehearse`.
+        """Try a step on copies of head and tail; see `rehearse_on_copies`.
 
         Raises
         ------
         UnfitError, ClientError
-            Raised by `rehearse`.
+            Raised by `rehearse_on_copies`.
         """
-        rehearse(self._hiding, self._segments, batch, single=single)
+        rehearse_on_copies(self._hiding, self._segments, batch, single=single)
         self.rehearsed = True
 
 
-def check_apart(
+def tried_completely(
     hiding: Hiding, head: nn.Module, tail: nn.Module, batch: MaskedBatch, *, again: bool
 ) -> bool:
-    """Refuse a head or tail on which an epsilon rests and that mixes a batch's examples.
+    """Try whether a head or tail on which an epsilon rests mixes a batch's examples; refuse it.
 
     No epsilon covers lengths, so masks stay as they are in the trial. Where the hiding may send
     masks of its own, inputs without padding are also tried with masks of several lengths.
@@ -203,7 +203,9 @@ def _masks(hiding: Hiding, head: nn.Module, batch: MaskedBatch) -> list[Tensor]:
     return [batch.mask, (places < lengths[:, None]).to(batch.mask.dtype)]
 
 
-def rehearse(hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, single: bool) -> None:
+def rehearse_on_copies(
+    hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, single: bool
+) -> None:
     """Let a hiding that keeps an epsilon try a step on copies of head and tail.
 
     They have random weights and get random inputs, so that what it finds tells of no example, and
