@@ -36,7 +36,6 @@ from flwr_splitmix.schedule import (
     UNKNOWN_WEIGHTS,
     OptimizerFactory,
     Schedule,
-    ScheduledOptimizer,
 )
 from flwr_splitmix.values import check_truth
 
@@ -113,40 +112,21 @@ class SplitClient(PartedExchanges):
         repeatable_secrets: bool = False,
     ) -> None:
         check_truth("repeatable_secrets", repeatable_secrets)
-        self.device = pick_device(device)
+        on = pick_device(device)
         check_segment(segment)
         batches = Batches(data, batch_size)
         if not batches.examples:
             raise ClientError(NO_DATA)
-        self.lower = LowerEnd(segment.to(self.device), optimizer, schedule, device=self.device)
-        super().__init__(batches, privacy=privacy, repeatable_secrets=repeatable_secrets)
+        lower = LowerEnd(segment.to(on), optimizer, schedule, device=on)
+        super().__init__(lower, batches, privacy=privacy, repeatable_secrets=repeatable_secrets)
         self.tests = tests_of(test_data, benchmark_data)
         self.shares = known_shares(shares)
-        self.steps = 0
         self._told_unknown = False
         self._shapes: KeptShapes | None = None
         self.peers: Sequence[SplitClient] | None = None
         self.sends_sums = True
         self._pending: Pending | None = None
         self._round: RoundBatches | None = None
-
-    @property
-    def segment(self) -> nn.Module:
-        """The lower segment; another one may take its place between rounds."""
-        return self.lower.segment
-
-    @segment.setter
-    def segment(self, segment: nn.Module) -> None:
-        self.lower.segment = segment
-
-    @property
-    def optimizer(self) -> ScheduledOptimizer:
-        """The lower segment's optimizer with its schedule."""
-        return self.lower.optimizer
-
-    @optimizer.setter
-    def optimizer(self, optimizer: ScheduledOptimizer) -> None:
-        self.lower.optimizer = optimizer
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, position, shape of the smashed data."""
@@ -251,10 +231,6 @@ class SplitClient(PartedExchanges):
         inputs, labels = inputs_asked_for(shares, number, self.order.client, self, self.peers)
         return shares, (inputs, labels, torch.from_numpy(self.batches.indices))
 
-    def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:
-        """Run the lower segment in training mode and keep its graph."""
-        return self.lower.smashed(inputs, tells=self.may_name_data(shares))
-
     def _first_inputs(self, number: int) -> Tensor:
         return self._first_examples(self.batches, number)[0]
 
@@ -266,15 +242,6 @@ class SplitClient(PartedExchanges):
         if self._round is None:
             self._round = RoundBatches(self.batches, self.order)
         return self._round.batch(number)
-
-    def _backward(
-        self, anchors: Sequence[Tensor | None], gradients: Sequence[Tensor | None], *, anew: bool
-    ) -> bool:
-        return self.lower.backward(anchors, gradients, anew=anew, bounded=self._limited)
-
-    def _take_step(self, progress: float, inputs: Tensor | None, *, last: bool = False) -> None:
-        self.lower.step(progress, self.order.num_rounds, inputs, last=last)
-        self.steps += 1
 
     @exchange
     def encode_test(

@@ -1,4 +1,4 @@
-"""Exchanges of the L shape for a batch in parts, while the server processes others of them."""
+"""Passes of the L shape's lower segment, and its exchanges for a batch in parts."""
 
 from __future__ import annotations
 
@@ -6,27 +6,68 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError, exchange
 from flwr_splitmix.clients.guards.guarded_client import GuardedClient
+from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.split.graphs import upload
+from flwr_splitmix.clients.split.lower_end import LowerEnd
 from flwr_splitmix.clients.split.parts import PartedBatch, WireShares
+from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import Share
+from flwr_splitmix.schedule import ScheduledOptimizer
 
 
 class PartedExchanges(GuardedClient):
-    """The part of an L-shaped client that sends a batch in parts (`micro-batches`).
+    """The part of an L-shaped client that runs its lower segment, for a batch in parts, too.
 
-    A subclass draws batches, runs the lower segment and takes optimizer steps.
+    A batch in parts (`micro-batches`) is sent while the server processes others of them. A subclass
+    draws batches.
+
+    Parameters
+    ----------
+    lower
+        The lower segment with its optimizer.
+    batches, privacy, repeatable_secrets
+        See `GuardedClient`.
 
     Attributes
     ----------
-    _parted
-        The batch in flight; None if there is none.
+    steps
+        Steps taken in this round.
     """
 
-    _parted: PartedBatch | None = None
+    def __init__(
+        self,
+        lower: LowerEnd,
+        batches: Batches,
+        *,
+        privacy: PrivacyBudget | None,
+        repeatable_secrets: bool,
+    ) -> None:
+        self.lower, self.device = lower, lower.device
+        super().__init__(batches, privacy=privacy, repeatable_secrets=repeatable_secrets)
+        self.steps = 0
+        self._parted: PartedBatch | None = None  # the batch in flight
+
+    @property
+    def segment(self) -> nn.Module:
+        """The lower segment; another one may take its place between rounds."""
+        return self.lower.segment
+
+    @segment.setter
+    def segment(self, segment: nn.Module) -> None:
+        self.lower.segment = segment
+
+    @property
+    def optimizer(self) -> ScheduledOptimizer:
+        """The lower segment's optimizer with its schedule."""
+        return self.lower.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: ScheduledOptimizer) -> None:
+        self.lower.optimizer = optimizer
 
     @abstractmethod
     def _asked(
@@ -34,19 +75,18 @@ class PartedExchanges(GuardedClient):
     ) -> tuple[Sequence[Share | None], tuple[Tensor, Tensor, Tensor]]:
         """Return a step's shares and its whole batch: inputs, labels and ids."""
 
-    @abstractmethod
     def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:
         """Run the lower segment in training mode and keep its graph."""
+        return self.lower.smashed(inputs, tells=self.may_name_data(shares))
 
-    @abstractmethod
     def _backward(
         self, anchors: Sequence[Tensor | None], gradients: Sequence[Tensor | None], *, anew: bool
     ) -> bool:
-        """Accumulate gradients and return whether there were any; `anew` zeroes them first."""
+        return self.lower.backward(anchors, gradients, anew=anew, bounded=self._limited)
 
-    @abstractmethod
     def _take_step(self, progress: float, inputs: Tensor | None, *, last: bool = False) -> None:
-        """Take an optimizer step unless the batch's gradients are not finite; see `Pending`."""
+        self.lower.step(progress, self.order.num_rounds, inputs, last=last)
+        self.steps += 1
 
     @exchange
     def encode_part(

@@ -128,13 +128,8 @@ class UShapeClient(StepExchanges):
         check_takes_mask("tail", tail)
         check_shaped("head", head)
         check_shaped("tail", tail)
-        check_vocabulary(
-            head,
-            data=data,
-            test_data=test_data,
-            benchmark_data=benchmark_data,
-            public=hiding.public,
-        )
+        texts = {"data": data, "test_data": test_data, "benchmark_data": benchmark_data}
+        check_vocabulary(head, **texts, public=hiding.public)
         check_lengths(hiding, data=data, public=hiding.public)
         if not self.own_loss:
             check_labelled(data)
