@@ -26,11 +26,21 @@ _NEEDS = {"amsgrad": "max_exp_avg_sq", "centered": "grad_avg", "momentum": "mome
 """Options of torch's optimizers, and what those that have them keep for each parameter."""
 
 DIGEST = "splitmix-sha256"
-"""Key of the digest among a file's plain values; files from before there was one lack it."""
+"""Key of the digest among a file's plain values."""
 
 
 class StorageError(RuntimeError):
     """A file that was asked for cannot be read."""
+
+
+class OtherFormError(StorageError):
+    """A file is whole, but not in the form that this version writes; no older one replaces it."""
+
+    def __init__(self, path: object, what: str) -> None:
+        super().__init__(
+            f"{path} {what}, as this version of flwr-splitmix writes it: read it with the version "
+            "that wrote it, or begin a new run"
+        )
 
 
 def digest(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> str:
@@ -72,14 +82,19 @@ def save_tensors(
     write_atomic(path, save(flat, metadata={_META: text}), flush=flush, private=private)
 
 
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_tensors(path: Path, *, digested: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save_tensors` wrote: (tensors on the CPU, meta).
+
+    Parameters
+    ----------
+    digested
+        Whether the file was written with a digest.
 
     Raises
     ------
     StorageError
         If the file is missing, truncated or not one of ours, or its bytes have changed since it
-        was written.
+        was written; an OtherFormError if it has no digest, and should.
     """
     try:
         check_regular(path)
@@ -96,7 +111,9 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(meta, dict):
         raise StorageError(f"cannot read {path}: its values are no JSON object")
     written = meta.pop(DIGEST, None)
-    if written is not None and written != digest(tensors, meta):
+    if written is None and digested:
+        raise OtherFormError(path, "has no digest")
+    if digested and written != digest(tensors, meta):
         raise StorageError(f"cannot read {path}: its bytes have changed since it was written")
     return tensors, meta
 

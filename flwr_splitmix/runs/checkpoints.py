@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from flwr_splitmix.files import flush_folder, remove_unfinished
-from flwr_splitmix.storage import StorageError, load_tensors, save_tensors, under
+from flwr_splitmix.storage import OtherFormError, StorageError, load_tensors, save_tensors, under
 
 ROUND_NAMES, BETWEEN_NAMES = "round-*.safetensors", "between-*.safetensors"
 """Patterns of the names of files: of a round that is kept, and of one between two checkpoints."""
@@ -29,10 +29,7 @@ _log = logging.getLogger("flwr.splitmix")
 
 
 def lower_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the lower segment of a checkpoint: averaged, or else that which clients began with.
-
-    Earlier versions wrote either under the name of the averaged one.
-    """
+    """Return the lower segment of a checkpoint: averaged, or else that which clients began with."""
     return under(LOWER, tensors) or under(INITIAL, tensors)
 
 
@@ -191,7 +188,7 @@ class CheckpointStore:
         Raises
         ------
         StorageError
-            If there is none, or none that can be read.
+            If there is none, none that can be read, or one in another form.
         """
         rounds = self.rounds()
         if round is None:
@@ -258,6 +255,11 @@ class ClientStore:
         -------
         (round, tensors on the CPU, meta), or None if there is no such state. Damaged files are
         skipped with a warning.
+
+        Raises
+        ------
+        OtherFormError
+            If a state is in another form: an older one would have charged less.
         """
         newest = self._files(index).newest_readable(at_most)
         return None if newest is None else (newest.round, newest.tensors, newest.meta)
@@ -296,6 +298,8 @@ def _newest_readable(rounds: Sequence[int], load: Callable[[int], Checkpoint]) -
     for saved in reversed(rounds):
         try:
             return load(saved)
+        except OtherFormError:
+            raise  # it is whole: what is older lacks what was charged since
         except StorageError as error:
             _log.warning("skipped a damaged checkpoint, trying an older one: %s", error)
     return None

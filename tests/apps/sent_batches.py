@@ -47,8 +47,9 @@ def divide(run: Run, partitions: Mapping[int, int]) -> None:
     run.checkpoints.save(kept.round, kept.tensors, {**kept.meta, "partitions": said})
 
 
-def make_older(run: Run) -> None:
-    """Take out of each recorded step what older versions did not record."""
+def damage_steps(run: Run) -> None:
+    """Take out of each recorded step how many batches a client had drawn."""
     for file in trace_dir(run).glob("step-*"):
-        tensors, meta = load_tensors(file)
-        save_tensors(file, tensors, {name: meta[name] for name in meta if name != "drawn"})
+        tensors, meta = load_tensors(file, digested=False)
+        kept = {name: meta[name] for name in meta if name != "drawn"}
+        save_tensors(file, tensors, kept, digested=False)

@@ -22,7 +22,7 @@ from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.cli import app
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import trace_dir
-from tests.apps.sent_batches import SentBatches, divide, make_older
+from tests.apps.sent_batches import SentBatches, damage_steps, divide
 from tests.apps.ushape_fit import Fitted, fit
 
 TRAINED: dict[str, Any] = {
@@ -273,7 +273,7 @@ def test_without_a_recorded_step_that_serves_images_are_released_once_more(
     reads = ("--attack", "linear", "--victims", "30")
     note = "note: the recording is not used: of its 3 steps, none that can be read has what the "
     assert note not in attack(done, *reads).stderr
-    make_older(done.run)
+    damage_steps(done.run)
     caplog.clear()
     released = attack(done, *reads)
     assert measured(released)["MSE"]["value"] < 1

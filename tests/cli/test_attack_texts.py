@@ -26,7 +26,7 @@ from flwr_splitmix.clients import TextSet
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.recording import attacks_dir, trace_dir
 from tests.apps import language_app
-from tests.apps.sent_batches import SentBatches, divide, make_older
+from tests.apps.sent_batches import SentBatches, damage_steps, divide
 
 Splitmix = Callable[..., Result]
 
@@ -305,10 +305,10 @@ def test_a_recording_without_texts_of_the_client_is_not_used(
     assert "client 1 sent other messages in step 0 of round 1 than its texts" in other.stderr
 
 
-def test_a_recording_by_an_older_version_is_not_used(splitmix: Splitmix, home: Path) -> None:
+def test_a_recording_without_what_attacks_need_is_not_used(splitmix: Splitmix, home: Path) -> None:
     run = recorded(home, "USplitSL", task="generation", max_length=64, steps_per_round=3)
     assert "the recording is not used" not in attack(splitmix, run, "vocabulary").stderr
-    make_older(run)
+    damage_steps(run)
     released = attack(splitmix, run, "vocabulary")
     assert reads(released) > 0.9
     assert "note: the recording is not used: of its 3 steps, none" in released.stderr

@@ -147,7 +147,9 @@ class DiskTrace(Trace):
 
     def _read(self, key: tuple[int, int]) -> Recorded | None:
         try:
-            return unpack_step(*load_tensors(self._file(key)), self._shares.values())
+            return unpack_step(
+                *load_tensors(self._file(key), digested=False), self._shares.values()
+            )
         except UnknownShareError as error:
             if error.name not in self._told_unknown:
                 self._told_unknown.add(error.name)

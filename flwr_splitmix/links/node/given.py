@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flwr_splitmix.links.host import StateStore
 from flwr_splitmix.links.ticket import Ticket
-from flwr_splitmix.storage import digest
+from flwr_splitmix.storage import OtherFormError, digest
 
 WEIGHTS, ORDERS = "given-weights", "given-orders"
 """Keys of a node's description: the lower segment that it began from, and all else it was told."""
@@ -76,12 +76,22 @@ class OriginStore:
     def load(
         self, index: int, at_most: int | None = None
     ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """Load a state as the store does, and take over its origin unless weights replace it."""
+        """Load a state as the store does, and take over its origin unless weights replace it.
+
+        Raises
+        ------
+        OtherFormError
+            If it does not say where it began.
+        """
         if (kept := self._store.load(index, at_most)) is None:
             return None
         state_round, tensors, meta = kept
-        # Earlier versions kept neither; a run's first weights come with each of its messages.
-        origin, trained = meta.pop(WEIGHTS, self.origin), meta.pop(TRAINING, True)
+        if not {WEIGHTS, TRAINING} <= meta.keys():
+            raise OtherFormError(
+                f"the state of client {index} after round {state_round}",
+                f"does not say {WEIGHTS} and {TRAINING}",
+            )
+        origin, trained = meta.pop(WEIGHTS), meta.pop(TRAINING)
         if not self._replaced:
             self.origin = str(origin)
             self.trains |= bool(trained)

@@ -178,8 +178,8 @@ class ContextStore:
         try:
             frame = decode(record["frame"], CONTEXT_BYTES)  # type: ignore[arg-type]
             kept = frame.payload
-            tensors, meta, written = kept["tensors"], kept["meta"], kept.get(DIGEST)
-            damaged = written is not None and written != digest(tensors, meta)
+            tensors, meta, written = kept["tensors"], kept["meta"], kept[DIGEST]
+            damaged = written != digest(tensors, meta)
         except (CodecError, LookupError, TypeError, AttributeError):
             damaged = True
         if damaged:
@@ -188,7 +188,7 @@ class ContextStore:
             )
             return None
         late = at_most is not None and frame.number > at_most
-        if late or (kept.get("run"), kept["client"]) != (self._run, index):
+        if late or (kept["run"], kept["client"]) != (self._run, index):
             return None
         return frame.number, tensors, meta
 

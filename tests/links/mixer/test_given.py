@@ -28,6 +28,7 @@ from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.server.mixing.alike import unlike
 from flwr_splitmix.server.mixing.process import MixerServer
+from flwr_splitmix.storage import OtherFormError
 from tests.links.fake_grid import TURN, OneAtATime
 from tests.links.mixer.nodes import FIRST, OPENING, wait_until_attached
 from tests.links.mixer.third_party import TOKEN
@@ -334,10 +335,14 @@ def test_the_origin_of_a_state_is_kept_with_it(
         later = store(arrays, when)
         assert later.load(0) == (1, {}, {"drawn": 3})
         assert later.origin == origin
-    ClientStore(tmp_path).save(0, 2, {}, {"drawn": 4})  # by an earlier version
-    later = store(WEIGHTS_OF_RUN)
-    assert later.load(0) == (2, {}, {"drawn": 4})
-    assert later.origin == first.origin
-    assert later.trains  # perhaps
     same_bytes = {"weight": WEIGHTS_OF_RUN["weight"].view(torch.int32)}
     assert store(same_bytes).origin != first.origin
+
+
+def test_a_state_that_does_not_say_where_it_began_is_refused(
+    store: Callable[..., OriginStore], tmp_path: Path
+) -> None:
+    """It was taken for one that began from the weights of the round's message."""
+    ClientStore(tmp_path).save(0, 2, {}, {"drawn": 4})
+    with pytest.raises(OtherFormError, match=f"client 0 after round 2 does not say {WEIGHTS} and"):
+        store(WEIGHTS_OF_RUN).load(0)
