@@ -13,7 +13,7 @@ import torch
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
-from flwr_splitmix.server.aggregation.state import FLOAT
+from flwr_splitmix.server.aggregation.state import FLOAT, RefusedStateError
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -38,7 +38,6 @@ class GivenNumbers:
     def __init__(self, strategy: flower.Strategy | None) -> None:
         self._strategy = strategy
         self._given = self._seen = self._numbers
-        self._unknown: set[str] = set()
 
     @property
     def _numbers(self) -> dict[str, float]:
@@ -52,7 +51,6 @@ class GivenNumbers:
                 given.pop(path, None)
                 given |= {path: now[path]} if path in now else {}
         self._given, self._seen = given, now
-        self._unknown = set()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -66,10 +64,9 @@ class GivenNumbers:
         """Return what `state_of` returned, and of each float in it what it was given as."""
         began = {}
         for path in _floats_in(tensors):
-            if path not in self._unknown:
-                number = self._given.get(path)
-                values = [] if number is None else [number]
-                began[path + _BEGAN] = torch.tensor(values, dtype=torch.float64)
+            number = self._given.get(path)
+            values = [] if number is None else [number]
+            began[path + _BEGAN] = torch.tensor(values, dtype=torch.float64)
         return {**tensors, **began}
 
     def to_restore(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -80,21 +77,29 @@ class GivenNumbers:
         changed that since. Other floats, which may be drawn or read from a clock, are. A warning
         names it.
 
-        Checkpoints of earlier versions have no beginnings. Of these all is restored, and a warning
-        names what differs from an argument that was given now.
+        Raises
+        ------
+        RefusedStateError
+            If it is not said what a float was given as.
         """
         chosen = {name: t for name, t in tensors.items() if not name.endswith(_BEGAN)}
         for path in _floats_in(tensors):
             kept, given = float(tensors[path + FLOAT]), self._given.get(path)
             if path + _BEGAN not in tensors:
-                self._compare(path, kept, given)
-                continue
+                raise RefusedStateError(
+                    f"the checkpoint does not say as what {self._name(path)} was given"
+                )
             began = next(iter(tensors[path + _BEGAN].tolist()), None)
             if _same(given, began) or _same(given, kept):
                 continue
             if not _is_option(self._strategy, path):
-                self._warn_kept(
-                    path, kept, given, "it is no argument and no attribute of the class"
+                log.warning(
+                    "the aggregator goes on with %s = %s, as its checkpoint has it, not with the "
+                    "%s that it begins with now: it is no argument and no attribute of the class; "
+                    "to change it, start a new run",
+                    self._name(path),
+                    _said(kept),
+                    _said(given),
                 )
                 continue
             del chosen[path + FLOAT]
@@ -108,30 +113,6 @@ class GivenNumbers:
                 "" if _same(kept, began) else f" and had come to {_said(kept)}",
             )
         return chosen
-
-    def _compare(self, path: str, kept: float, given: float | None) -> None:
-        """Warn if a checkpoint without beginnings reverts an option."""
-        if _same(given, kept):
-            return
-        self._unknown.add(path)  # whether the aggregator has changed it, nobody knows
-        if given is not None and _is_option(self._strategy, path):
-            self._warn_kept(
-                path,
-                kept,
-                given,
-                "an earlier version wrote it, so that it may be either an option or a result of "
-                "the rounds before",
-            )
-
-    def _warn_kept(self, path: str, kept: float, given: float | None, why: str) -> None:
-        log.warning(
-            "the aggregator goes on with %s = %s, as its checkpoint has it, not with the %s that "
-            "it begins with now: %s; to change it, start a new run",
-            self._name(path),
-            _said(kept),
-            _said(given),
-            why,
-        )
 
     def _name(self, path: str) -> str:
         return f"{type(_owner(self._strategy, path)).__name__}.{path.rpartition('.')[2]}"

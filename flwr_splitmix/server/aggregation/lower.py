@@ -328,12 +328,13 @@ class LowerAggregator:
         Raises
         ------
         AggregatorError
-            If a part of the strategy, such as its accountant, refuses its state.
+            If a part of the strategy, such as its accountant, refuses its state, or the checkpoint
+            does not say as what a number was given.
         """
         if self.strategy is None:
             return
-        kept = self._numbers.to_restore(under(PREFIX, tensors))
         try:
+            kept = self._numbers.to_restore(under(PREFIX, tensors))
             with self._numbers.changing():
                 restore_state(self.strategy, kept)
         except RefusedStateError as error:

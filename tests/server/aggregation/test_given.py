@@ -12,12 +12,11 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp import strategy as flower
-from torch import Tensor
 
 from flwr_splitmix.events import RoundDone
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
-from flwr_splitmix.server.aggregation import LowerAggregator
+from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import Toy
 from tests.server.aggregation.aggregators import ANY_NODES
@@ -224,16 +223,6 @@ def test_a_value_given_as_it_has_become_goes_on_however_often_it_is_given(
     assert f"= 1.0, as given now; the run began with {given}" in caplog.text
 
 
-def test_another_run_of_the_same_object_knows_how_it_began() -> None:
-    """Only that of a checkpoint without beginnings does not."""
-    aggregator = LowerAggregator(private(4.0))
-    aggregator.restore(of_earlier_version(LowerAggregator(private(0.5)).state()))
-    name = "aggregator.noise_multiplier.float.began"
-    assert name not in aggregator.state()
-    aggregator.forget()
-    assert aggregator.state()[name].tolist() == [4.0]
-
-
 def test_a_first_round_that_is_repeated_begins_with_what_was_given(tmp_path: Path) -> None:
     decaying = Decaying(0.5)
     strategy = sfl(new_run(tmp_path), decaying, Stops(2))
@@ -264,28 +253,17 @@ def test_an_attribute_of_the_class_is_given_too(caplog: pytest.LogCaptureFixture
     assert "Edited.factor = 0.25, as given now; the run began with 0.5 and had " in caplog.text
 
 
-def of_earlier_version(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in state.items() if not name.endswith(".began")}
-
-
-def test_a_checkpoint_of_an_earlier_version_is_restored_and_differences_are_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    first = private(0.5)
-    first.measured = 0.25
-    second = private(4.0)
-    second.measured = 0.75  # no argument, so a result of its rounds
-    aggregator = LowerAggregator(second)
-    aggregator.restore(of_earlier_version(LowerAggregator(first).state()))
-    assert (second.noise_multiplier, second.measured) == (0.5, 0.25)
-    (said,) = caplog.messages
-    assert "FixedClipping.noise_multiplier = 0.5, as its checkpoint has it, not with the " in said
-    assert "not with the 4.0 that it begins with now" in said
-    caplog.clear()
-    third = private(4.0)  # it is no less an option of unknown beginning in the next checkpoint
-    LowerAggregator(third).restore(aggregator.state())
-    assert third.noise_multiplier == 0.5
-    assert len(caplog.messages) == 1
+def test_a_checkpoint_that_does_not_say_as_what_a_number_was_given_is_refused() -> None:
+    """It was restored, and what was given now was lost, with a warning."""
+    state = LowerAggregator(private(0.5)).state()
+    for name in [name for name in state if name.endswith("noise_multiplier.float.began")]:
+        del state[name]
+    again = private(4.0)
+    with pytest.raises(
+        AggregatorError, match=r"as what .*FixedClipping\.noise_multiplier was given; resume with"
+    ):
+        LowerAggregator(again).restore(state)
+    assert again.noise_multiplier == 4.0
 
 
 def test_checkpoints_keep_the_beginnings_of_floats_alone() -> None:
