@@ -16,9 +16,7 @@ from flwr_splitmix.privacy.journal import Journal, JournalError, SharedJournal, 
 from flwr_splitmix.privacy.ledger import Charge, Ledger
 
 VERSION = 3
-"""Version of the format; in earlier ones a run's first line had no sum, and no beginnings."""
-
-_READABLE = (1, 2, VERSION)
+"""Version of the format; a file of another one is refused."""
 
 LONG = 1 << 18
 """Bytes below which a file is not summed up, however few its records."""
@@ -131,20 +129,27 @@ class LedgerFile:
         begun: list[Counter[int]] = []
         for entry in read_journal(self._journal.path):
             if "version" in entry or not heads:
-                if entry.get("version") not in _READABLE:
+                if entry.get("version") != VERSION:
                     raise JournalError(
-                        f"{self._journal.path.name} is no ledger of version 1 to {VERSION}"
+                        f"{self._journal.path.name} is no ledger of version {VERSION}: go on with "
+                        "the flwr-splitmix that wrote it, which alone knows what was spent"
                     )
                 heads.append((entry["run"], entry["records"]))
                 ledger, places = self._sums(entry)
                 ledgers.append(ledger)
                 begun.append(places)
-            elif "key" not in entry:  # early ledgers also noted a run's first weights
-                charge, charged = _charge(entry)
-                ledgers[entry.get("head", 0)].post(charge, records=charged)
-                if "begins" in entry:
-                    begun[entry.get("head", 0)][int(entry["begins"])] += 1
+                continue
+            charge, charged = self._charged(entry)
+            ledgers[entry.get("head", 0)].post(charge, records=charged)
+            if "begins" in entry:
+                begun[entry.get("head", 0)][int(entry["begins"])] += 1
         return heads, ledgers, begun
+
+    def _charged(self, entry: Mapping[str, Any]) -> tuple[Charge, ArrayLike | None]:
+        try:
+            return _charge(entry)
+        except (KeyError, TypeError, ValueError) as error:
+            raise JournalError(f"{self._journal.path.name} has a bad charge: {error}") from error
 
     def _sums(self, entry: Mapping[str, Any]) -> tuple[Ledger, Counter[int]]:
         """Return the ledger and `begun` of a run's first line, which may sum up earlier lines."""

@@ -15,10 +15,10 @@ class Begun(NamedTuple):
     """A round's training or evaluation that has begun, whether it finished or not.
 
     `again` has those of `clients` that were lost in the round that they had begun before, so that
-    they send its batches again; files of earlier versions lack it. `steps` is the length of a round
-    of training, in which no client is asked for more batches; None if it is not known, as in files
-    of earlier versions. `protection` stands for the mixer and the noise of what was sent in it: a
-    line with another one says nothing of what an attempt costs; "" if that is not known.
+    they send its batches again. `steps` is the length of a round of training, in which no client is
+    asked for more batches; None if it is not known. `protection` stands for the mixer and the noise
+    of what was sent in it: a line with another one says nothing of what an attempt costs; "" if
+    that is not known.
     """
 
     round: int
@@ -54,10 +54,17 @@ def read_begun(path: Path) -> list[Begun]:
 def _parsed(path: Path, number: int, line: str) -> Begun:
     try:
         values: Any = json.loads(line)
-        begun = Begun(**values)
-    except (ValueError, TypeError, RecursionError):
+        lacks = sorted(Begun._fields - values.keys())
+        begun = None if lacks else Begun(**values)
+    except (AttributeError, ValueError, TypeError, RecursionError):
         raise unreadable(path, f"line {number} is damaged") from None
-    lists = all(isinstance(named, list) for named in (begun.clients, values.get("again", [])))
+    if begun is None:
+        raise unreadable(
+            path,
+            f"line {number} lacks {lacks[0]!r}, as this version of flwr-splitmix does not write it",
+            "resume with the version that began the run, or begin a new run",
+        )
+    lists = all(isinstance(named, list) for named in (begun.clients, begun.again))
     steps = 0 if begun.steps is None else begun.steps
     numbers: Sequence[Any] = (None,)
     if lists:

@@ -101,13 +101,6 @@ def _full(file: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path / "ledger")) as journal:
-        journal.append({"version": 99})
-    with pytest.raises(JournalError, match="no ledger of version 1 to 3"):
-        LedgerFile(tmp_path / "ledger", "a", 4)
-
-
 def test_what_an_earlier_run_spent_counts_against_every_adversary(tmp_path: Path) -> None:
     file = LedgerFile(tmp_path / "ledger", "run-1", 4)
     spend(file, [0, 1])
@@ -223,15 +216,25 @@ def test_a_file_that_cannot_be_summed_up_is_left_as_it_was(
     assert LedgerFile(tmp_path / "ledger", "run-1", 4).ledger.epsilon(DELTA) == before
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_ledgers_of_earlier_versions_are_read(tmp_path: Path, version: int) -> None:
+@pytest.mark.parametrize("version", [1, 2, 4, 99, None])
+def test_a_ledger_of_another_version_is_refused(tmp_path: Path, version: int | None) -> None:
+    """Two versions that no release has written were read."""
     charge = {"batch": ["0.5", "0.25"], "everywhere": "0.0", "notes": ["gradients"], "count": 1}
     with closing(Journal(tmp_path / "ledger")) as journal:
         journal.append({"version": version, "run": "a", "records": 4})
-        journal.append({**charge, "records": [0, 1]}, {**charge, "records": [1]})
-    file = LedgerFile(tmp_path / "ledger", "a", 4)
-    assert file.ledger.spent().tolist() == [1.0, 0.5, 1.5]
-    assert file.ledger.releases == 2
+        journal.append({**charge, "records": [0, 1]})
+    before = (tmp_path / "ledger").read_bytes()
+    with pytest.raises(JournalError, match="ledger is no ledger of version 3: go on with the flwr"):
+        LedgerFile(tmp_path / "ledger", "a", 4)
+    assert (tmp_path / "ledger").read_bytes() == before
+
+
+def test_a_line_of_a_ledger_that_is_no_charge_is_refused(tmp_path: Path) -> None:
+    """One that noted a run's first weights was passed over."""
+    with closing(Journal(tmp_path / "ledger")) as journal:
+        journal.append({"version": 3, "run": "a", "records": 4}, {"key": "weights"})
+    with pytest.raises(JournalError, match="ledger has a bad charge: 'batch'"):
+        LedgerFile(tmp_path / "ledger", "a", 4)
 
 
 def test_a_ledger_with_a_note_of_another_version_is_read_and_has_no_epsilon(

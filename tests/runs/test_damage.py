@@ -146,6 +146,11 @@ def test_mixtures_of_wrong_types_are_named_with_their_remedy(
     assert "; remove it; the report then shows no mixtures" in str(raised.value)
 
 
+BEGUN = {
+    "round": 1, "clients": [0, 1], "evaluates": False, "again": [], "steps": None, "protection": "",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -165,9 +170,18 @@ def test_beginnings_of_no_rounds_and_no_clients_are_damage(
 ) -> None:
     """What interrupted rounds have sent is counted by them."""
     run = Run.create({}, name="x", home=tmp_path)
-    line = {"round": 1, "clients": [0, 1], "evaluates": False, "again": [], **wrong}
-    (run.path / "begun.jsonl").write_text(json.dumps(line) + "\n")
+    (run.path / "begun.jsonl").write_text(json.dumps({**BEGUN, **wrong}) + "\n")
     with pytest.raises(RunError, match="line 1 holds other values than numbers of clients; restor"):
+        _ = run.begun
+
+
+@pytest.mark.parametrize("key", sorted(BEGUN))
+def test_a_beginning_in_another_form_is_refused(key: str, tmp_path: Path) -> None:
+    """What it did not say was taken for nothing, or for unknown."""
+    run = Run.create({}, name="x", home=tmp_path)
+    line = {name: value for name, value in BEGUN.items() if name != key}
+    (run.path / "begun.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(RunError, match=f"begun.jsonl: line 1 lacks '{key}', .*; .*begin a new run"):
         _ = run.begun
 
 

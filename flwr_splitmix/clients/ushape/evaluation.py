@@ -56,8 +56,14 @@ class SentTests:
         """Read what any process has recorded; return the number of entries."""
         entries = read_journal(self._journal.path)
         for entry in entries:
-            if "weights" in entry:  # earlier checkouts recorded rounds
+            try:
                 self._stops[entry["run"], entry["weights"], entry["kind"]] = entry["stop"]
+            except KeyError as error:
+                path = self._journal.path
+                raise JournalError(
+                    f"{path.name} has a line without {error}, which this version of flwr-splitmix "
+                    "does not write: move the file away when its runs have ended"
+                ) from error
         return len(entries)
 
     @contextmanager

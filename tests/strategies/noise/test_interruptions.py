@@ -194,7 +194,7 @@ def test_a_budget_holds_over_longer_rounds_that_were_interrupted(
         assert truth(sent, client) <= spent * (1 + 1e-9) <= budget.max_epsilon * (1 + 2e-9)
 
 
-def test_a_run_of_a_version_without_lengths_has_no_epsilon_once_it_was_interrupted(
+def test_a_run_with_rounds_of_unknown_length_has_no_epsilon_once_it_was_interrupted(
     tmp_path: Path,
 ) -> None:
     home = new_run(tmp_path)
@@ -202,9 +202,7 @@ def test_a_run_of_a_version_without_lengths_has_no_epsilon_once_it_was_interrupt
         run(noised(DPSL), run=home, watch=[StopIn(1, 1)])
     file = home.path / "begun.jsonl"
     (line,) = file.read_text().splitlines()
-    old = json.loads(line)
-    del old["steps"]
-    file.write_text(json.dumps(old) + "\n")
+    file.write_text(json.dumps({**json.loads(line), "steps": None}) + "\n")
     outcome = run(noised(DPSL), run=Run.open(home.id, home=tmp_path))
     for client in range(4):
         assert outcome.by_client(client) == outcome.by_server(client) == math.inf
