@@ -88,8 +88,7 @@ class Ticket:
     run
         Stream only: the run's id, under which the node keeps the client's state.
     draw_seed
-        In one process only: as in `Order`. None is not sent, so that nodes of earlier versions
-        know all that a ticket has.
+        In one process only: as in `Order`.
     """
 
     client: int

@@ -203,8 +203,7 @@ class MixerLink(DialledLink):
             **asked,
             "run": self.run or self.run_of_strategy,
             "attempts": attempts,
-            # A mixer of a former version, which does not know the key, refuses it.
-            **({"earlier": earlier} if earlier else {}),
+            "earlier": earlier,
         }
 
     def _begin(

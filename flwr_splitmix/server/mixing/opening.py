@@ -65,7 +65,7 @@ class LedgerAsked(BaseModel):
     delta: Annotated[StrictFloat, Field(gt=0, lt=1)]
     relation: Relation
     attempts: dict[str, Whole] = Field(max_length=MAX_MIXED_NODES)
-    earlier: dict[str, list[Whole]] = Field(default_factory=dict, max_length=MAX_MIXED_NODES)
+    earlier: dict[str, list[Whole]] = Field(max_length=MAX_MIXED_NODES)
 
     @property
     def lengths(self) -> dict[int, list[int | None]]:

@@ -30,6 +30,7 @@ NOISE = GaussianNoise(sigma_s=1.0, sigma_y=1.0).to_plain()
 NOISY: dict[str, Any] = {**CUTMIX, "noise": NOISE}
 LEDGER: dict[str, Any] = {
     "run": "r", "delta": 1e-5, "relation": "replace", "attempts": {"0": 0, "1": 0},
+    "earlier": {},
 }  # fmt: skip
 
 
