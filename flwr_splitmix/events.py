@@ -70,12 +70,11 @@ class RoundsMissed:
     rounds
         The rounds: those after the observer's last state, up to the checkpoint's.
     clients
-        Indices of the clients that may have taken part in them; None if the checkpoint, of an
-        earlier version, does not say.
+        Indices of the clients that may have taken part in them.
     """
 
     rounds: range
-    clients: Collection[int] | None
+    clients: Collection[int]
 
 
 @dataclass(frozen=True)

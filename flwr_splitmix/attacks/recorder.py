@@ -260,7 +260,7 @@ class Recorder(Observer):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        self._drawn = Counter({int(c): int(n) for c, n in state.get("drawn", {}).items()})
+        self._drawn = Counter({int(c): int(n) for c, n in state["drawn"].items()})
 
 
 def _followed(event: StepDone, plan: Plan, most: int) -> tuple[Plan, list[int] | None]:

@@ -79,8 +79,6 @@ class ClientLedgers:
         self.owing: set[int] = set()
         self._passes: dict[int, DataPass] = {}
         self._shares = known_shares(shares)
-        self._all_missed = False
-        """Whether any client may have taken part in rounds that these ledgers were not told of."""
         self._lost: dict[int, tuple[int, float]] = {}
         """By client, how often it paid for unfinished rounds, and how much epsilon that added."""
         self._told_lost = False
@@ -108,10 +106,9 @@ class ClientLedgers:
                 said[client] = said[client].without_bound(UNBOUNDED["owed"])
         return said
 
-    def miss(self, clients: Collection[int] | None) -> None:
-        """Charge clients, or all if None, for unknown rounds: they have no epsilon any more."""
-        self._all_missed |= clients is None
-        for client in sorted(self.ledgers if clients is None else clients):
+    def miss(self, clients: Collection[int]) -> None:
+        """Charge clients for unknown rounds: they have no epsilon any more."""
+        for client in sorted(clients):
             self._ledger_of(client).charge(Exposure("missed"))
 
     def begin(
@@ -330,7 +327,6 @@ class ClientLedgers:
         return {
             "ledgers": {str(c): ledger.state_dict() for c, ledger in self.ledgers.items()},
             "passes": {str(c): place.state() for c, place in self._passes.items()},
-            "all-missed": self._all_missed,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -346,13 +342,10 @@ class ClientLedgers:
             self.ledgers[int(client)] = Ledger(self.relation)
             self.ledgers[int(client)].load_state_dict(kept)
         self._passes = {int(c): DataPass.of(place) for c, place in state["passes"].items()}
-        self._all_missed = bool(state.get("all-missed"))  # those of earlier versions do not say
 
     def _ledger_of(self, client: int) -> Ledger:
         if client not in self.ledgers:
             self.ledgers[client] = Ledger(self.relation)
-            if self._all_missed:
-                self.ledgers[client].charge(Exposure("missed"))
         return self.ledgers[client]
 
 

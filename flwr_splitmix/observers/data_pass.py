@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
@@ -113,12 +113,11 @@ class DataPass:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Self:
-        """Return what `state` has kept; an earlier checkout knew numbers of rounds, no lengths."""
-        kept = dict(state)
-        if "attempts" in kept:
-            kept |= {"earlier": [], "unfinished": [None] * kept["unfinished"]}
-            del kept["attempts"]
-        return cls(**kept)
+        """Return what `state` has kept; raise ValueError if it has other fields."""
+        names = {one.name for one in fields(cls)}
+        if other := sorted(names ^ state.keys()):
+            raise ValueError(f"a client's place in its data has, or lacks, {', '.join(other)}")
+        return cls(**state)
 
     def state(self) -> dict[str, Any]:
         """Return all fields as plain values."""

@@ -150,7 +150,7 @@ class PrivacyLedger(ClientLedgers, Observer):
             If it is of another relation, or of mixtures alone (`trusted_mixer`) where this ledger
             counts single uploads.
         """
-        if state.get("trusted-mixer") and not self.trusted_mixer:
+        if state["trusted-mixer"] and not self.trusted_mixer:
             raise ValueError(
                 "a ledger of single uploads cannot take a state of mixtures, of trusted_mixer"
             )

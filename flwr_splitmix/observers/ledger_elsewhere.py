@@ -147,7 +147,7 @@ class LedgerElsewhere(Observer):
         ValueError
             If it is of another relation.
         """
-        began = state.get("relation", self.relation)  # those of earlier versions do not say
+        began = state["relation"]
         if began != self.relation:
             raise ValueError(
                 f"a ledger of relation {self.relation!r} cannot take a state of relation {began!r}"
@@ -157,7 +157,7 @@ class LedgerElsewhere(Observer):
             plain = {**plain, "epsilon": float(plain["epsilon"])}
         self._account = None if plain is None else RunAccount.from_plain(plain)
         self._begun = set(state["begun"])
-        self._missed = bool(state.get("missed"))
+        self._missed = bool(state["missed"])
 
 
 def _ranges(numbers: Iterable[int]) -> str:

@@ -195,17 +195,10 @@ class UnfinishedRounds(Observer):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        if "lost" in state:  # of an earlier checkout, which knew numbers and no lengths
-            self._lost = {int(c): Streak(number, None) for c, number in state["lost"].items()}
-            self._repeats = {int(c): [None] * max(each) for c, each in state["repeats"].items()}
-        else:
-            kept = state.get("lost-rounds", {})
-            self._lost = {int(c): Streak(number, most) for c, (number, most) in kept.items()}
-            for client, lengths in _whole_keys(state.get("lost-lengths", {})).items():
-                # Of an earlier checkout: each length is that of all rounds so far.
-                self._lost[client] = Streak(len(lengths), lengths[-1])
-            self._repeats = _whole_keys(state["repeated-lengths"])
-        if state.get("protection", "") != self.protection:
+        kept = state["lost-rounds"]
+        self._lost = {int(c): Streak(number, most) for c, (number, most) in kept.items()}
+        self._repeats = _whole_keys(state["repeated-lengths"])
+        if state["protection"] != self.protection:
             self._lost = {c: streak._replace(batches=None) for c, streak in self._lost.items()}
             for lengths in self._repeats.values():
                 lengths[:] = [None] * len(lengths)

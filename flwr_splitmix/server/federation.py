@@ -23,11 +23,11 @@ class Federation:
         self._now: int | None = None
 
     def restore(self, meta: Mapping[str, Any]) -> None:
-        """Begin a run: anew, or from a checkpoint's plain values (older ones do not say)."""
+        """Begin a run: anew, or from a checkpoint's plain values."""
         self._before, self._now = meta.get(_KEY), None
 
     def state(self) -> dict[str, int]:
-        """Return the plain values that a checkpoint keeps."""
+        """Return the plain values that a checkpoint keeps: none of clients in this process."""
         return {} if self._now is None else {_KEY: self._now}
 
     def check(self, virtual_nodes: int | None, run: str) -> None:

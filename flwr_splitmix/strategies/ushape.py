@@ -250,7 +250,7 @@ class UShapeStrategy(RoundLoop):
     def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `server_state`."""
         self.trunk.restore(tensors, meta)
-        self._calibrations.restore(meta.get("calibrations"))
+        self._calibrations.restore(meta["calibrations"])
 
     def summary(self) -> None:
         """Log the strategy's components."""

@@ -217,19 +217,19 @@ def test_an_attempt_of_unknown_length_has_no_epsilon() -> None:
     assert "length, mixer or noise is not known" in ledger.report()
 
 
-def test_a_checkpoint_of_a_version_without_lengths_is_read() -> None:
-    ledger, other = PrivacyLedger(DELTA), PrivacyLedger(DELTA)
+@pytest.mark.parametrize("form", ["lacks", "has"])
+def test_a_place_in_another_form_is_refused(form: str) -> None:
+    """One that knew no lengths was read."""
+    ledger = PrivacyLedger(DELTA)
     begin(ledger)
-    send(ledger, mask(4))
     state = ledger.state()
     for place in state["passes"].values():
-        for new in ("place", "earlier"):
-            del place[new]
-        place |= {"attempts": 1, "unfinished": 1}
-    other.restore(json.loads(json.dumps(state)))
-    assert other.unfinished(0) == [None]
-    end(other, 1)
-    assert other.unfinished(0) == []
+        place |= {"attempts": 1}
+        if form == "lacks":
+            del place["earlier"], place["attempts"]
+    said = "place in its data has, or lacks, " + ("attempts" if form == "has" else "earlier")
+    with pytest.raises(ValueError, match=said):
+        PrivacyLedger(DELTA).restore(json.loads(json.dumps(state)))
 
 
 @pytest.mark.parametrize(

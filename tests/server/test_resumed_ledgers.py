@@ -149,20 +149,6 @@ def test_who_was_lost_in_a_round_without_noise_has_no_epsilon(tmp_path: Path) ->
     assert epsilons(go_on(run, 2, NOISE)) == {0: math.inf, 1: math.inf}
 
 
-def test_a_checkpoint_that_names_no_clients_leaves_nobody_an_epsilon(tmp_path: Path) -> None:
-    """Those of early versions do not say who has trained."""
-    run = new_run(tmp_path)
-    go_on(run, 1, None)
-    kept = again(run).checkpoints.load()
-    meta = {name: value for name, value in kept.meta.items() if name != "trained"}
-    assert len(meta) == len(kept.meta) - 1
-    again(run).checkpoints.save(1, kept.tensors, meta)
-    assert set(epsilons(go_on(run, 2, NOISE)).values()) == {math.inf}
-    # A client that joins later may have been there, too, for all that is known.
-    more = Toy(clients=3, batch_norm=False)
-    assert set(epsilons(go_on(run, 3, NOISE, toy=more)).values()) == {math.inf}
-
-
 @pytest.mark.parametrize("before", [0, 2])
 def test_an_interrupted_round_without_noise_is_not_priced_with_noise(
     before: int, tmp_path: Path

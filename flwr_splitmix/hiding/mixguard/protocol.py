@@ -318,7 +318,7 @@ class MixGuard(Calibrating):
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state`, with the same options."""
         super().restore(tensors, meta)
-        self._leaks = deque(meta.get("leaks", []), RECENT)  # missing in older checkpoints
+        self._leaks = deque(meta["leaks"], RECENT)
         if self.kernel is not None:
             self.kernel.restore(under("kernel", tensors))
 

@@ -72,7 +72,7 @@ class CsvTracker(Tracker):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         super().restore(state)
-        self._newest = dict(state.get("newest", {}))
+        self._newest = dict(state["newest"])
 
     def _rows(self) -> list[dict[str, str]]:
         """Return the file's rows.

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from flwr_splitmix.events import Exchange
-from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.unfinished import UnfinishedRounds
@@ -19,9 +18,8 @@ class ReportedEpsilons(Observer):
 
     Clients of a text method report what they have spent at the end of a round and of an
     evaluation. One with an unfinished round (it failed, or the round was lost), one that has sent
-    test texts and no scores (or scores without epsilons, as earlier checkouts do), and one that
-    never reports, has spent an unknown amount: then the largest is infinite. It is kept in
-    checkpoints.
+    test texts and no scores (or scores without epsilons), and one that never reports, has spent an
+    unknown amount: then the largest is infinite. It is kept in checkpoints.
 
     Parameters
     ----------
@@ -93,7 +91,6 @@ class ReportedEpsilons(Observer):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        # Earlier checkouts took whatever began with "epsilon" for one.
-        self._names = set(filter(is_epsilon, state["names"]))
+        self._names = set(state["names"])
         self._spent = {int(client): dict(own) for client, own in state["spent"].items()}
-        self._unsaid = set(state.get("unsaid", ()))  # those of earlier checkouts have none
+        self._unsaid = set(state["unsaid"])

@@ -29,8 +29,17 @@ _METHOD = "method"
 _ROUND = "round"
 """Name, in an absent observer's entry, of the last round that its state has."""
 
+_TRAINED, _OBSERVERS = "trained", "observers"
+"""Names of the last round that each client finished, and of the observers' states."""
+
+_ENTRY = frozenset({"kind", "state"})
+"""Names in an observer's entry."""
+
 _SEED, _CLIENTS = "seed-of-run", "clients-of-fit"
 """Names of the run's seed, and of the number of clients that `fit` got."""
+
+
+_NEEDED = {_METHOD, _SEED, _TRAINED, _OBSERVERS}
 
 
 def method_of(strategy: object, aggregator: LowerAggregator) -> str:
@@ -78,7 +87,7 @@ def pack(
     prefix = LOWER if aggregator.averages else INITIAL
     lower = {f"{prefix}.{name}": tensor for name, tensor in to_tensors(arrays).items()}
     tensors = {**lower, **aggregator.state()}
-    values = {**facts, _METHOD: method, "observers": audience.states()}
+    values = {**facts, _METHOD: method, _OBSERVERS: audience.states()}
     for own, others in zip(server, (tensors, values), strict=True):
         if taken := sorted(own.keys() & others.keys()):
             raise ValueError(
@@ -127,17 +136,18 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> 
     Parameters
     ----------
     method, facts
-        As for `pack`; what a checkpoint does not say, as those of earlier versions do not, is not
-        compared.
+        As for `pack`. Which clients there are in this process, and how they are protected, is not
+        compared if only one of the two runs has them here.
 
     Raises
     ------
     RunError
-        If the checkpoint is of another strategy, aggregator, seed, mixer, hiding, model or
-        optimizer.
+        If the checkpoint is in another form than `pack` writes, or of another strategy,
+        aggregator, seed, mixer, hiding, model or optimizer.
     """
     of = _of(checkpoint)
-    began = checkpoint.meta.get(_METHOD, method)  # those of earlier versions do not say
+    _check_form(checkpoint)
+    began = checkpoint.meta[_METHOD]
     if began != method:
         raise RunError(
             f"{of} is of {began}, and {method} cannot go on from it: resume with the strategy and "
@@ -210,17 +220,14 @@ def notify_of_missed(
     unfinished
         Clients that have begun rounds which they did not finish.
     """
-    trained = checkpoint.meta.get("trained")
+    trained = whole_keys(checkpoint.meta[_TRAINED])
     for observer, entry in _matched(audience.observers, checkpoint)[0]:
         last = 0 if entry is None else entry.get(_ROUND, checkpoint.round)
         if last == checkpoint.round:
             continue
-        clients = None
-        if trained is not None:
-            finished = {client for client, done in whole_keys(trained).items() if done > last}
-            asked = (one.clients for one in begun if last < one.round <= checkpoint.round)
-            clients = finished.union(unfinished, *asked)
-        if clients is None or clients:
+        finished = {client for client, done in trained.items() if done > last}
+        asked = (one.clients for one in begun if last < one.round <= checkpoint.round)
+        if clients := finished.union(unfinished, *asked):
             observer.on_missed(RoundsMissed(range(last + 1, checkpoint.round + 1), clients))
 
 
@@ -236,6 +243,18 @@ def _taking(checkpoint: Checkpoint, observer: Observer) -> Iterator[None]:
         ) from error
 
 
+def _check_form(checkpoint: Checkpoint) -> None:
+    """Raise RunError if a checkpoint lacks what every one has that `pack` has made."""
+    lacks = sorted(_NEEDED - checkpoint.meta.keys())
+    for entry in checkpoint.meta.get(_OBSERVERS, ()):
+        lacks += sorted(_ENTRY - entry.keys())
+    if lacks:
+        raise RunError(
+            f"{_of(checkpoint)} lacks {lacks[0]!r}, as this version of flwr-splitmix does not "
+            "write it: resume with the version that wrote it, or start a new run"
+        )
+
+
 def _of(checkpoint: Checkpoint) -> str:
     return f"the run's checkpoint of round {checkpoint.round}"
 
@@ -243,20 +262,14 @@ def _of(checkpoint: Checkpoint) -> str:
 def _matched(
     observers: Sequence[Observer], checkpoint: Checkpoint
 ) -> tuple[list[tuple[Observer, Mapping[str, Any] | None]], list[Mapping[str, Any]]]:
-    """Match observers with a checkpoint's states by class, in order; in old ones, by position.
+    """Match observers with a checkpoint's states by class, in order.
 
     Returns
     -------
     Each observer with its entry, or None; and the entries that no observer has. An entry has the
     "kind" and the "state", and a "round" if the observer was absent from later ones.
     """
-    kept: Sequence[Mapping[str, Any]] = checkpoint.meta.get("observers", ())
-    if not all(entry.keys() - {_ROUND} == {"kind", "state"} for entry in kept):
-        kept = [
-            {"kind": type(observer).__name__, "state": state}
-            for observer, state in zip(observers, kept, strict=False)
-        ]
-    waiting = list(kept)
+    waiting: list[Mapping[str, Any]] = list(checkpoint.meta[_OBSERVERS])
     matched = []
     for observer in observers:
         kind = type(observer).__name__

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.intake.checks import MUCH_MORE
@@ -62,7 +61,7 @@ class Calibrations:
         """Return, by client, what it has said and had, for a checkpoint."""
         return [[c, n, self._taken.get(c, 0)] for c, n in sorted(self._said.items())]
 
-    def restore(self, state: Any) -> None:
-        """Continue from `state`; None: a checkpoint of an earlier version."""
-        self._said = {client: said for client, said, _ in state or ()}
-        self._taken = {client: taken for client, _, taken in state or ()}
+    def restore(self, state: Sequence[Sequence[int]]) -> None:
+        """Continue from `state`."""
+        self._said = {client: said for client, said, _ in state}
+        self._taken = {client: taken for client, _, taken in state}

@@ -103,14 +103,6 @@ def test_csv_saved_by_an_editor_during_the_run_keeps_its_last_line(tmp_path: Pat
     assert (tmp_path / "metrics.csv").read_text() == "round,loss\n1,1\n2,2\n"
 
 
-def test_csv_of_a_checkpoint_by_an_earlier_version_goes_on(tmp_path: Path) -> None:
-    tracker = make_csv_tracker(tmp_path)
-    tracker.restore({"uplink_bytes": 1, "downlink_bytes": 2})
-    tracker.on_start(RunStarted("PSL", 9, 2))
-    tracker.numbers({"loss": 2.0}, 2)
-    assert table(tmp_path) == [{"round": "2", "loss": "2"}]
-
-
 def test_csv_that_was_removed_begins_anew(tmp_path: Path) -> None:
     tracker = tracked(tmp_path, [{"loss": 1.0}])
     (tmp_path / "metrics.csv").unlink()

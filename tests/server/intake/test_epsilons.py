@@ -230,8 +230,7 @@ def test_a_state_is_restored() -> None:
     assert first.largest() == {}
     first.take(answered([0, 1], [2.0, 3.0]), ["epsilon"])
     assert first.largest() == {"epsilon": 3.0}
-    state = first.state()
-    second.restore({**state, "names": [*state["names"], "epsilon_greedy"]})
+    second.restore(first.state())
     second.take(answered([0], [1.0]), [])
     assert second.largest() == {"epsilon": 3.0}
     first.on_exchange(Exchange(1, 0, "any", "up", {"messages": []}, 0, "evaluate"))

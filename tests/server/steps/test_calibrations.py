@@ -60,7 +60,6 @@ def test_calibration_is_limited_in_the_whole_run() -> None:
 
 def test_a_newcomer_calibrates_as_the_others_did() -> None:
     calibrations = Calibrations()
-    calibrations.restore(None)
     assert calibrations.usual == 0
     assert due(calibrations, {0: 30, 1: 30})[0] == {0: 30, 1: 30}
     assert due(calibrations, {0: 0, 1: 0, 2: 250})[0] == {2: 250}
