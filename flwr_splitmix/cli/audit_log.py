@@ -90,7 +90,7 @@ def _print_summary(entries: list[dict[str, Any]]) -> None:
     reasons = Counter(entry["refused"] for entry in entries if "refused" in entry)
     for reason, count in reasons.most_common():
         say(f"rejected {counted(count, 'time')}: {reason}")
-    _print_addresses([entry for entry in entries if entry.get("to")])  # earlier versions had none
+    _print_addresses([entry for entry in entries if entry.get("to")])
     sent = sum(entry.get("bytes", 0) for entry in entries)
     typer.echo(
         f"{counted(len(entries), 'line')}, {size(sent)} sent, "

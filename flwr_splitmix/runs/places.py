@@ -100,7 +100,7 @@ def run_paths(runs: Path) -> list[Path]:
 
 
 def check_label(label: object) -> None:
-    """Raise RunError for a label of a new run that means another one; older runs may have it."""
+    """Raise RunError for a label of a new run that means another one."""
     if label == LATEST:
         raise RunError(f"label is {LATEST!r}, which means the newest run; choose another")
 

@@ -52,7 +52,7 @@ def test_what_is_ignored_need_not_be_right(
         continued(tmp_path, {"link-address": 5})
 
 
-def test_a_run_that_an_earlier_version_labelled_latest_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_was_labelled_latest_by_hand_goes_on(tmp_path: Path) -> None:
     """No new run may have this label, and the label of a run cannot be changed."""
     run = Run.create(run_config(label="first"), name="x", home=tmp_path)
     kept = run.path / "config.json"

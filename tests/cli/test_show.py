@@ -207,7 +207,7 @@ def test_what_was_spent_of_privacy_is_shown_if_there_is_a_ledger(
 
 
 @pytest.mark.parametrize(("epsilon", "shown"), [(2.345678, "2.346 at delta"), ("inf", "no bound")])
-def test_an_epsilon_that_an_older_summary_lacks_is_that_of_the_rows(
+def test_an_epsilon_that_a_summary_lacks_is_that_of_the_rows(
     home: Path, splitmix: Splitmix, epsilon: float | str, shown: str
 ) -> None:
     run = Run.create({"strategy": "DPForwardSL", "delta": 1e-5}, name="x", home=home)

@@ -39,7 +39,7 @@ def test_an_id_and_latest_come_before_a_label(tmp_path: Path) -> None:
     """A label had priority where several runs are chosen, and the id where one is."""
     run = Run.create({}, name="run", home=tmp_path)
     config = run.path / "config.json"
-    config.write_text('{"label": "latest"}', encoding="utf-8")  # by an earlier version
+    config.write_text('{"label": "latest"}', encoding="utf-8")  # by hand
     newest = _labelled(run.id, tmp_path)
     for name, chosen in (("latest", newest), (run.id, run)):
         assert select_one(name, tmp_path).id == chosen.id

@@ -30,7 +30,7 @@ def record_inputs(run: Run, images: ImageSets) -> None:
 def recorded_inputs(run: Run, config: VisionConfig) -> dict[str, Any]:
     """Return the record: {"classes", "preprocessing"}, and "multi_label": true if it is.
 
-    For a run of an earlier version, which has no record, it is made from the images.
+    If there is none, as where a damaged one was removed, it is made from the images.
 
     Raises
     ------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ import pytest
 import torch
 
 from flwr_splitmix.clients import ClientError, PrivacyBudget
-from flwr_splitmix.clients.guards.first_weights import FirstWeights, digest_of
+from flwr_splitmix.clients.guards.first_weights import FirstWeights
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import FullShare, WeightedShare
-from flwr_splitmix.privacy.journal import Journal
 from flwr_splitmix.runs.checkpoints import ClientStore
 from tests.links.node.worst_server import TICKET, TOY, Node, noisy, refused
 
@@ -101,11 +99,9 @@ def test_a_run_may_leave_its_weights_out_later(node: Node) -> None:
         node.end()
 
 
-def test_first_weights_on_record_from_before_count(tmp_path: Path) -> None:
-    """Records used to name the run with its configuration."""
+def test_first_weights_count_whatever_configuration_the_server_names(tmp_path: Path) -> None:
     weights, others = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
-    with closing(Journal(tmp_path / "first-weights-0.jsonl")) as journal:
-        journal.append({"run": "r:0a1b", "weights": digest_of(weights)})
+    FirstWeights.on_node(tmp_path, 0, "r:0a1b").admit(weights, "a limit")
     first = FirstWeights.on_node(tmp_path, 0, "r:2c3d")
     with pytest.raises(ClientError, match="other weights within the run"):
         first.admit(others, "a limit")
@@ -221,7 +217,7 @@ def test_what_is_only_in_a_file_that_is_gone_has_no_epsilon(tmp_path: Path) -> N
 
 
 def test_a_state_from_before_there_was_a_file_is_gone_on_with(tmp_path: Path) -> None:
-    """Its ledger is in the state: of a node without a folder, and of earlier versions."""
+    """Its ledger is in the state: of a node without a folder."""
     node = Node(tmp_path)
     node.options = {"privacy": PrivacyBudget()}
     ledger = node.folder / "privacy-ledger-0.jsonl"
