@@ -27,7 +27,7 @@ from flwr_splitmix.links.host import StateStore
 from flwr_splitmix.links.link import UNNAMED, LinkError
 from flwr_splitmix.links.node.keys import STATE_DIR
 from flwr_splitmix.runs.checkpoints import ROUND_NAMES, ClientStore
-from flwr_splitmix.storage import DIGEST, digest
+from flwr_splitmix.storage import DIGEST, OtherFormError, digest
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -171,14 +171,23 @@ class ContextStore:
     def load(
         self, index: int, at_most: int | None = None
     ) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """Return this client's state in this run, if undamaged and of a round <= `at_most`."""
+        """Return this client's state in this run, if undamaged and of a round <= `at_most`.
+
+        Raises
+        ------
+        OtherFormError
+            If it has no digest: it may be whole, and what it has charged must not be forgotten.
+        """
         record = self._state.config_records.get(_KEY)
         if record is None:
             return None
         try:
             frame = decode(record["frame"], CONTEXT_BYTES)  # type: ignore[arg-type]
             kept = frame.payload
-            tensors, meta, written = kept["tensors"], kept["meta"], kept[DIGEST]
+            tensors, meta = kept["tensors"], kept["meta"]
+            if (written := kept.get(DIGEST)) is None:
+                whose = f"client {index}: its state in Flower's context"
+                raise OtherFormError(whose, "has no digest")
             damaged = written != digest(tensors, meta)
         except (CodecError, LookupError, TypeError, AttributeError):
             damaged = True

@@ -15,6 +15,7 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.node import state as node_state
 from flwr_splitmix.links.node.state import ContextStore, forget_runs, open_store
 from flwr_splitmix.runs.checkpoints import ClientStore
+from flwr_splitmix.storage import OtherFormError
 
 TENSORS = {"w": torch.randn(2, 3).bfloat16(), "count": torch.tensor(4)}
 META = {"drawn": 7, "optimizer": {"groups": [{"lr": 0.1, "betas": [0.9, 0.99]}]}}
@@ -167,3 +168,15 @@ def test_a_flipped_bit_in_the_context_means_that_the_client_begins_anew(
     record["frame"] = bytes(content)
     assert ContextStore(flower, "psl-1").load(3) is None
     assert "client 3: its state in Flower's context is damaged; it begins anew" in caplog.text
+
+
+def test_a_state_in_the_context_without_a_digest_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was read, whatever had happened to its bytes."""
+    flower = context()
+    monkeypatch.setattr(node_state, "DIGEST", "another-digest")
+    ContextStore(flower, "psl-1").save(3, 2, TENSORS, META)
+    monkeypatch.undo()
+    with pytest.raises(OtherFormError, match="client 3: its state in Flower's context has no dige"):
+        ContextStore(flower, "psl-1").load(3)
