@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
+from flwr_splitmix.optimizer_state import pack_optimizer, unpack_optimizer
 from flwr_splitmix.values import takes
 from flwr_splitmix.words import with_article
 

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "flwr_splitmix"
 
 NEUTRAL = {
-    "seeding", "schedule", "files", "file_names", "finite", "storage", "device", "extras", "labels",
-    "values", "words",
+    "seeding", "schedule", "files", "file_names", "finite", "storage", "optimizer_state", "device",
+    "extras", "labels", "values", "words",
 }  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
 
@@ -23,10 +23,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "seeding": set(),
     "page_blocks": set(),
     "methods": {"page_blocks"},
-    "schedule": {"storage", "values", "words"},
+    "schedule": {"storage", "optimizer_state", "values", "words"},
     "files": set(),
     "file_names": set(),
     "storage": {"files", "words"},
+    "optimizer_state": {"storage"},
     "threads": set(),
     "device": {"values"},
     "extras": set(),

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, StepLR
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.optimizer_state import pack_optimizer, unpack_optimizer
 from flwr_splitmix.schedule import (
     OptimizerFactory,
     ScheduledOptimizer,
@@ -24,7 +25,6 @@ from flwr_splitmix.schedule import (
     adamw,
     constant,
 )
-from flwr_splitmix.storage import pack_optimizer, unpack_optimizer
 from flwr_splitmix.strategies import PSL
 
 

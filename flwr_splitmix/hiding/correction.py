@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_splitmix.device import in_float64
-from flwr_splitmix.storage import pack_optimizer, under, unpack_optimizer
+from flwr_splitmix.optimizer_state import pack_optimizer, unpack_optimizer
+from flwr_splitmix.storage import under
 
 
 class Correction:
