@@ -15,7 +15,7 @@ LIBRARY = ROOT / "flwr_splitmix"
 
 NEUTRAL = {
     "seeding", "schedule", "files", "file_names", "finite", "storage", "optimizer_state", "device",
-    "extras", "labels", "values", "words",
+    "extras", "labels", "once", "values", "words",
 }  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
 
@@ -23,10 +23,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "seeding": set(),
     "page_blocks": set(),
     "methods": {"page_blocks"},
-    "schedule": {"storage", "optimizer_state", "values", "words"},
+    "schedule": {"once", "storage", "optimizer_state", "values", "words"},
     "files": set(),
     "file_names": set(),
     "storage": {"files", "words"},
+    "once": set(),
     "optimizer_state": {"storage"},
     "threads": set(),
     "device": {"values"},
@@ -39,7 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "registries": set(),
     "pretrained": {"registries", "files", "extras", "words"},
     "privacy": {"seeding", "files", "values", "words"},
-    "mixers": {"seeding", "labels", "privacy", "values", "words"},  # noise is a part of a share
+    # noise is a part of a share
+    "mixers": {"seeding", "labels", "once", "privacy", "values", "words"},
     "segments": {
         "seeding", "schedule", "files", "file_names", "finite", "extras", "pretrained", "values",
         "words",
