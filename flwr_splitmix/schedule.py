@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.once import Once
 from flwr_splitmix.optimizer_state import pack_optimizer, unpack_optimizer
 from flwr_splitmix.values import takes
 from flwr_splitmix.words import with_article
@@ -136,10 +137,11 @@ class ScheduledOptimizer:
         self.schedule = schedule
         self._module = module
         self.base_lrs = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
-        self._told_overridden = self.has_stepped = False
+        self._once = Once()
+        self.has_stepped = False
         if self.optimizer is not None and _has_scheduler(self.optimizer):
             self.base_lrs = [g["initial_lr"] for g in self.optimizer.param_groups]
-            self._told_overridden = True
+            self._once.first("overridden")
             log.warning(
                 "%s is made with a scheduler of torch, which has no effect: the learning rate "
                 "follows the schedule alone; give the scheduler's rule as schedule=..., a function "
@@ -179,8 +181,7 @@ class ScheduledOptimizer:
             )
         groups = self.optimizer.param_groups
         changed = self._set_lrs and [float(g["lr"]) for g in groups] != self._set_lrs
-        if changed and not self._told_overridden:
-            self._told_overridden = True
+        if changed and self._once.first("overridden"):
             log.warning(
                 "the learning rate of %s was changed from outside, as by a scheduler of torch; the "
                 "schedule sets it anew in every step: give it as schedule=...",

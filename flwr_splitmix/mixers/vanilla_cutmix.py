@@ -15,6 +15,7 @@ from torch import Tensor
 from flwr_splitmix.mixers.grouping import GroupMixer, Leftover, Regroup
 from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.plan import Member, SmashedShape
+from flwr_splitmix.once import Once
 from flwr_splitmix.values import real_number
 from flwr_splitmix.words import counted
 
@@ -110,7 +111,7 @@ class VanillaCutMix(GroupMixer):
             raise ValueError(f"beta is {beta}; it must be greater than 0")
         super().__init__(k, regroup=regroup, leftover=leftover)
         self.beta = beta
-        self._told_guess = False
+        self._once = Once()
 
     def mix(
         self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
@@ -120,8 +121,7 @@ class VanillaCutMix(GroupMixer):
         A warning says once if a square grid is only guessed.
         """
         rows, columns = shape.rows_and_columns()
-        if shape.grid is None and not self._told_guess:
-            self._told_guess = True
+        if shape.grid is None and self._once.first("guess"):
             log.warning(
                 "VanillaCutMix takes %s for a grid of %d x %d, as neither segment's geometry says "
                 "how they lie; geometry = Geometry(patches, width, grid=(rows, columns)) of the "

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.mixers import Share
+from flwr_splitmix.once import Once
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.segments.spreading import spreading_tokens
 
@@ -31,7 +32,7 @@ class NodeRemarks:
     def __init__(self, policy: NodePolicy) -> None:
         self._unlimited = policy.allow_plain is False and policy.max_epsilon is None
         self._spreads = policy.spreads
-        self._told: set[str] = set()
+        self._told = Once()
         self._looked = False
 
     def admit(
@@ -60,7 +61,7 @@ class NodeRemarks:
             If patches are to be masked whose content other tokens have, too, or it cannot be told,
             and the node has `allow-spreading` = false.
         """
-        if self._unlimited and self._tells(PLAIN):
+        if self._unlimited and self._told.first(PLAIN):
             log.warning(
                 "client %d: this node has allow-plain = false and no max-epsilon, so that the run "
                 "chooses how little noise there is, down to noise that hides nothing: every upload "
@@ -91,7 +92,7 @@ class NodeRemarks:
                 "cut the model before such layers, as at a ViT's embedding"
             )
         self._looked = True
-        if self._spreads and self._tells(SPREADING) and said:
+        if self._spreads and self._told.first(SPREADING) and said:
             log.warning(
                 "client %d: %s; then masks hide no patch, and a server that chooses the first "
                 "weights reads those that are not sent from those that are (allow-spreading = "
@@ -100,16 +101,10 @@ class NodeRemarks:
                 said,
             )
 
-    def _tells(self, what: str) -> bool:
-        """Note that something is told; return whether it was not yet."""
-        new = what not in self._told
-        self._told.add(what)
-        return new
-
     def state(self) -> list[str]:
         """Return what was told, sorted."""
-        return sorted(self._told)
+        return self._told.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a client's state, which may lack it."""
-        self._told |= set(state.get("told", ()))
+        self._told.restore(state.get("told", ()))

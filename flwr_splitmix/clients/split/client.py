@@ -32,6 +32,7 @@ from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example, ExampleSet
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import Share, known_shares, share_from_wire
+from flwr_splitmix.once import Once
 from flwr_splitmix.schedule import (
     UNKNOWN_WEIGHTS,
     OptimizerFactory,
@@ -121,7 +122,7 @@ class SplitClient(PartedExchanges):
         super().__init__(lower, batches, privacy=privacy, repeatable_secrets=repeatable_secrets)
         self.tests = tests_of(test_data, benchmark_data)
         self.shares = known_shares(shares)
-        self._told_unknown = False
+        self._once = Once()
         self._shapes: KeptShapes | None = None
         self.peers: Sequence[SplitClient] | None = None
         self.sends_sums = True
@@ -134,8 +135,7 @@ class SplitClient(PartedExchanges):
         self._pending = self._parted = self._round = None
         self._begun_at = self.batches.drawn
         self.steps = 0
-        if not self._told_unknown and not self.optimizer.knows(self.segment):
-            self._told_unknown = True
+        if not self.optimizer.knows(self.segment) and self._once.first("unknown weights"):
             log.warning("client %d: its lower segment %s", order.client, UNKNOWN_WEIGHTS)
         self._take_weights(order, arrays)
         # BatchNorm without running statistics needs two.
