@@ -16,6 +16,7 @@ from flwr_splitmix.links.polling import Mail, refusal, send_and_wait, wait_for, 
 from flwr_splitmix.links.refusals import Refusals
 from flwr_splitmix.links.simulated import ray_runs_here
 from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.once import Once
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
 
@@ -54,7 +55,7 @@ class Directory:
         self._left_out: dict[int, str] = {}
         self._silent: set[int] = set()
         self._parts: dict[int, int] = {}
-        self._told_parts: set[int] = set()
+        self._once = Once()
         self._late: Mail | None = None
 
     @property
@@ -214,8 +215,7 @@ class Directory:
         for client, node in sorted(known.items()):
             if node in self._parts:
                 clients_of.setdefault(self._parts[node], []).append(client)
-        if len(clients_of) > 1 and clients_of.keys() - self._told_parts:
-            self._told_parts |= clients_of.keys()
+        if len(clients_of) > 1 and self._once.new(clients_of):
             said = ", ".join(
                 f"{parts} ({counted(len(own), 'node')}, such as that of client {own[0]})"
                 for parts, own in sorted(clients_of.items())

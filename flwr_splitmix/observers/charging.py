@@ -14,6 +14,7 @@ import torch
 from flwr_splitmix.mixers import Mixed, Plan, Share, known_shares, share_from_wire
 from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.observers.data_pass import DataPass, Description, longest
+from flwr_splitmix.once import Once
 from flwr_splitmix.privacy import (
     Event,
     Exposure,
@@ -81,7 +82,7 @@ class ClientLedgers:
         self._shares = known_shares(shares)
         self._lost: dict[int, tuple[int, float]] = {}
         """By client, how often it paid for unfinished rounds, and how much epsilon that added."""
-        self._told_lost = False
+        self._once = Once()
 
     @property
     def epsilons(self) -> dict[int, float]:
@@ -205,12 +206,11 @@ class ClientLedgers:
         rounds, lost = self._lost.get(client, (0, 0.0))
         self._lost[client] = rounds, lost = rounds + 1, lost + (epsilon - before)
         if (
-            not self._told_lost
-            and rounds >= _SEVERAL
+            rounds >= _SEVERAL
             and math.isfinite(epsilon)
             and lost > epsilon / 2
+            and self._once.first("lost")
         ):
-            self._told_lost = True
             log.warning(
                 "client %d does not finish its rounds, and what it may have sent in them is more "
                 "than half of its epsilon (%s of %s at delta %g): each further one adds to it, so "

@@ -61,8 +61,6 @@ class PrivacyLedger(ClientLedgers, Observer):
         self._parts_left: dict[int, int] = {}
         self._private_tests = False
         self._rounded = False
-        self._said: set[tuple[str, ...]] = set()
-        self._warned = False
 
     def on_start(self, event: RunStarted) -> None:
         """Note who may have sent something in interrupted rounds, which no checkpoint has."""
@@ -71,7 +69,7 @@ class PrivacyLedger(ClientLedgers, Observer):
     def on_missed(self, event: RoundsMissed) -> None:
         """Charge what left in rounds of which nothing is known: no epsilon is left."""
         self.miss(event.clients)
-        self._warned = True
+        self._once.first("unbounded")
         warn_of_missed(event.rounds)
 
     def on_begin(self, event: RoundBegun) -> None:
@@ -126,12 +124,10 @@ class PrivacyLedger(ClientLedgers, Observer):
         self.finish(event.server_round, event.failures)
         statements = self.statements().values()
         words = {said.unbounded_because + said.outside for said in statements}
-        if words - self._said:
-            self._said |= words
+        if self._once.new(words):
             unbounded = any(said.unbounded_because for said in statements)
-            warned, self._warned = self._warned, self._warned or unbounded
-            level = logging.WARNING if unbounded and not warned else logging.INFO
-            log.log(level, "privacy of %s", self.report())
+            warns = unbounded and self._once.first("unbounded")
+            log.log(logging.WARNING if warns else logging.INFO, "privacy of %s", self.report())
 
     def facts(self) -> Mapping[str, Any]:
         """Return "privacy": the text of `report`."""

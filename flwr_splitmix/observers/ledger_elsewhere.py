@@ -11,6 +11,7 @@ from typing import Any
 from flwr_splitmix.events import RoundBegun, RoundDone, RoundsMissed
 from flwr_splitmix.observers.ledger import warn_of_missed
 from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.once import Once
 from flwr_splitmix.privacy import Relation, RunAccount
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import UNBOUNDED, check_relation
@@ -51,7 +52,7 @@ class LedgerElsewhere(Observer):
         self._missed = False
         self._account: RunAccount | None = None
         self._said: tuple[str, ...] = ()
-        self._warned = False
+        self._once = Once()
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -99,7 +100,8 @@ class LedgerElsewhere(Observer):
 
     def on_missed(self, event: RoundsMissed) -> None:
         """Record that clients have uploaded what no mixer has counted."""
-        self._missed = self._warned = True
+        self._missed = True
+        self._once.first("unbounded")
         warn_of_missed(event.rounds)
 
     def on_begin(self, event: RoundBegun) -> None:
@@ -114,9 +116,8 @@ class LedgerElsewhere(Observer):
         because, outside = self._words()
         if because + outside != self._said:
             self._said = because + outside
-            warned, self._warned = self._warned, self._warned or bool(because)
-            level = logging.WARNING if because and not warned else logging.INFO
-            log.log(level, "privacy of %s", self.report())
+            warns = because and self._once.first("unbounded")
+            log.log(logging.WARNING if warns else logging.INFO, "privacy of %s", self.report())
 
     def facts(self) -> Mapping[str, Any]:
         """Return "privacy", the text of `report`, and the "epsilon" of all rounds begun."""

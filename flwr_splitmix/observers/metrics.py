@@ -13,6 +13,7 @@ from torch import Tensor
 from flwr_splitmix.events import EvaluationResult, Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.observers.observer import Observer
+from flwr_splitmix.once import Once
 from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.words import counted, data_size, epsilon_text
 
@@ -42,7 +43,7 @@ class Metrics(Observer):
 
     def __init__(self) -> None:
         self.labels = 1
-        self._told_loss = False
+        self._once = Once()
         self.rows: list[dict[str, Any]] = []
         self._clear()
 
@@ -80,8 +81,7 @@ class Metrics(Observer):
         return replace(event, row=row_of(event, self._psl))
 
     def _tell_of_loss(self, event: RoundDone, *, at_server: bool) -> None:
-        if at_server and LOSS in event.client_means and not self._told_loss:
-            self._told_loss = True
+        if at_server and LOSS in event.client_means and self._once.first("loss"):
             log.warning(
                 "the clients' metric %r has no column: the loss of this run is computed at the "
                 "server; give it another name",

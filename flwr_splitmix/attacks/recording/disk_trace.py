@@ -52,11 +52,8 @@ class DiskTrace(Trace):
         super().__init__(max_bytes, max_steps)
         self.path = Path(path)
         self._shares = {kind.name: kind for kind in known_shares(shares)}
-        self._told_unknown: set[object] = set()
-        self._told_lost: set[tuple[int, int]] = set()
         self._made = False
         self._removed = False
-        self._told_failed: set[str] = set()
         self._known: tuple[dict[tuple[int, int], int], dict[int, int]] | None = None
 
     def add(self, step: Recorded) -> None:
@@ -85,8 +82,7 @@ class DiskTrace(Trace):
             log.warning("%s has been removed: the run records nothing further", self.path)
             return
         reason = str(error.strerror or error)
-        if reason not in self._told_failed:
-            self._told_failed.add(reason)
+        if self._once.first(("failed", reason)):
             log.warning(
                 "%s could not be recorded in %s: %s (said once, of all that cannot)",
                 what, self.path, reason,
@@ -129,12 +125,11 @@ class DiskTrace(Trace):
                 if step is not None:
                     yield step
         finally:  # also where nobody asks for the rest
-            self._warn_lost({key: lost[key] for key in lost if key not in self._told_lost})
+            self._warn_lost({key: lost[key] for key in self._once.new(lost)})
 
     def _warn_lost(self, lost: Mapping[tuple[int, int], Exception]) -> None:
         if not lost:
             return
-        self._told_lost |= lost.keys()
         (server_round, number), error = next(iter(lost.items()))
         log.warning(
             "%s cannot be read and %s left out, first step %d of round %d: %s",
@@ -151,8 +146,7 @@ class DiskTrace(Trace):
                 *load_tensors(self._file(key), digested=False), self._shares.values()
             )
         except UnknownShareError as error:
-            if error.name not in self._told_unknown:
-                self._told_unknown.add(error.name)
+            if self._once.first(("share", error.name)):
                 log.warning(
                     "recorded steps with shares %r are left out; to read them, give the kind of "
                     "share to DiskTrace(shares=...), or name it in its mixer's `shares`",

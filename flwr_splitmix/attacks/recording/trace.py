@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.recording.packing import UShapeStep, tensors_of
 from flwr_splitmix.attacks.recording.steps import Step
+from flwr_splitmix.once import Once
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -47,7 +48,7 @@ class Trace(ABC):
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         self.max_bytes = max_bytes
         self.max_steps = max_steps
-        self._told_left_out = False
+        self._once = Once()
 
     @abstractmethod
     def add(self, step: Recorded) -> None:
@@ -82,9 +83,8 @@ class Trace(ABC):
 
     def _warn_left_out(self, segments: Mapping[int, int]) -> None:
         """Warn, once, of segments (their bytes by round) that are not kept."""
-        if self._told_left_out or not segments:
+        if not segments or not self._once.first("left out"):
             return
-        self._told_left_out = True
         first = min(segments)
         log.warning(
             "averaged lower segments are left out of the recording, first that of round %d, of "
