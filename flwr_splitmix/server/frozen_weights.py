@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 
 from flwr_splitmix.clients.ushape.frozen_weights import ALIKE, FROZEN
 from flwr_splitmix.links import Clients
+from flwr_splitmix.once import Once
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.words import counted
 
@@ -19,7 +20,7 @@ class FrozenWeights:
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {}
-        self._told: set[int] = set()
+        self._once = Once()
 
     def compare(self, clients: Clients) -> None:
         """Log which of a round's clients differ from the largest group that is alike.
@@ -40,14 +41,13 @@ class FrozenWeights:
             return bisect_right(ordered, number + ALIKE) - bisect_left(ordered, number - ALIKE)
 
         usual = max(sorted(self._known), key=alike)
-        unlike = [
+        unlike = self._once.new(
             client
             for client, number in sorted(self._known.items())
-            if abs(number - self._known[usual]) > ALIKE and client not in self._told
-        ]
+            if abs(number - self._known[usual]) > ALIKE
+        )
         if not unlike:
             return
-        self._told.update(unlike)
         others = alike(usual) - 1
         log.warning(
             "%s has other frozen weights in head or tail than client %d%s: frozen weights are not "

@@ -165,7 +165,7 @@ class OneRound(RoundMessages):
         averaged = replies[:1] if self.aggregator.averages else ()
         sent = next((dict(own.content.array_records["arrays"]) for own in averaged), result.arrays)
         made = self.aggregate_train(clients.server_round, replies)
-        arrays, metrics = aggregated(made, self, sent, self.aggregator.narrowed)
+        arrays, metrics = aggregated(made, self, sent, self.aggregator.once)
         if self.aggregator.averages and not arrays:
             raise AggregatorError(
                 f"aggregate_train of {type(self).__name__} returns no arrays, so that no client's "

@@ -10,6 +10,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from flwr_splitmix.links import Clients, Link, LinkError
+from flwr_splitmix.once import Once
 from flwr_splitmix.server.federation import Federation
 from flwr_splitmix.server.naming import name_clients, name_reasons
 from flwr_splitmix.server.without_data import WithoutData
@@ -66,14 +67,13 @@ class Participants:
         self.partitions: dict[int, int] = {}
         self._without_data = WithoutData()
         self._undrawn = 0
-        self._told_seeded = False
+        self._once = Once()
 
     def warn_of_seeds(self, clients: Clients) -> None:
         """Log, once a run, if a ledger counts noise that is no secret of the server's."""
         said = clients.descriptions
         seeded = [c for c in clients.alive if said[c].get("repeatable-secrets") is True]
-        if seeded and not self._told_seeded:
-            self._told_seeded = True
+        if seeded and self._once.first("seeded"):
             counted_as_none = any(said[client].get("seeded") is True for client in seeded)
             log.warning(
                 "noise of %s is drawn from the run's seed (repeatable_secrets), with which the "

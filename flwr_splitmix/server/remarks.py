@@ -18,6 +18,7 @@ from flwr_splitmix.mixers import (
     Upload,
 )
 from flwr_splitmix.mixers.wrapper import innermost
+from flwr_splitmix.once import Once
 from flwr_splitmix.server.intake.checks import cap_at_median
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.tally import RoundTally
@@ -55,8 +56,7 @@ class Remarks:
     ) -> None:
         self._mixer, self._min_nodes = mixer, min_nodes
         self._noisy, self._averages = noisy, averages
-        self._said: set[tuple[str, int]] = set()
-        self._told_few = self._told_leftover = self._told_whole = self._told_untaught = False
+        self._once = Once()
 
     def on_clients(
         self,
@@ -129,8 +129,7 @@ class Remarks:
         """Warn about smashed data of which the mixer leaves nothing, or hides not everything."""
         inner = innermost(self._mixer)
         drawn = isinstance(inner, RandomCutout) and inner.ratio is None
-        if drawn and shape.patches == 1 and not self._told_whole:
-            self._told_whole = True
+        if drawn and shape.patches == 1 and self._once.first("whole"):
             log.warning(
                 "%s leaves out patches, and each sample has only one: at times nothing of a batch "
                 "is left but zeros, with its labels, from which nothing can be learned and the "
@@ -147,12 +146,12 @@ class Remarks:
 
     def on_few(self, server_round: int, nodes: int) -> None:
         """Log, once per run, that a round of `nodes` clients has fewer than the mixer asks for."""
-        if self._told_few:
+        if "few" in self._once:
             return
         try:
             self._mixer.check_clients(nodes)
         except ValueError as error:
-            self._told_few = True
+            self._once.first("few")
             log.warning(
                 "round %d goes on in smaller mixing groups than asked for, as later ones may, down "
                 "to %s: %s",
@@ -172,9 +171,8 @@ class Remarks:
         inner = innermost(self._mixer)
         if not isinstance(inner, GroupMixer) or inner.asked(nodes) < nodes:
             return
-        if self._told_leftover or nodes < inner.k or not inner.leaves_one(nodes):
+        if nodes < inner.k or not inner.leaves_one(nodes) or not self._once.first("leftover"):
             return
-        self._told_leftover = True
         log.warning(
             "k is %d for %d clients: in each step one is left over and sends all its smashed "
             "data%s; with leftover='skip' it sends nothing",
@@ -218,7 +216,7 @@ class Remarks:
             The clients that are left.
         """
         unmixed = tally.unmixed
-        if unmixed and not (self._told_leftover and unmixed.total() <= tally.steps):
+        if unmixed and not ("leftover" in self._once and unmixed.total() <= tally.steps):
             log.warning(
                 "round %d: %s left over when groups were formed, in %s in all, and sent all "
                 "smashed data%s",
@@ -240,8 +238,7 @@ class Remarks:
             "learned from its data; `plan` must give every member a share, at least in some steps "
             "of a round",
         )
-        if tally.teachable and not tally.taught and not self._told_untaught:
-            self._told_untaught = True
+        if tally.teachable and not tally.taught and self._once.first("untaught"):
             log.warning(
                 "round %d: no client got a gradient, so no lower segment learned: unless another "
                 "warning says why, `split` of %s returned none (a share that is not to learn has a "
@@ -256,9 +253,7 @@ class Remarks:
             )
 
     def _say(self, clients: Sequence[int], what: str) -> None:
-        new = [c for c in clients if (what, c) not in self._said]
-        self._said.update((what, c) for c in new)
-        if new:
+        if new := [client for client in clients if self._once.first((what, client))]:
             log.warning("%s %s", name_clients(new), what)
 
 

@@ -16,6 +16,7 @@ from flwr_splitmix.links import Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
 from flwr_splitmix.links.link import UNNAMED
 from flwr_splitmix.observers import Audience, Metrics, Observer
+from flwr_splitmix.once import Once
 from flwr_splitmix.runs import Run
 from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.server.aggregation.choice import (
@@ -108,7 +109,7 @@ class RoundLoop(WholeRun):
         self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
         self.draw_seed = self.seed
         self.link = self._given_link = link
-        self._told_of_link = False
+        self._once = Once()
         self._last_fit: LastFit | None = None
         self._epsilons = ReportedEpsilons(self.recorder.unfinished)
         self.observers = [*observers, *self.recorder.observers, self._epsilons]
@@ -263,14 +264,13 @@ class RoundLoop(WholeRun):
 
     def _warn_of_link(self) -> None:
         """Log, once, if `fit` takes the place of a link that was given."""
-        if self._given_link is not None and not self._told_of_link:
+        if self._given_link is not None and self._once.first("link"):
             log.warning(
                 "%s was given a %s as its link, which fit does not use: clients of this process "
                 "are called directly, and nothing is rounded on the way",
                 type(self).__name__,
                 type(self._given_link).__name__,
             )
-        self._told_of_link = True
 
     def forget_clients(self) -> None:
         """Forget the rounds that clients began and did not finish: others get their indices."""

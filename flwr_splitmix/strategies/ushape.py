@@ -14,6 +14,7 @@ from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients, LocalLink, MixerLink
+from flwr_splitmix.once import Once
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.segments.modules import check_takes_mask
 from flwr_splitmix.server.aggregation import fedavg
@@ -146,7 +147,7 @@ class UShapeStrategy(RoundLoop):
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self._calibrations = Calibrations()
-        self._told_scores: set[str] = set()
+        self._left_out = Once()
         self._frozen = FrozenWeights()
         self._agreed: tuple[int, RoundLength]
 
@@ -163,7 +164,7 @@ class UShapeStrategy(RoundLoop):
         """
         check_takes_mask("trunk", self.trunk.module)
         self._calibrations = Calibrations()
-        self._told_scores = set()
+        self._left_out.forget()
         self._frozen = FrozenWeights()
         self.trunk.check_shares_no_weights(clients or ())
         warn_if_frozen("trunk", self.trunk.module, clients or (), "heads and tails")
@@ -229,7 +230,7 @@ class UShapeStrategy(RoundLoop):
             return None
         self._agree(clients)
         result = evaluate_in_u_shape(
-            clients, self.evaluation, self._steps(clients).look, self._told_scores
+            clients, self.evaluation, self._steps(clients).look, self._left_out
         )
         if clients.failures:
             log.warning("%s", evaluated_without(clients, any_left=result is not None))

@@ -12,6 +12,7 @@ from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.clients.weights import differences
 from flwr_splitmix.links.ticket import RECORD
+from flwr_splitmix.once import Once
 from flwr_splitmix.server.aggregation.measured import to_whole
 from flwr_splitmix.server.aggregation.nodes import AggregatorError
 from flwr_splitmix.words import described
@@ -77,7 +78,7 @@ def asked_no_node(strategy: flower.Strategy, server_round: int) -> AggregatorErr
 
 
 def aggregated(
-    returned: object, strategy: flower.Strategy, like: Mapping[str, Array], narrowed: set[str]
+    returned: object, strategy: flower.Strategy, like: Mapping[str, Array], once: Once
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Return what `aggregate_train` returned: arrays and metrics, or None where it has none.
 
@@ -86,8 +87,8 @@ def aggregated(
     like
         A lower segment as clients sent it. The arrays must have its names, shapes and kinds of
         numbers, but that averages of whole numbers may have fractions; they get its dtypes.
-    narrowed
-        Classes of which the log has said that they return narrower numbers; a new one is added.
+    once
+        What the log has said: that a class returns narrower numbers is said once.
 
     Raises
     ------
@@ -119,8 +120,7 @@ def aggregated(
         _check_kind(strategy, name, arrays[name], np.dtype(sent.dtype))
     own = type(strategy).__name__
     narrow = [name for name in like if _is_narrower(arrays[name], like[name])]
-    if narrow and own not in narrowed:
-        narrowed.add(own)
+    if narrow and once.first(("narrower", own)):
         name = narrow[0]
         log.warning(
             "aggregate_train of %s returns %r as %s, narrower than the clients' %s: what it "

@@ -20,6 +20,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from torch import Tensor
 
+from flwr_splitmix.once import Once
 from flwr_splitmix.server.aggregation.answers import (
     aggregated,
     asked_no_node,
@@ -82,9 +83,8 @@ class LowerAggregator:
 
     Attributes
     ----------
-    narrowed
-        Classes of strategies of which the log has said that they return narrower numbers than the
-        clients sent.
+    once
+        What the log has said of the strategy.
 
     Raises
     ------
@@ -96,9 +96,7 @@ class LowerAggregator:
         check_aggregator(strategy)
         self.strategy = strategy
         self._numbers = GivenNumbers(strategy)
-        self._told_lost: set[str] = set()
-        self.narrowed: set[str] = set()
-        self._told_statistics = self._told_shared = self._told_inexact = False
+        self.once = Once()
         self._use = object()
         self._asked, self._current = 0, ArrayRecord()
         self._has_aggregated = False
@@ -110,8 +108,10 @@ class LowerAggregator:
 
     def warn_if_shared(self) -> None:
         """Log, once, if the strategy goes on from what it did within another one of ours."""
-        if self.strategy is not None and not self._told_shared:
-            self._told_shared = warn_of_use(self.strategy, self._use)
+        if self.strategy is None or "shared" in self.once:
+            return
+        if warn_of_use(self.strategy, self._use):
+            self.once.first("shared")
 
     @property
     def averages(self) -> bool:
@@ -245,11 +245,12 @@ class LowerAggregator:
         note_use(self.strategy, self._use)
         with self._numbers.changing():
             made = self.strategy.aggregate_train(server_round, replies)
-        arrays, metrics = aggregated(made, self.strategy, like, self.narrowed)
+        arrays, metrics = aggregated(made, self.strategy, like, self.once)
         if not arrays:
             return self._kept(server_round, len(replies)), metrics
         self._has_aggregated = True
-        self._told_inexact = self._told_inexact or warn_of_inexact(whole)
+        if "inexact" not in self.once and warn_of_inexact(whole):
+            self.once.first("inexact")
         tensors = {
             name: without_negative_variances(name, means.get(name, array))
             for name, array in arrays.items()
@@ -282,9 +283,8 @@ class LowerAggregator:
         """
         outer, *inner = with_wrapped(self.strategy)
         optimizer = next((own for own in inner if isinstance(own, _SERVER_OPTIMIZERS)), None)
-        if optimizer is None or self._told_statistics or not has_statistics(reply):
+        if optimizer is None or not has_statistics(reply) or not self.once.first("statistics"):
             return
-        self._told_statistics = True
         _log.warning(
             "%s within %s takes its step on BatchNorm's statistics, too, which then are none of "
             "the data; take FedAvg there, or a model without BatchNorm",
@@ -312,8 +312,7 @@ class LowerAggregator:
             return {}
         tensors, lost = state_of(self.strategy)
         for name in lost:
-            if name not in self._told_lost:
-                self._told_lost.add(name)
+            if self.once.first(("lost", name)):
                 _log.warning(
                     "checkpoints do not keep the state of %s: it is neither tensors nor JSON "
                     "values, so a resumed run starts with a new one",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
+from flwr_splitmix.once import Once
 from flwr_splitmix.server.evaluation.over_link import (
     Kind,
     batches_of_tests,
@@ -28,7 +29,7 @@ Pass = Callable[[Mapping[int, Mapping[str, Any]]], dict[int, list[Tensor]]]
 
 
 def evaluate_in_u_shape(
-    clients: Clients, kind: Kind, through_trunk: Pass, told: set[str]
+    clients: Clients, kind: Kind, through_trunk: Pass, left_out: Once
 ) -> EvaluationResult | None:
     """Have every client score its model: its head and tail, the server's trunk.
 
@@ -39,7 +40,7 @@ def evaluate_in_u_shape(
 
     Parameters
     ----------
-    told
+    left_out
         The names of scores that were told to be left out of the run's metrics; added to.
     """
     sizes = sizes_of_tests(clients, kind, in_parts=False)
@@ -68,7 +69,7 @@ def evaluate_in_u_shape(
     )
     if not scored:
         return None
-    warn_of_left_out(scored.values(), told)
+    warn_of_left_out(scored.values(), left_out)
     # A client cannot claim to have scored more examples than it reported.
     weights = {c: min(read.examples, sizes[c]) for c, read in scored.items()}
     examples = sum(weights.values())

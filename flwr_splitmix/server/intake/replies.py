@@ -16,6 +16,7 @@ from flwr_splitmix.clients.weights import Shaped, differences
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.ticket import to_numpy
 from flwr_splitmix.observers.metrics import column_of, median_norm
+from flwr_splitmix.once import Once
 from flwr_splitmix.server.intake.absurd_updates import (
     TIMES_MEDIAN,
     absurd_updates,
@@ -64,8 +65,7 @@ class ReplyIntake:
     def __init__(self, initial: ArrayRecord) -> None:
         self._dtypes = {name: array.dtype for name, array in to_numpy(initial).items()}
         self._counters = {name for name, dtype in self._dtypes.items() if dtype.kind in "biu"}
-        self._exaggerates: set[int] = set()
-        self._told_names = self._told_shared = False
+        self._once = Once()
         self.unusual = (0, "")
 
     def check(
@@ -182,8 +182,7 @@ class ReplyIntake:
         means = client_means(replies)
         count = Counter(n for own in map(metrics_of, replies) for n in own if not NAME.fullmatch(n))
         excluded = sorted(name for name, n in count.items() if 2 * n > len(replies))
-        if excluded and not self._told_names:
-            self._told_names = True
+        if excluded and self._once.first("names"):
             named = [repr(one_line(name)[:60]) for name in excluded[:5]]
             more = f" and {len(excluded) - 5} more" if len(excluded) > 5 else ""
             log.warning(
@@ -199,8 +198,7 @@ class ReplyIntake:
         columns: dict[str, str] = {}
         for name in sorted(names):
             first = columns.setdefault(column_of(name), name)
-            if first != name and not self._told_shared:
-                self._told_shared = True
+            if first != name and self._once.first("shared"):
                 log.warning(
                     "the clients' metrics %r and %r share the column %s, which has the latter; "
                     "give one another name",
@@ -265,8 +263,7 @@ class ReplyIntake:
         said = {client: own["num-examples"] for client, own in metrics.items()}
         for client, most in zip(said, cap_at_median(list(said.values())), strict=True):
             metrics[client]["num-examples"] = most
-            if most < said[client] and client not in self._exaggerates:
-                self._exaggerates.add(client)
+            if most < said[client] and self._once.first(("exaggerates", client)):
                 log.warning(
                     "client %d says that it has %d examples; in averages it counts as %d, far "
                     "above the median of the others",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.events import Messages
+from flwr_splitmix.once import Once
 from flwr_splitmix.server.intake.checks import (
     NAME,
     NAME_RULE,
@@ -170,7 +171,7 @@ def read_scores(reply: Mapping[str, Any]) -> ReadScores:
     return ReadScores(examples, kept, [str(name) for name in scores if name not in kept])
 
 
-def warn_of_left_out(read: Iterable[ReadScores], told: set[str]) -> None:
+def warn_of_left_out(read: Iterable[ReadScores], told: Once) -> None:
     """Log the names of further scores that are left out, once each.
 
     Parameters
@@ -179,10 +180,9 @@ def warn_of_left_out(read: Iterable[ReadScores], told: set[str]) -> None:
         The names that were told before, quoted; those told now are added.
     """
     named = {repr(one_line(name)[:60]) for each in read for name in each.left_out}
-    new = sorted(named - told)[:MOST_NAMED]
+    new = told.new(sorted(name for name in named if name not in told)[:MOST_NAMED])
     if not new:
         return
-    told.update(new)
     log.warning(
         "left out of the run's metrics: %s; a score of an evaluation is a finite number, and its "
         "name %s",

@@ -20,6 +20,7 @@ from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.replies import is_plain
 from flwr_splitmix.links.stream.server import StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
+from flwr_splitmix.once import Once
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.mixing.alike import unlike
 from flwr_splitmix.server.mixing.ledgers import RoundLedger, RunLedgers
@@ -58,7 +59,7 @@ class MixingRoom:
         self._lines: dict[int, Line] = {}
         self._changes: Changes = queue.SimpleQueue()
         self._failures: dict[int, str] = {}
-        self._told: set[int] = set()
+        self._once = Once()
         # The stream may end, in another thread, during a call.
         self._lock = threading.Lock()
         self._left = False
@@ -249,9 +250,7 @@ class MixingRoom:
 
     def _new(self, failures: Mapping[int, str]) -> dict[str, str]:
         """Return the failures not yet reported to the ServerApp."""
-        new = {client: why for client, why in failures.items() if client not in self._told}
-        self._told.update(new)
-        return {str(client): why for client, why in new.items()}
+        return {str(client): failures[client] for client in self._once.new(failures)}
 
 
 def _described(options: Mapping[str, Any]) -> str:

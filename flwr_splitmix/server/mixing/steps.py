@@ -17,6 +17,7 @@ from flwr_splitmix.links import Clients
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, Upload
 from flwr_splitmix.mixers.hooks import gradients_of
+from flwr_splitmix.once import Once
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import UploadError, check_size, check_tensor
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
@@ -88,7 +89,7 @@ class MixedSteps:
         self._ledger = ledger
         rules = LabelRules(order.classes, order.multi_label, any_class=True)
         self._uploads = UploadIntake(rules, DTYPES[order.dtype])
-        self._told: set[int] = set()
+        self._once = Once()
         self._uploads.begin_round(clients)
         shape, batches = agree_on_shape(clients, geometry, order.classes)
         length = RoundLength.of(batches, order.steps_per_round or None, order.epochs_per_round)
@@ -203,10 +204,12 @@ class MixedSteps:
         The server chooses the number of classes. If a client failed because of them, the server
         would be told which labels are whose.
         """
-        for client in sorted(uploads.keys() - self._told):
+        for client in sorted(uploads):
             labels = uploads[client].labels
-            if isinstance(labels, Tensor) and (wrong := self._wrong(labels)):
-                self._told.add(client)
+            if client in self._once or not isinstance(labels, Tensor):
+                continue
+            if wrong := self._wrong(labels):
+                self._once.first(client)
                 log.warning(
                     "client %d: labels %s; those that are none count for nothing in the mixtures, "
                     "and the server is not told whose they are",

@@ -19,6 +19,7 @@ from flwr_splitmix.observers import (
 )
 from flwr_splitmix.observers.metrics import evaluation_columns
 from flwr_splitmix.observers.progress import ProgressFile
+from flwr_splitmix.once import Once
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.runs.epsilon import epsilon_of
@@ -73,7 +74,7 @@ class RunRecorder(RunStart):
             *files,
         ]
         """The observers that record for the run's directory, in the order used by checkpoints."""
-        self._told_unknown = False
+        self._once = Once()
         self._checkpoints = CheckpointWrites(self)
         self._evaluated: dict[str, Any] = {}
         """The columns of an evaluation after a last round that was lost, with its round."""
@@ -180,8 +181,7 @@ class RunRecorder(RunStart):
         self._write_start()
         if not evaluates:
             self.clock.begin_round()
-            if required and steps is None and not self._told_unknown:
-                self._told_unknown = True
+            if required and steps is None and self._once.first("unknown steps"):
                 log.warning(
                     "the strategy does not say how many steps a round has, so whoever does not "
                     "finish one has no epsilon any more: let its `agree` return the number"

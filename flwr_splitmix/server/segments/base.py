@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision, pick_device, pick_precision
 from flwr_splitmix.finite import squares_finite
+from flwr_splitmix.once import Once
 from flwr_splitmix.schedule import (
     UNKNOWN_WEIGHTS,
     OptimizerFactory,
@@ -66,7 +67,7 @@ class TrainedSegment:
         self.module = module if placed else module.to(self.device)
         self.optimizer = ScheduledOptimizer(self.module, optimizer, schedule)
         self._skipped = 0
-        self._told_unknown = self._told_trained = False
+        self._once = Once()
         self._use = object()
 
     @property
@@ -80,8 +81,7 @@ class TrainedSegment:
 
         Weights may be unfrozen in any round.
         """
-        if not self._told_unknown and not self.optimizer.knows(self.module):
-            self._told_unknown = True
+        if not self.optimizer.knows(self.module) and self._once.first("unknown weights"):
             log.warning("the server's %s %s", self.name, UNKNOWN_WEIGHTS)
 
     def warn_if_trained(self, strategy: str) -> None:
@@ -93,8 +93,7 @@ class TrainedSegment:
             Name of the strategy.
         """
         elsewhere = used_by_another(self.module, self._use)
-        if (self.optimizer.has_stepped or elsewhere) and not self._told_trained:
-            self._told_trained = True
+        if (self.optimizer.has_stepped or elsewhere) and self._once.first("trained"):
             log.warning(
                 "the server's %s has learned in %s, and goes on from that; "
                 "to compare from equal starts make new clients, a new upper segment or trunk, a "
