@@ -26,7 +26,8 @@ class Geometry:
         (rows, columns) if the patches form a grid, row by row; else None.
     positions
         The segment that adds the patches' position embeddings; "upper" adds them by slot, to
-        whichever patch is in it. "none": the model has no such embeddings, like a CNN.
+        whichever patch is in it. "lower" also: layers of the lower segment know the slots, as
+        attention with biases does. "none": neither, like a CNN.
 
     Raises
     ------

@@ -131,8 +131,8 @@ def check_positions(strategy: type, upper: nn.Module, mixer: Mixer) -> None:
         return
     if stem := getattr(upper, "unmixed_at", ""):
         raise ValueError(
-            f"{strategy.__name__} moves patches, and layers before the cut have mixed them by "
-            "their slots already: a model without position embeddings must be cut before such "
+            f"{strategy.__name__} moves patches, and layers before the cut have used their slots "
+            "already: a model without position embeddings to add above must be cut before such "
             f"layers, this one with cut_at={stem!r}"
         )
     raise ValueError(

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from flwr_splitmix.apps.config_error import ConfigError
 from flwr_splitmix.apps.vision.data import client_images, images_of
 from flwr_splitmix.apps.vision.model import segments_of, split_of
 from flwr_splitmix.apps.vision.server import make_strategy
@@ -117,6 +118,16 @@ def test_shuffled_forms_have_their_positions_in_the_upper_segment(name: str, mod
     assert any(isinstance(part, Positions) for part in shuffled.upper)
     assert not any(isinstance(part, Positions) for part in plain.upper)
     assert shuffled.lower.geometry.positions == "upper"
+
+
+def test_shuffled_forms_refuse_a_cut_behind_layers_that_know_the_slots() -> None:
+    """A Swin was accepted, of whose patches each tells its slot."""
+    swin = {"model": "swin_tiny_patch4_window7_224"}
+    said = r"ShuffledCutMixSL needs the cut at 'stem' \(cut-at='stem'\): .* a ViT, cut at its embe"
+    with pytest.raises(ConfigError, match=said):
+        segments_of(read(strategy="ShuffledCutMixSL", **swin))
+    allowed = segments_of(read(strategy="ShuffledCutMixSL", cut_at="stem", **swin))
+    assert allowed.lower.geometry.positions == "none"
 
 
 @pytest.mark.parametrize(

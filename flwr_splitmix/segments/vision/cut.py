@@ -77,8 +77,9 @@ def split_vision_model(
     positions
         The segment that adds the position embeddings of a transformer's patches. "upper": by slot,
         to whichever patch is in it, for methods that shuffle patches; only for the cut
-        "embedding". A CNN has none. Nor has an MLP-Mixer or a LeViT, whose layers know the slots
-        instead: for them "upper" is allowed only for the cut "stem".
+        "embedding". A CNN has none, though its zero padding tells the borders of a map. Nor has a
+        Swin, NesT, MLP-Mixer, LeViT or another model whose layers know the slots instead: for them
+        "upper" is allowed only below such layers, often only for the cut "stem".
     cell
         A feature map (b, C, H, W), of a CNN or a Swin, is treated as patches of `cell` x `cell`
         pixels of the map: N = (H / cell) (W / cell), width C cell². Tokens stay as they are.

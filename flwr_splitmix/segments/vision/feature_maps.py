@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,13 @@ from flwr_splitmix.segments.vision.split_model import (
     Stage,
     UpperSegment,
 )
+
+
+class SlotFree(NamedTuple):
+    """The last cut below which no layer knows the slots of patches; 0 stages: there is none."""
+
+    cut_at: str
+    stages: int
 
 
 class MapToCells(nn.Module):
@@ -76,21 +84,38 @@ class CellsToMap(nn.Module):
 
 
 def split_at_map(
-    request: Request, stages: Sequence[Stage], at: int, *, channels_last: bool = False
+    request: Request,
+    stages: Sequence[Stage],
+    at: int,
+    *,
+    channels_last: bool = False,
+    slot_free: SlotFree | None = None,
 ) -> SplitModel:
     """Cut a CNN after `at` stages and treat the feature map there as cells.
 
-    With `channels_last`, the map is (b, H, W, C). Tokens (b, N, C) stay as they are.
+    Tokens (b, N, C) stay as they are.
+
+    Parameters
+    ----------
+    channels_last
+        Whether the map is (b, H, W, C).
+    slot_free
+        The last cut below which no layer knows the slots of patches; None: there is no such layer.
 
     Raises
     ------
     ValueError
-        If the cell size does not divide the map's height and width, or the model cannot compute
-        images of this size.
+        If the cell size does not divide the map's height and width, the model cannot compute
+        images of this size, or the upper segment would have to add positions that the stages below
+        have used.
     """
     maps = _computed(request, stages, at)
+    unmixed_at = slot_free.cut_at if slot_free is not None and at > slot_free.stages else None
+    if unmixed_at is not None and request.positions == "upper":
+        raise ValueError(_knows_slots(request.name, unmixed_at))
+    positions: Literal["lower", "none"] = "none" if unmixed_at is None else "lower"
     if maps.dim() == 3:
-        return _split_at_tokens(request, stages, at, maps)
+        return _split_at_tokens(request, stages, at, maps, positions, unmixed_at or "")
     sides = tuple(maps.shape[1:])
     channels, height, width = (sides[-1], *sides[:-1]) if channels_last else sides
     cell = request.cell
@@ -101,50 +126,46 @@ def split_at_map(
             f"at this cut; allowed are {', '.join(map(str, allowed))}"
         )
     grid = (height // cell, width // cell)
-    geometry = Geometry(grid[0] * grid[1], channels * cell**2, grid=grid, positions="none")
+    geometry = Geometry(grid[0] * grid[1], channels * cell**2, grid=grid, positions=positions)
     back = CellsToMap(grid, cell, channels_last=channels_last, memory=_memory_of(maps))
+    upper = UpperSegment([("map", back), *_keeping(stages[at:])], geometry, request.num_classes)
+    upper.unmixed_at = unmixed_at or ""
     return SplitModel(
         LowerSegment(
             [*stages[:at], ("cells", MapToCells(cell, channels_last=channels_last))],
             request.input_shape,
             geometry,
         ),
-        UpperSegment(
-            [("map", back), *_keeping(stages[at:])],
-            geometry,
-            request.num_classes,
-        ),
+        upper,
+    )
+
+
+def _knows_slots(name: str, unmixed_at: str) -> str:
+    """Return the error message for patches to be moved that have left their slots' marks."""
+    where = f"the cut at {unmixed_at!r} (cut_at={unmixed_at!r})" if unmixed_at else "another model"
+    behind = " behind that cut" if unmixed_at else ""
+    return (
+        f"positions 'upper' needs {where}: {name} has no position embeddings that the upper "
+        f"segment could add, and its layers{behind} add positions to patches or mix them by "
+        "their slots; a ViT, cut at its embedding, has such embeddings"
     )
 
 
 def _split_at_tokens(
-    request: Request, stages: Sequence[Stage], at: int, tokens: Tensor
+    request: Request,
+    stages: Sequence[Stage],
+    at: int,
+    tokens: Tensor,
+    positions: Literal["lower", "none"],
+    unmixed_at: str,
 ) -> SplitModel:
-    """Cut a model without prefix tokens after `at` stages, where it returns `tokens` (1, N, d).
-
-    Raises
-    ------
-    ValueError
-        If the upper segment would have to add positions that the stages below have used.
-    """
-    mixed = at > 1  # attention biases and mixing layers know the slots; a stem does not
-    stem = stages[0][0]
-    if mixed and request.positions == "upper":
-        raise ValueError(
-            f"positions 'upper' needs the cut at {stem!r} (cut_at={stem!r}): {request.name} has no "
-            "position embeddings to add in the upper segment, and the layers between its stem and "
-            "any other cut mix patches by their slots"
-        )
+    """Cut a model without prefix tokens after `at` stages, where it returns `tokens` (1, N, d)."""
     _, patches, width = tokens.shape
     side = math.isqrt(patches)
-    geometry = Geometry(
-        patches,
-        width,
-        grid=(side, side) if side**2 == patches else None,
-        positions="lower" if mixed else "none",
-    )
+    grid = (side, side) if side**2 == patches else None
+    geometry = Geometry(patches, width, grid=grid, positions=positions)
     upper = UpperSegment(_keeping(stages[at:]), geometry, request.num_classes)
-    upper.unmixed_at = stem if mixed else ""
+    upper.unmixed_at = unmixed_at
     return SplitModel(LowerSegment(stages[:at], request.input_shape, geometry), upper)
 
 
@@ -180,9 +201,10 @@ def open_cnn(
     default: str,
     *,
     channels_last: bool = False,
+    slot_free: SlotFree | None = None,
 ) -> Cuttable:
-    """Return a CNN as stages that can be cut; with `channels_last`, their maps are (b, H, W, C)."""
-    split = partial(split_at_map, request, stages, channels_last=channels_last)
+    """Return a CNN as stages that can be cut; the options are those of `split_at_map`."""
+    split = partial(split_at_map, request, stages, channels_last=channels_last, slot_free=slot_free)
     return Cuttable(request, stages, cuts, default, split)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from flwr_splitmix.segments.vision.feature_maps import SlotFree
+
 DROPOUT = "drop"
 """Place in a top of the dropout that timm applies by a function."""
 
@@ -25,6 +27,12 @@ GRID = "grid"
 The grid is that of a square image.
 """
 
+EVERY_STAGE = r"(stages|layers|levels|blocks)\..*"
+"""Slots known in all stages: by windows of attention, positions in them, or layers over slots."""
+
+BIASES = r".*\.attention_biases"
+"""Slots known where attention adds a bias by the places of two patches."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -42,6 +50,10 @@ class Layout:
         Whether it is built for one size of images.
     channels_last
         Whether its maps are (b, H, W, C).
+    slots
+        Pattern of the names of weights whose stages know the slots of patches: they add position
+        embeddings or biases, attend within windows, or mix over slots. Convolutions, poolings and
+        attention without positions do not, though zero padding tells the borders.
     """
 
     stem: tuple[str, ...]
@@ -50,6 +62,7 @@ class Layout:
     patched: bool = False
     sized: bool = False
     channels_last: bool = False
+    slots: str = "(?!)"
 
     def sizes(self, image_size: int, patch_size: int) -> dict[str, int]:
         """Return the sizes that timm's model is built for, by timm's names."""
@@ -60,6 +73,18 @@ class Layout:
     def stages_of(self, model: nn.Module) -> list[str]:
         """Return the names of a model's stages, in order."""
         return [name for name, _ in model.named_modules() if re.fullmatch(self.stages, name)]
+
+    def slot_free(self, model: nn.Module) -> SlotFree:
+        """Return the last cut of a model below which no layer knows the slots of patches."""
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        known = [name for name, _ in tensors if re.fullmatch(self.slots, name)]
+        free = SlotFree("", 0)
+        for number, cut in enumerate(["stem", *self.stages_of(model)], start=1):
+            parts = self.stem if cut == "stem" else (cut,)
+            if any(name.startswith(f"{part}.") for name in known for part in parts):
+                break
+            free = SlotFree(cut, number)
+        return free
 
     def timm_name(self, weight: str) -> str:
         """Return timm's name of a segment's weight."""
@@ -100,21 +125,26 @@ LAYOUTS = {
         r"blocks\.\d+",
         ("global_pool", "conv_head", "norm_head", "act2", "flatten", DROPOUT, "classifier"),
     ),
-    "ByobNet": _of_stages("final_conv", "head"),
+    "ByobNet": replace(
+        _of_stages("final_conv", "head"),
+        slots=r".*\.(self_attn|conv_p)\..*",  # BoTNet, HaloNet, ...
+    ),
     "ConvNeXt": _of_stages("norm_pre", "head"),
     **dict.fromkeys(
         ("CspNet", "CspNext", "VovNet", "HighPerfGpuNet", "MetaNeXt"), _of_stages("head")
     ),
     **dict.fromkeys(("EfficientVit", "EfficientVitLarge"), _of_stages("head")),
-    **dict.fromkeys(("EdgeNeXt", "DaVit"), _of_stages("norm_pre", "head")),
+    "EdgeNeXt": replace(_of_stages("norm_pre", "head"), slots=r".*\.pos_embd\..*"),
+    "DaVit": replace(_of_stages("norm_pre", "head"), slots=EVERY_STAGE),
     **dict.fromkeys(("MetaFormer", "RepVit", "IFormer"), _of_stages(OWN_HEAD)),
-    **dict.fromkeys(("EfficientFormer", "SwiftFormer"), _of_stages("norm", OWN_HEAD)),
-    "EfficientFormerV2": replace(_of_stages("norm", OWN_HEAD), sized=True),
+    "SwiftFormer": _of_stages("norm", OWN_HEAD),
+    "EfficientFormer": replace(_of_stages("norm", OWN_HEAD), slots=BIASES),
+    "EfficientFormerV2": replace(_of_stages("norm", OWN_HEAD), sized=True, slots=BIASES),
     "NextViT": _of_stages("norm", "head"),
     "CPUBone": _of_stages("head"),
     "MambaOut": replace(_of_stages("head"), channels_last=True),
-    "Sequencer2d": replace(_of_stages("norm", "head"), channels_last=True),
-    "GlobalContextVit": replace(_of_stages("head"), sized=True),
+    "Sequencer2d": replace(_of_stages("norm", "head"), channels_last=True, slots=EVERY_STAGE),
+    "GlobalContextVit": replace(_of_stages("head"), sized=True, slots=EVERY_STAGE),
     "LCNetV2": _of_stages("global_pool", "conv_head", "act2", "flatten", DROPOUT, "classifier"),
     "LowFormer": _of_stages(
         "in_conv", "global_pool", "flatten", "pre_classifier", DROPOUT, "classifier"
@@ -167,23 +197,32 @@ LAYOUTS = {
         r"features\.(denseblock|transition)\d+",
         ("features.norm5", "global_pool", "head_drop", "classifier"),
     ),
-    "MaxxVit": Layout(("stem",), r"stages\.\d+", ("norm", "head"), sized=True),
-    "TinyVit": Layout(("patch_embed",), r"stages\.\d+", ("head",)),
+    "MaxxVit": Layout(
+        ("stem",), r"stages\.\d+", ("norm", "head"), sized=True, slots=r".*\.attn(_\w+)?\..*"
+    ),
+    "TinyVit": Layout(("patch_embed",), r"stages\.\d+", ("head",), slots=BIASES),
     "PyramidVisionTransformerV2": Layout(("patch_embed",), r"stages\.\d+", (OWN_HEAD,)),
     "TResNet": Layout(("body.s2d", "body.conv1"), r"body\.layer\d", ("head",)),
     "EfficientVitMsra": Layout(
-        ("patch_embed",), r"stages\.\d+", ("global_pool", "head"), sized=True
+        ("patch_embed",), r"stages\.\d+", ("global_pool", "head"), sized=True, slots=BIASES
     ),
     "SHViT": Layout(("patch_embed",), r"stages\.\d+", ("global_pool", "flatten", DROPOUT, "head")),
     **dict.fromkeys(
         ("Levit", "LevitDistilled"),
-        Layout(("stem", TOKENS), r"stages\.\d+", (OWN_HEAD,), sized=True),
+        Layout(("stem", TOKENS), r"stages\.\d+", (OWN_HEAD,), sized=True, slots=EVERY_STAGE),
     ),
-    "MlpMixer": Layout(("stem",), r"blocks\.\d+", ("norm", OWN_HEAD), sized=True),
+    "MlpMixer": Layout(
+        ("stem",), r"blocks\.\d+", ("norm", OWN_HEAD), sized=True, slots=EVERY_STAGE
+    ),
     **dict.fromkeys(
         ("SwinTransformer", "SwinTransformerV2"),
         Layout(
-            ("patch_embed",), r"layers\.\d+", ("norm", "head"), patched=True, channels_last=True
+            ("patch_embed",),
+            r"layers\.\d+",
+            ("norm", "head"),
+            patched=True,
+            channels_last=True,
+            slots=EVERY_STAGE,
         ),
     ),
     "HighResolutionNet": _cut_early(
@@ -194,7 +233,9 @@ LAYOUTS = {
     "NASNetALarge": _cut_early("conv0"),
     "PNASNet5Large": _cut_early("conv_0"),
     "Visformer": _cut_early("stem", sized=True),
-    "Nest": _cut_early("patch_embed", stages=r"levels\.\d+", sized=True),
+    "Nest": replace(
+        _cut_early("patch_embed", stages=r"levels\.\d+", sized=True), slots=EVERY_STAGE
+    ),
     "VOLO": _cut_early("patch_embed", sized=True),
     **dict.fromkeys(("VisionTransformerRelPos", "ConVit"), _cut_early("patch_embed", patched=True)),
     "VisionTransformerSAM": _cut_early("patch_embed", patched=True, channels_last=True),
@@ -202,7 +243,9 @@ LAYOUTS = {
     "MultiScaleVit": _cut_early("patch_embed", GRID, sized=True),
     "Hiera": _cut_early("patch_embed", sized=True),
     "EfficientViM": _cut_early("patch_embed"),
-    "SwinTransformerV2Cr": Layout(("patch_embed",), r"stages\.\d+", ("head",), patched=True),
+    "SwinTransformerV2Cr": Layout(
+        ("patch_embed",), r"stages\.\d+", ("head",), patched=True, slots=EVERY_STAGE
+    ),
 }
 """Layouts by the names of timm's classes."""
 

@@ -42,7 +42,7 @@ class LowerSegment(nn.Sequential):
 class UpperSegment(nn.Sequential):
     """The server's part: from smashed data (b, prefix + patches, width) to (b, num_classes).
 
-    `unmixed_at` is the cut before the layers of the lower segment that mix patches by their slots,
+    `unmixed_at` is the cut before the layers of the lower segment that know the slots of patches,
     if the model has such layers in place of position embeddings; else "".
     """
 

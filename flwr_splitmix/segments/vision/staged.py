@@ -36,6 +36,7 @@ def open_staged(request: Request, family: type[nn.Module], layout: Layout) -> Cu
         request.check_patches()
     model = create(request, family, **layout.sizes(request.image_size, request.patch_size))
     names = layout.stages_of(model)
+    slot_free = layout.slot_free(model)  # before the model is taken apart
     stages: list[Stage] = [
         ("stem", _in_sequence([_part(model, name) for name in layout.stem])),
         *((name.replace(".", "_"), _part(model, name)) for name in names),
@@ -52,7 +53,9 @@ def open_staged(request: Request, family: type[nn.Module], layout: Layout) -> Cu
         raise ValueError(
             cannot_cut(request.name, f"it has a part that others of timm's {family.__name__} lack")
         )
-    return open_cnn(request, stages, cuts, default, channels_last=layout.channels_last)
+    return open_cnn(
+        request, stages, cuts, default, channels_last=layout.channels_last, slot_free=slot_free
+    )
 
 
 def _own_head(model: Any) -> nn.Module:

@@ -242,7 +242,7 @@ def test_the_default_cut_and_its_cells(
     geometry = lower.geometry
     assert geometry == upper.geometry
     assert geometry.grid == (height // cell, width // cell)
-    assert (geometry.width, geometry.prefix, geometry.positions) == (channels * cell**2, 0, "none")
+    assert (geometry.width, geometry.prefix) == (channels * cell**2, 0)
     assert tuple(lower(torch.randn(2, 1, 32, 32)).shape) == geometry.shape(2)
 
 
@@ -267,16 +267,6 @@ def test_a_lower_segment_holds_what_can_travel(name: str) -> None:
 def test_the_positions_of_a_cnn_are_in_neither_segment() -> None:
     geometry = split_vision_model("lenet5", positions="upper").lower.geometry
     assert geometry.positions == "none"
-
-
-@pytest.mark.parametrize("name", ["mixer_s16_224", "resmlp_12_224", "levit_128s"])
-def test_layers_that_mix_by_slot_need_the_cut_at_the_stem_to_have_patches_moved(name: str) -> None:
-    """There are no position embeddings to add above: the request had no effect before."""
-    with pytest.raises(ValueError, match=r"cut at 'stem' .*no position embeddings .* by their slo"):
-        split_vision_model(name, positions="upper")
-    lower, upper = split_vision_model(name, positions="upper", cut_at="stem")
-    assert (lower.geometry.positions, upper.unmixed_at) == ("none", "")
-    assert split_vision_model(name).upper.unmixed_at == "stem"
 
 
 @pytest.mark.parametrize(
