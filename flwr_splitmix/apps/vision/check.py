@@ -25,6 +25,7 @@ from flwr_splitmix.apps.vision import ushape_check
 from flwr_splitmix.apps.vision.advice import advise
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
+from flwr_splitmix.apps.vision.few_patches import remark_few_patches
 from flwr_splitmix.apps.vision.first_round import (
     check_number,
     check_plan,
@@ -141,8 +142,9 @@ def _check_model(config: VisionConfig, report: Report) -> None:
     except ValueError:  # reported by the check of the clients
         return
     check_plan(strategy, config, segments.lower.geometry, clients)
-    shares = first_plan(strategy, config, segments.lower.geometry, clients).shares(0)
-    if any(share.masked for share in shares if share is not None):
+    plan = first_plan(strategy, config, segments.lower.geometry, clients)
+    remark_few_patches(config, plan, report)
+    if any(share.masked for share in plan.shares(0) if share is not None):
         _remark_spreading(segments.lower, report)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.vision.black_image import check_embedding
 from flwr_splitmix.segments.vision.split_model import (
     Cuttable,
     LowerSegment,
@@ -109,6 +110,8 @@ def open_class_attention(request: Request, family: type[nn.Module]) -> Cuttable:
     )  # fmt: skip
     side = request.image_size // request.patch_size
     grid, width, added = (side, side), int(model.embed_dim), model.pos_embed is not None
+    embed = FirstOfPair(model.patch_embed) if xcit else model.patch_embed
+    check_embedding(request, embed, side**2)
     cuts = {"embedding": 1, **{f"blocks.{i}": 3 + i for i in range(len(model.blocks))}}
     stages = _take_apart(model, request.positions, grid if xcit else None)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.modules import not_in_place
+from flwr_splitmix.segments.vision.black_image import computing
 from flwr_splitmix.segments.vision.split_model import (
     Cuttable,
     LowerSegment,
@@ -174,15 +175,9 @@ def _computed(request: Request, stages: Sequence[Stage], at: int) -> Tensor:
     """Return the map of a black image after `at` stages; the other stages are tried, too."""
     whole = nn.Sequential(*(module for _, module in stages)).eval()
     try:
-        maps: Tensor = whole[:at](torch.zeros(1, *request.input_shape))
-        whole[at:](maps)
-    except (AssertionError, IndexError, RuntimeError) as error:  # timm's often say nothing
-        side = request.image_size
-        raise ValueError(
-            f"{request.name} does not compute images of {side} x {side} pixels"
-            f"{f': {error}' if str(error) else ''}; try another image_size, such as the one in "
-            "its name, or 224"
-        ) from error
+        with computing(request):
+            maps: Tensor = whole[:at](torch.zeros(1, *request.input_shape))
+            whole[at:](maps)
     finally:
         whole.train()
     return maps

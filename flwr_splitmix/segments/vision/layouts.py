@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -104,7 +105,7 @@ def _of_stages(*top: str) -> Layout:
     return Layout(("stem",), r"stages\.\d+", top)
 
 
-def _cut_early(*stem: str, stages: str = "(?!)", **options: bool) -> Layout:
+def _cut_early(*stem: str, stages: str = "(?!)", **options: Any) -> Layout:
     """Return the layout of a family that is cut after its stem, or after a few stages."""
     return Layout(stem, stages, (OWN_REST,), **options)
 
@@ -233,9 +234,7 @@ LAYOUTS = {
     "NASNetALarge": _cut_early("conv0"),
     "PNASNet5Large": _cut_early("conv_0"),
     "Visformer": _cut_early("stem", sized=True),
-    "Nest": replace(
-        _cut_early("patch_embed", stages=r"levels\.\d+", sized=True), slots=EVERY_STAGE
-    ),
+    "Nest": _cut_early("patch_embed", stages=r"levels\.\d+", sized=True, slots=EVERY_STAGE),
     "VOLO": _cut_early("patch_embed", sized=True),
     **dict.fromkeys(("VisionTransformerRelPos", "ConVit"), _cut_early("patch_embed", patched=True)),
     "VisionTransformerSAM": _cut_early("patch_embed", patched=True, channels_last=True),

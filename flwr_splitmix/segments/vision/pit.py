@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.vision.black_image import check_embedding
 from flwr_splitmix.segments.vision.split_model import (
     Cuttable,
     LowerSegment,
@@ -79,7 +80,13 @@ class PrefixOnly(nn.Module):
 
 
 def open_pit(request: Request) -> Cuttable:
-    """Build a PiT; patches do not overlap unless the options set a `stride`."""
+    """Build a PiT; patches do not overlap unless the options set a `stride`.
+
+    Raises
+    ------
+    ValueError
+        If the patches do not tile the image, or timm's model does not embed them.
+    """
     from timm.models.pit import PoolingVisionTransformer
 
     request.check_patches()
@@ -88,6 +95,8 @@ def open_pit(request: Request) -> Cuttable:
         request, PoolingVisionTransformer,
         img_size=request.image_size, patch_size=request.patch_size, **stride,
     )  # fmt: skip
+    rows, columns = model.patch_embed.grid_size
+    check_embedding(request, ConvPatches(model.patch_embed), rows * columns)
     number_of_stages = len(model.transformers)
     grids, prefix = _grids(model), int(model.num_tokens)
     widths = [int(model.cls_token.shape[2]), *(_width(model, i) for i in range(number_of_stages))]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.vision.black_image import check_embedding
 from flwr_splitmix.segments.vision.split_model import (
     Cuttable,
     LowerSegment,
@@ -45,9 +46,9 @@ def build_vit(request: Request) -> Any:
     Raises
     ------
     ValueError
-        If the patches do not tile the image, the model drops or resizes patches itself, its blocks
-        share weights of positions or move positions at random, or pretrained weights are asked for
-        another depth than the model's own.
+        If the patches do not tile the image, or the map of a hybrid's backbone, the model drops or
+        resizes patches itself, its blocks share weights of positions or move positions at random,
+        or pretrained weights are asked for another depth than the model's own.
     """
     family = plain_transformer(family_of(request.name))
     if family is None:
@@ -59,6 +60,7 @@ def build_vit(request: Request) -> Any:
         **request.depth_option(), **_of_one_size(family, request),
     )  # fmt: skip
     _check_can_be_cut(request, model)
+    check_embedding(request, model.patch_embed, int(model.patch_embed.num_patches))
     return model
 
 

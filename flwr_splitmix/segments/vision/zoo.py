@@ -118,7 +118,8 @@ def create(request: Request, family: type[nn.Module], **options: Any) -> Any:
         sizes = f"image_size {request.image_size} and patch_size {request.patch_size}"
         raise ValueError(
             f"timm cannot build {request.name} with {sizes}{f': {error}' if str(error) else ''}; "
-            f"other sizes may do, or another model such as {EXAMPLES}"
+            "other sizes may do (a hybrid's patch_size counts pixels of its backbone's map: try "
+            f"patch_size=1), or another model such as {EXAMPLES}"
         ) from error
     except TypeError as error:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
