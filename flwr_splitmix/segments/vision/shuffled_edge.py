@@ -224,10 +224,12 @@ def _check_embedding(embedding: str, method: str, pretrained: bool) -> None:
 def _check_family(name: str) -> None:
     from timm.models.vision_transformer import VisionTransformer
 
-    if name == "lenet5" or not issubclass(family_of(name), VisionTransformer):
+    family = None if name == "lenet5" else family_of(name)
+    if family is None or not issubclass(family, VisionTransformer):
+        own = "" if family is None else f"; this one is of the class {family.__name__}"
         raise ValueError(
-            f"the patches of {name} cannot be shuffled; allowed are timm's vit_* and deit*, "
-            "such as vit_tiny_patch16_224"
+            f"the patches of {name} cannot be shuffled; allowed are models of timm's class "
+            f"VisionTransformer, such as vit_tiny_patch16_224 and deit_tiny_patch16_224{own}"
         )
 
 
