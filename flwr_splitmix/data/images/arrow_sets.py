@@ -193,7 +193,7 @@ def _encoded(
             elif isinstance(value, bytes):
                 yield io.BytesIO(value)
             else:
-                yield _pixels(value)
+                yield _pixels(value, _dtype_of(split.features[column]))
 
 
 def _within(folder: Path | None, path: str, name: str) -> Path:
@@ -243,16 +243,29 @@ def _plain(path: Path) -> Path:
     return Path(os.path.normpath(path))
 
 
-def _pixels(value: Any) -> np.ndarray:
+def _dtype_of(feature: Any) -> str:
+    """Return the type of the numbers that a column holds, such as "uint8"; "" if it tells none."""
+    while True:
+        inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
+        if inner is None:
+            return str(getattr(feature, "dtype", ""))
+        feature = inner
+
+
+def _pixels(value: Any, stored: str) -> np.ndarray:
+    """Return an image stored as numbers of a type, uint8 (H, W) or (H, W, C)."""
     array = np.asarray(value)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     channels = array.shape[2] if array.ndim == 3 else 1
     if array.dtype.kind not in "iu" or array.ndim not in (2, 3) or not 1 <= channels <= 4:
+        first, last = (array.shape[0], array.shape[-1]) if array.ndim == 3 else (0, 0)
+        in_front = first in (1, 3, 4) and last not in (1, 3, 4)
         raise DataError(
-            f"an image is stored as {array.dtype} of shape {array.shape}; allowed are encoded "
-            "pictures and integers in 0..255 of shape (H, W) or (H, W, C), where C is 1 (grey), 2 "
-            "(with alpha), 3 (RGB) or 4 (with alpha)"
+            f"an image is stored as {stored or array.dtype} of shape {array.shape}; allowed are "
+            "encoded pictures and integers in 0..255 of shape (H, W) or (H, W, C), where C is 1 "
+            "(grey), 2 (with alpha), 3 (RGB) or 4 (with alpha)"
+            + ("; move the channels to the end (transpose)" if in_front else "")
         )
     if array.size and (array.min() < 0 or array.max() > 255):
         raise DataError(f"a pixel is {array.max()} or {array.min()}; pixels must lie in 0..255")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import datasets
 import flwr_datasets
-import numpy as np
 import pytest
 
 from flwr_splitmix.data import DataError, load_images
@@ -102,43 +100,7 @@ def test_targets_of_a_regression_are_no_classes(tmp_path: Path) -> None:
             load_images(source)
 
 
-def test_images_stored_as_numbers_are_read(tmp_path: Path) -> None:
-    plain = datasets.Dataset.from_dict({"image": [[[5, 5], [5, 5]]], "label": [0]})
-    sets = load_images(save(tmp_path, train=plain, test=plain), image_size=2)
-    assert grey_levels(sets.train) == [5]
-    too_bright = datasets.Dataset.from_dict({"image": [[[5, 256]]], "label": [0]})
-    with pytest.raises(DataError, match=r"pixels must lie in 0\.\.255"):
-        load_images(save(tmp_path / "bright", train=too_bright, test=plain))
-
-
-@pytest.mark.parametrize(("channels", "level"), [(1, 5), (2, 155), (3, 5), (4, 155)])
-def test_images_stored_as_numbers_may_have_an_alpha_channel(
-    channels: int, level: int, tmp_path: Path
-) -> None:
-    """Of the transparent part white shows."""
-    pixel = [5] * channels
-    if channels in (2, 4):
-        pixel[-1] = 102  # of 255: 0.4 * 5 + 0.6 * 255
-    plain = datasets.Dataset.from_dict({"image": [[[pixel] * 2] * 2], "label": [0]})
-    sets = load_images(save(tmp_path, train=plain, test=plain), image_size=2)
-    assert grey_levels(sets.train) == [level]
-
-
-@pytest.mark.parametrize("shape", [(3, 4, 5), (4, 5, 6), (4, 5, 1, 1)])
-def test_images_stored_as_numbers_of_another_shape_are_refused(
-    shape: tuple[int, ...], tmp_path: Path
-) -> None:
-    """Pillow's reason was given, without the shapes that are allowed."""
-    pixels = np.zeros((1, *shape), int).tolist()
-    plain = datasets.Dataset.from_dict({"image": pixels, "label": [0]})
-    said = rf"int64 of shape {re.escape(str(shape))}; allowed are .* \(H, W\) or \(H, W, C\)"
-    with pytest.raises(DataError, match=said):
-        load_images(save(tmp_path, train=plain, test=plain))
-
-
 GOOD = split([1, 2], [0, 1])
-
-
 INTS = datasets.Value("int64")
 
 
