@@ -158,7 +158,8 @@ class WholeModels(RoundLoop):
     Parameters
     ----------
     **options
-        See `SplitStrategy`; `evaluation` is "benchmark" or "none".
+        See `SplitStrategy`; `evaluation` is "benchmark" or "none", and `metrics` is not taken, as
+        the rows are made by a `WholeMetrics`.
     """
 
     averages: ClassVar[bool] = False
@@ -167,9 +168,9 @@ class WholeModels(RoundLoop):
     def __init__(self, *, min_nodes: int = 1, **options: Unpack[RoundOptions]) -> None:
         aggregator = fedavg() if self.averages else None
         self._metrics = WholeMetrics()
-        super().__init__(
-            aggregator=aggregator, min_nodes=min_nodes, metrics=self._metrics, **options
-        )
+        if options.setdefault("metrics", self._metrics) is not self._metrics:
+            raise TypeError(f"{type(self).__name__} makes its own rows: leave out metrics")
+        super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
         self._clients: Sequence[WholeClient] = ()
 
     def prepare(self, clients: Sequence[Client] | None) -> None:

@@ -37,6 +37,7 @@ class RoundOptions(TypedDict, total=False):
     link: Link | None
     observers: Sequence[Observer]
     run: Run | None
+    metrics: Metrics | None
 
 
 class Options(RoundOptions, total=False):
@@ -90,7 +91,7 @@ def check_names(strategy: type, options: Mapping[str, object]) -> None:
     strategy
         The class that the user called, whose name is in the message.
     """
-    unknown = sorted(options.keys() - RoundOptions.__annotations__.keys() - {"metrics"})
+    unknown = sorted(options.keys() - RoundOptions.__annotations__.keys())
     if not unknown:
         return
     makers = [vars(kind)["__init__"] for kind in strategy.__mro__ if "__init__" in vars(kind)]

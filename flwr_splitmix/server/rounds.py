@@ -55,8 +55,6 @@ class RoundLoop(WholeRun):
         with their clients.
     min_nodes
         Fewest clients: with fewer in a round, the run ends with an error.
-    metrics
-        Makes the rows of the run; None makes the standard rows.
 
     See `SplitStrategy` for the other parameters.
 

@@ -109,6 +109,8 @@ class SplitStrategy(RoundLoop):
         Notified of exchanges, steps and rounds.
     run
         The run's directory; None writes nothing. A run that has checkpoints is continued.
+    metrics
+        Makes the rows of the run, for example with further columns; None makes the standard rows.
     labels
         Each client's labels, by client index: int64 (examples,), or (examples, L) if they are
         multi-label. For strategies whose clients send ids instead of labels.

@@ -80,6 +80,8 @@ class UShapeStrategy(RoundLoop):
         Notified of exchanges, steps and rounds.
     run
         The run's directory; None writes nothing. A run that has checkpoints is continued.
+    metrics
+        Makes the rows of the run, for example with further columns; None makes the standard rows.
 
     Attributes
     ----------

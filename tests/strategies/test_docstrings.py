@@ -11,6 +11,7 @@ from torch import nn
 
 from flwr_splitmix.mixers import Mixup
 from flwr_splitmix.server.options import Options, RoundOptions
+from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import STRATEGIES, USHAPE_STRATEGIES, SplitStrategy, UShapeStrategy
 
 
@@ -35,6 +36,16 @@ def test_every_option_is_documented_once(
     strategy: type[SplitStrategy] | type[UShapeStrategy],
 ) -> None:
     assert sorted(documented(strategy)) == sorted(accepted(strategy))
+
+
+@pytest.mark.parametrize("rest", [Options, RoundOptions])
+def test_what_is_passed_on_to_the_loop_of_rounds_is_all_that_it_takes(rest: type) -> None:
+    """`metrics` was taken, and neither typed nor in any `help`."""
+    assert set(inspect.signature(RoundLoop).parameters) <= {
+        *rest.__annotations__,
+        "aggregator",
+        "min_nodes",
+    }
 
 
 def test_what_follows_the_parameters_is_kept() -> None:

@@ -61,6 +61,7 @@ class Own(Observer):
         ({"labels": 1}, "labels is an int; needed is a list with the labels of each client"),
         ({"sed": 1}, "SplitStrategy has no option 'sed' \\(did you mean 'seed'\\?\\)"),
         ({"mixr": None}, "SplitStrategy has no option 'mixr' \\(did you mean 'mixer'"),
+        ({"metrcs": None}, "SplitStrategy has no option 'metrcs' \\(did you mean 'metrics'"),
         ({"foo": 1}, "SplitStrategy has no option 'foo'; help\\(SplitStrategy\\) lists them"),
         (
             {"sed": 1, "mixr": None, "foo": 1},
