@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from torch import nn
 
-from flwr_splitmix.mixers import PatchCutMix
+from flwr_splitmix.mixers import PatchCutMix, Shuffled
 from flwr_splitmix.mixers.grouping import Leftover, Regroup
 from flwr_splitmix.mixers.masks import Rounding
 from flwr_splitmix.mixers.patch_cutmix import Gradient
@@ -28,8 +28,15 @@ class CutMixSL(SplitStrategy):
     **options
         See `SplitStrategy`.
 
+    Attributes
+    ----------
+    shuffles
+        Whether the mixer shuffles the patches of what it has mixed.
+
     Source: CutMixSL, algorithm 2.
     """
+
+    shuffles: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -57,7 +64,7 @@ class CutMixSL(SplitStrategy):
             k_times=k_times,
             mask_per_sample=mask_per_sample,
         )
-        super().__init__(upper, mixer=mixer, **options)
+        super().__init__(upper, mixer=Shuffled(mixer) if self.shuffles else mixer, **options)
 
 
 class CutMixSFL(CutMixSL):

@@ -6,11 +6,9 @@ from typing import Unpack
 
 from torch import nn
 
-from flwr_splitmix.mixers import NoMixing, PatchCutMix, Shuffled
-from flwr_splitmix.mixers.grouping import Leftover, Regroup
-from flwr_splitmix.mixers.masks import Rounding
-from flwr_splitmix.mixers.patch_cutmix import Gradient
+from flwr_splitmix.mixers import NoMixing, Shuffled
 from flwr_splitmix.server.options import Options
+from flwr_splitmix.strategies.cutmix_sl import CutMixSL
 from flwr_splitmix.strategies.split import SplitStrategy
 
 
@@ -37,48 +35,20 @@ class ShuffledSFL(ShuffledPSL):
     averages = True
 
 
-class ShuffledCutMixSL(SplitStrategy):
+class ShuffledCutMixSL(CutMixSL):
     """CutMixSL whose mixed samples have their patches shuffled before the upper segment.
 
     Parameters
     ----------
     upper
         The upper segment; it adds the position embeddings (`positions="upper"`), by slot.
-    k, alpha
-        Clients per mixing group; concentration of the mixing ratios (None: as even as possible).
-    rounding, min_patches, gradient, regroup, leftover, mask_per_sample
-        See `PatchCutMix`.
     **options
-        See `SplitStrategy`.
+        See `CutMixSL`.
 
     Source: CutMixSL, eq. 12 and table 1.
     """
 
-    def __init__(
-        self,
-        upper: nn.Module,
-        *,
-        k: int = 2,
-        alpha: float | None = 6.0,
-        rounding: Rounding = "multinomial",
-        min_patches: int = 0,
-        gradient: Gradient = "unicast",
-        regroup: Regroup = "step",
-        leftover: Leftover = "send",
-        mask_per_sample: bool = False,
-        **options: Unpack[Options],
-    ) -> None:
-        mixer = PatchCutMix(
-            k,
-            alpha,
-            rounding=rounding,
-            min_patches=min_patches,
-            gradient=gradient,
-            regroup=regroup,
-            leftover=leftover,
-            mask_per_sample=mask_per_sample,
-        )
-        super().__init__(upper, mixer=Shuffled(mixer), **options)
+    shuffles = True
 
 
 class ShuffledCutMixSFL(ShuffledCutMixSL):

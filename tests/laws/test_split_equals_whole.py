@@ -13,7 +13,7 @@ from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import MaskShare
 from flwr_splitmix.schedule import OptimizerFactory, adamw, constant
 from flwr_splitmix.server.segments.upper import ServerUpdate
-from flwr_splitmix.strategies import PSL, CutMixSL
+from flwr_splitmix.strategies import PSL, CutMixSL, ShuffledCutMixSL
 from flwr_splitmix.testing.laws import Toy, check_same_tensors, check_split_equals_whole, sgd
 from tests.laws.makers import NAMES, maker, toy_for
 
@@ -49,6 +49,16 @@ def test_every_form_of_cutmix(
     check_split_equals_whole(
         partial(CutMixSL, **options),
         Toy(clients=clients, prefix=prefix),
+        server_update=server_update,
+    )
+
+
+@pytest.mark.parametrize("server_update", UPDATES)
+def test_shuffled_cutmix_has_all_forms_of_cutmix(server_update: ServerUpdate) -> None:
+    """Its constructor repeated the options of CutMixSL, but for `k_times`."""
+    check_split_equals_whole(
+        partial(ShuffledCutMixSL, k=3, k_times=True, mask_per_sample=True),
+        Toy(clients=5, prefix=2),
         server_update=server_update,
     )
 
