@@ -33,7 +33,7 @@ from flwr_splitmix.server.job import Job
 from flwr_splitmix.server.naming import name_reasons, reasons
 from flwr_splitmix.server.participants import DrawAgainError
 from flwr_splitmix.server.round_messages import RoundMessages
-from flwr_splitmix.server.steps.planning import RoundLength, announced_steps, taken_steps
+from flwr_splitmix.server.steps.planning import Agreement, announced_steps, taken_steps
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -55,7 +55,7 @@ class OneRound(RoundMessages):
     over: str
     _epsilons: ReportedEpsilons
     _intake: ReplyIntake
-    _length: RoundLength | None
+    _agreed: Agreement | None
 
     @abstractmethod
     def _snapshot(self, arrays: ArrayRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -137,14 +137,14 @@ class OneRound(RoundMessages):
 
     def _agree_on_steps(self, clients: Clients) -> int | None:
         """Return what `agree`, perhaps a user's own, says of the round's length, once checked."""
-        self._length = None
+        self._agreed = None
         said = self.agree(clients)
-        if self.fixes_length and self._length is None:
+        if self.fixes_length and self._agreed is None:
             raise RuntimeError(
                 f"agree of {type(self).__name__} must call super().agree(clients), which leaves "
                 "out who does not fit and fixes the round's length, and return its result"
             )
-        return announced_steps(type(self), said, self._length)
+        return announced_steps(type(self), said, self._agreed)
 
     def _aggregate_replies(
         self, clients: Clients, result: flower.Result

@@ -115,6 +115,7 @@ class RoundLoop(WholeRun):
         self.over = ""
         self.num_rounds = 0
         self._finished = 0
+        self._agreed = None
 
     def start(
         self,

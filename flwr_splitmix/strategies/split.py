@@ -13,7 +13,7 @@ from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Clients, MixerLink
-from flwr_splitmix.mixers import EmptyMixtureError, Mixer, NoMixing, SmashedShape
+from flwr_splitmix.mixers import EmptyMixtureError, Mixer, NoMixing
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.mixers.hooks import check_mixer
 from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
@@ -46,7 +46,7 @@ from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked, check_loss
-from flwr_splitmix.server.steps.planning import Planner, RoundLength
+from flwr_splitmix.server.steps.planning import Planner, RoundLength, ShapeAgreement, agreed
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.split import Steps, WholeBatchSteps
 from flwr_splitmix.server.steps.training import Training
@@ -154,6 +154,7 @@ class SplitStrategy(RoundLoop):
     fixes_length: ClassVar[bool] = True
     needs_noise: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
+    _agreed: ShapeAgreement | None
 
     def __init__(
         self,
@@ -245,7 +246,6 @@ class SplitStrategy(RoundLoop):
         self._parts.check(mixer, server_update, upper, self.pace)
         self._remarks = self._new_remarks()
         self._seconds: dict[int, float] = {}
-        self._agreed: tuple[SmashedShape, int, RoundLength]
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Begin a run; make clients of this process known to each other if raw inputs are mixed.
@@ -317,7 +317,7 @@ class SplitStrategy(RoundLoop):
         upper = self.upper
         shape, batches = agree_on_shape(clients, upper.geometry, upper.num_classes, upper.takes)
         length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
-        self._agreed, self._length = (shape, batches, length), length
+        self._agreed = ShapeAgreement(batches, length, shape)
         return length.steps
 
     def train_round(self, clients: Clients, server_round: int) -> int:
@@ -328,10 +328,11 @@ class SplitStrategy(RoundLoop):
         Clients whose privacy budget is spent take part in no further step; if fewer than
         `min_nodes` others are left, the round ends early, and the run ends after it.
         """
+        agreement = agreed(type(self), self._agreed)
+        agreement.check_still(self.steps_per_round, self.epochs_per_round)
         self.upper.warn_of_unknown_weights()
         self._uploads.begin_round(clients)
-        shape, batches, length = self._agreed
-        length.check_still(batches, self.steps_per_round, self.epochs_per_round)
+        shape, batches, length = agreement.shape, agreement.batches, agreement.length
         self._remarks.on_few(server_round, len(clients.nodes))
         self._remarks.on_leftover(len(clients.nodes))
         self._remarks.on_clients(clients, shape, batches, length.epoch, self.last_trained_round)

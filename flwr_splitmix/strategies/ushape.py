@@ -27,7 +27,7 @@ from flwr_splitmix.server.record.same_protection import PROTECTION, facts_of_hid
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
-from flwr_splitmix.server.steps.planning import RoundLength
+from flwr_splitmix.server.steps.planning import Agreement, RoundLength, agreed
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
 from flwr_splitmix.server.untrained import warn_if_frozen
@@ -151,7 +151,6 @@ class UShapeStrategy(RoundLoop):
         self._calibrations = Calibrations()
         self._left_out = Once()
         self._frozen = FrozenWeights()
-        self._agreed: tuple[int, RoundLength]
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Begin a run, after a check of the trunk and of clients in this process.
@@ -189,7 +188,7 @@ class UShapeStrategy(RoundLoop):
         if self.aggregator.averages:
             self._frozen.compare(clients)
         length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
-        self._agreed, self._length = (batches, length), length
+        self._agreed = Agreement(batches, length)
         return length.steps
 
     def train_round(self, clients: Clients, server_round: int) -> int:
@@ -197,8 +196,9 @@ class UShapeStrategy(RoundLoop):
 
         Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
         """
-        batches, length = self._agreed
-        length.check_still(batches, self.steps_per_round, self.epochs_per_round)
+        agreement = agreed(type(self), self._agreed)
+        agreement.check_still(self.steps_per_round, self.epochs_per_round)
+        length = agreement.length
         self.trunk.warn_of_unknown_weights()
         steps = self._steps(clients)
         steps.calibrate()

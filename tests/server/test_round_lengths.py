@@ -146,6 +146,16 @@ def test_an_agree_without_that_of_the_shape_is_refused(
         fit(agreeing(kind, agree))
 
 
+@pytest.mark.parametrize(
+    "strategy", [PSL(Toy().upper(), device="cpu"), USplitSL(TextToy().server(), device="cpu")]
+)
+def test_a_round_of_which_nothing_was_agreed_is_refused(strategy: Any) -> None:
+    """It was an AttributeError about a name of the package's own."""
+    nobody = cast(Clients, None)
+    with pytest.raises(RuntimeError, match=r"was called before agree, .*: call agree\(clients\)"):
+        strategy.train_round(nobody, 1)
+
+
 class Counted(RoundLoop):
     """A shape of its own: it says how many steps it will take, and how many it took."""
 

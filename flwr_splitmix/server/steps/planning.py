@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from flwr_splitmix.mixers import Mixer, Plan, SmashedShape
 from flwr_splitmix.mixers.hooks import checked_plan
@@ -41,33 +42,75 @@ class RoundLength:
             steps = whole_number("steps_per_round", steps_per_round, least=1)
         return cls(steps, max(1, steps // epochs))
 
-    def check_still(self, batches: int, steps_per_round: int | None, epochs_per_round: int) -> None:
-        """Check that the options have not changed since this length was agreed on.
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a shape's `agree` has fixed for a round, with the clients that are left in it.
+
+    Parameters
+    ----------
+    batches
+        Mean number of full batches of the round's clients.
+    length
+        Made of `batches` and of the strategy's two options.
+    """
+
+    batches: int
+    length: RoundLength
+
+    def check_still(self, steps_per_round: int | None, epochs_per_round: int) -> None:
+        """Check that the options have not changed since the length was agreed on.
 
         Raises
         ------
         RuntimeError
             If they have: the clients' ledgers count on the length that was announced.
         """
-        if RoundLength.of(batches, steps_per_round, epochs_per_round) != self:
+        if RoundLength.of(self.batches, steps_per_round, epochs_per_round) != self.length:
             raise RuntimeError(
-                f"steps_per_round or epochs_per_round changed after a round of {self.steps} steps "
-                f"had begun: {_ON_AGREE}"
+                f"steps_per_round or epochs_per_round changed after a round of {self.length.steps} "
+                f"steps had begun: {_ON_AGREE}"
             )
 
 
-def announced_steps(strategy: type, said: object, length: RoundLength | None) -> int | None:
-    """Return the number of steps that an `agree` returned, on which ledgers count.
+@dataclass(frozen=True)
+class ShapeAgreement(Agreement):
+    """What is fixed for a round of the L shape: also the shape of its clients' smashed data."""
 
-    Parameters
-    ----------
-    length
-        The length that the shape has fixed for the round; None if it fixes none.
+    shape: SmashedShape
+
+
+AnyAgreement = TypeVar("AnyAgreement", bound=Agreement)
+
+
+def agreed(strategy: type, agreement: AnyAgreement | None) -> AnyAgreement:
+    """Return what was agreed on for a round.
 
     Raises
     ------
     RuntimeError
-        If it is neither None nor a number of steps, or not that of `length`.
+        If nothing was: `train_round` was called by itself.
+    """
+    if agreement is None:
+        raise RuntimeError(
+            f"train_round of {strategy.__name__} was called before agree, which fixes the round's "
+            "length: call agree(clients) first, as fit and start do"
+        )
+    return agreement
+
+
+def announced_steps(strategy: type, said: object, agreement: Agreement | None) -> int | None:
+    """Return the number of steps that an `agree` returned, on which ledgers count.
+
+    Parameters
+    ----------
+    agreement
+        What the shape has fixed for the round; None if it fixes nothing.
+
+    Raises
+    ------
+    RuntimeError
+        If it is neither None nor a number of steps, or not that of the agreement.
     """
     if said is None:
         return None
@@ -77,11 +120,12 @@ def announced_steps(strategy: type, said: object, length: RoundLength | None) ->
             f"agree of {strategy.__name__} returns {_shown(said)}; needed is the round's number of "
             "steps, or None if it is not known before"
         )
-    if length is not None and steps != length.steps:
+    if agreement is not None and steps != agreement.length.steps:
+        taken = counted(agreement.length.steps, "step")
         raise RuntimeError(
-            f"agree of {strategy.__name__} returns {steps}, but {counted(length.steps, 'step')} "
-            "will be taken, and ledgers count on the number that is returned: return that of "
-            f"`super().agree(clients)`; {_ON_AGREE}"
+            f"agree of {strategy.__name__} returns {steps}, but {taken} will be taken, and ledgers "
+            "count on the number that is returned: return that of `super().agree(clients)`; "
+            f"{_ON_AGREE}"
         )
     return steps
 
