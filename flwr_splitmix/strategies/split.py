@@ -13,9 +13,8 @@ from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Clients, MixerLink
-from flwr_splitmix.mixers import EmptyMixtureError, Mixer, NoMixing
+from flwr_splitmix.mixers import EmptyMixtureError, Mixer
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
-from flwr_splitmix.mixers.hooks import check_mixer
 from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
@@ -24,13 +23,7 @@ from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
 from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
-from flwr_splitmix.server.noise import (
-    Noised,
-    check_ledger_options,
-    check_noise,
-    noise_of,
-    why_spent,
-)
+from flwr_splitmix.server.mixing_setup import MixingSetup, why_spent
 from flwr_splitmix.server.options import (
     RoundOptions,
     check_counts,
@@ -186,28 +179,28 @@ class SplitStrategy(RoundLoop):
         check_labels(labels)
         if pace is not None:
             check_kind("pace", pace, Pace, 'a Pace, such as Pace(straggler="skip")')
-        mixer, noise = noise_of(mixer, noise)
-        check_ledger_options(delta, relation, trusted=trusted_mixer)
-        check_noise(type(self), noise, needed=self.needs_noise, multi_label=multi_label)
-        mixer = NoMixing() if mixer is None else mixer
-        check_mixer(mixer)
         check_observers(options.get("observers", ()))
-        check_positions(type(self), upper, mixer)
-        elsewhere = isinstance(options.get("link"), MixerLink)
-        noised = Noised.of(
-            mixer, noise, delta, relation, trusted=trusted_mixer, elsewhere=elsewhere
-        )
-        mixer, self.ledger, self.ledger_elsewhere = noised
-        options["observers"] = [*noised.observers, *options.get("observers", ())]
         check_counts(
             steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
         )
-        self._least_chosen = min_nodes is not None
-        min_nodes = min_nodes or mixer.min_members
-        if aggregator is None and self.averages:
-            aggregator = fedavg()
-        super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
+        mixing = MixingSetup.of(
+            mixer,
+            noise,
+            options.get("link"),
+            delta=delta,
+            relation=relation,
+            trusted_mixer=trusted_mixer,
+        )
+        mixing.check_noise(type(self), needed=self.needs_noise, multi_label=multi_label)
+        check_positions(type(self), upper, mixing.mixer)
         check_loss(loss, micro_batches)
+        self.ledger, self.ledger_elsewhere = mixing.ledger, mixing.ledger_elsewhere
+        self._least_chosen = min_nodes is not None
+        super().__init__(
+            aggregator=fedavg() if aggregator is None and self.averages else aggregator,
+            min_nodes=min_nodes or mixing.mixer.min_members,
+            **mixing.observed(options),
+        )
         self.upper = ServerSegment(
             upper,
             num_classes=num_classes,
@@ -219,33 +212,37 @@ class SplitStrategy(RoundLoop):
             device=device,
             precision=precision,
         )
-        self.recorder.mixtures = noised.counts_mixtures
-        self.recorder.metrics.labels = self.upper.num_classes if multi_label else 1
-        self.pace = pace or Pace()
-        if isinstance(self.link, MixerLink):
-            mixer = mix_elsewhere(
-                self.link,
-                mixer,
-                self.upper,
-                lengths=(steps_per_round, epochs_per_round),
-                averages=aggregator is not None,
-                evaluation=self.evaluation,
-                ledger=self.ledger_elsewhere,
-                pace=self.pace,
-                parts=micro_batches,
-            )
-        self.mixer = mixer
-        self.recorder.unfinished.protection = digest(mixer) if noise is not None else None
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self.labels = labels
+        self.pace = pace or Pace()
+        self._parts = PartCount(micro_batches)
+        self.mixer = self._mixer_here(mixing.mixer)
+        self.pace.check(self.mixer, server_update)
+        self._parts.check(self.mixer, server_update, upper, self.pace)
         rules = LabelRules(self.upper.num_classes, multi_label)
         self._uploads = UploadIntake(rules, self.upper.input_dtype, labels)
-        self.pace.check(mixer, server_update)
-        self._parts = PartCount(micro_batches)
-        self._parts.check(mixer, server_update, upper, self.pace)
+        self.recorder.mixtures = mixing.counts_mixtures
+        self.recorder.metrics.labels = self.upper.num_classes if multi_label else 1
+        self.recorder.unfinished.protection = digest(self.mixer) if self.keeps_ledger else None
         self._remarks = self._new_remarks()
         self._seconds: dict[int, float] = {}
+
+    def _mixer_here(self, mixer: Mixer) -> Mixer:
+        """Return the mixer at the server: what a third party leaves to it, if that mixes."""
+        if not isinstance(self.link, MixerLink):
+            return mixer
+        return mix_elsewhere(
+            self.link,
+            mixer,
+            self.upper,
+            lengths=(self.steps_per_round, self.epochs_per_round),
+            averages=self.aggregator.averages,
+            evaluation=self.evaluation,
+            ledger=self.ledger_elsewhere,
+            pace=self.pace,
+            parts=self._parts.asked,
+        )
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
         """Begin a run; make clients of this process known to each other if raw inputs are mixed.

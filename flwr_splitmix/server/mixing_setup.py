@@ -1,0 +1,141 @@
+"""How a strategy mixes: mixer and noise as given, the mixer as used, and the noise's ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from flwr_splitmix.links import Clients, Link, MixerLink
+from flwr_splitmix.mixers import Mixer, Noisy, NoMixing
+from flwr_splitmix.mixers.hooks import check_mixer
+from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
+from flwr_splitmix.mixers.wrapper import nested
+from flwr_splitmix.observers import LedgerElsewhere, PrivacyLedger
+from flwr_splitmix.privacy import GaussianNoise, Relation
+from flwr_splitmix.privacy.accountant import check_delta
+from flwr_splitmix.privacy.events import check_relation
+from flwr_splitmix.server.naming import name_clients
+from flwr_splitmix.server.options import RoundOptions
+from flwr_splitmix.values import check_kind, check_truth
+from flwr_splitmix.words import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixingSetup:
+    """A strategy's mixer with its noise, and the ledger that is kept of the noise, if there is any.
+
+    Parameters
+    ----------
+    mixer
+        The mixer, inside a `Noisy` if there is noise.
+    ledger
+        Kept at the server.
+    ledger_elsewhere
+        The view of the ledger that a third-party mixer keeps.
+    """
+
+    mixer: Mixer
+    ledger: PrivacyLedger | None = None
+    ledger_elsewhere: LedgerElsewhere | None = None
+
+    @classmethod
+    def of(
+        cls,
+        mixer: Mixer | None,
+        noise: GaussianNoise | None,
+        link: Link | None,
+        *,
+        delta: float,
+        relation: Relation,
+        trusted_mixer: bool,
+    ) -> MixingSetup:
+        """Make the setup of a strategy's options, which `SplitStrategy` describes.
+
+        Raises
+        ------
+        TypeError
+            If mixer or noise is an object of another kind.
+        ValueError
+            If noise is given twice, or the mixer takes none, or an option of the ledger is outside
+            its range, also if there is no noise.
+        """
+        mixer, noise = _apart(mixer, noise)
+        check_delta(delta)
+        check_relation(relation)
+        check_truth("trusted_mixer", trusted_mixer)
+        mixer = NoMixing() if mixer is None else mixer
+        check_mixer(mixer)
+        if noise is None:
+            return cls(mixer=mixer)
+        noisy = Noisy(mixer, noise)
+        if isinstance(link, MixerLink):
+            elsewhere = LedgerElsewhere(delta, relation=relation)
+            return cls(mixer=noisy, ledger_elsewhere=elsewhere)
+        ledger = PrivacyLedger(
+            delta, trusted_mixer=trusted_mixer, relation=relation, shares=noisy.shares
+        )
+        return cls(mixer=noisy, ledger=ledger)
+
+    def check_noise(self, strategy: type, *, needed: bool, multi_label: bool) -> None:
+        """Raise ValueError if there is no noise that is `needed`, or noise on several labels."""
+        noise = self.mixer.noise if isinstance(self.mixer, Noisy) else None
+        if needed and noise is None:
+            raise ValueError(
+                f"{strategy.__name__} needs noise=GaussianNoise(sigma_s=..., sigma_y=...)"
+            )
+        if multi_label and noise is not None and noise.sigma_y:
+            raise ValueError(NO_LABEL_NOISE)
+
+    def observed(self, options: RoundOptions) -> RoundOptions:
+        """Return the options of the loop of rounds, with the ledger as the first observer."""
+        ledgers = [each for each in (self.ledger, self.ledger_elsewhere) if each is not None]
+        return {**options, "observers": [*ledgers, *options.get("observers", ())]}
+
+    @property
+    def counts_mixtures(self) -> bool:
+        """Whether the ledger counts mixtures, not each upload."""
+        return self.ledger_elsewhere is not None or (
+            self.ledger is not None and self.ledger.trusted_mixer
+        )
+
+
+def _apart(
+    mixer: Mixer | None, noise: GaussianNoise | None
+) -> tuple[Mixer | None, GaussianNoise | None]:
+    """Return mixer and noise apart: `Noisy` around all others is the same as `noise`.
+
+    Raises
+    ------
+    TypeError
+        If the noise is something else.
+    ValueError
+        If noise is given twice, or another mixer wraps it: only the outermost is accounted for.
+    """
+    if noise is not None:
+        check_kind("noise", noise, GaussianNoise, "a GaussianNoise(sigma_s=..., sigma_y=...)")
+    if noise is None and isinstance(mixer, Noisy):
+        noise, mixer = mixer.noise, mixer.mixer
+    if mixer is not None and any(isinstance(layer, Noisy) for layer in nested(mixer)):
+        raise ValueError(
+            "noise comes last and once: give noise=GaussianNoise(...), or mixer=Noisy(...) around "
+            "all other mixers"
+        )
+    return mixer, noise
+
+
+def why_spent(
+    clients: Clients, members: Collection[int], spent: Collection[int], min_nodes: int
+) -> str:
+    """Return why a round cannot go on for want of privacy budget; "" if it can.
+
+    Parameters
+    ----------
+    members, spent
+        The clients that remain, and those whose budget is spent. Which nodes behind mixing groups
+        have spent theirs is not known, only how many.
+    """
+    if spent and len(members) < min_nodes:
+        return f"the privacy budget of {name_clients(sorted(spent))} is spent"
+    if clients.spent and len(clients.nodes) - clients.spent < max(min_nodes, 2):
+        return f"the privacy budget of {counted(clients.spent, 'client')} is spent"
+    return ""
