@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from flwr_splitmix.links import Clients, Link, MixerLink
+from flwr_splitmix.clients import Client, SplitClient
+from flwr_splitmix.links import Link, MixerLink
 from flwr_splitmix.mixers import Mixer, Noisy, NoMixing
+from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.mixers.hooks import check_mixer
 from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
 from flwr_splitmix.mixers.wrapper import nested
@@ -14,10 +17,8 @@ from flwr_splitmix.observers import LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import check_relation
-from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.options import RoundOptions
 from flwr_splitmix.values import check_kind, check_truth
-from flwr_splitmix.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,19 +124,32 @@ def _apart(
     return mixer, noise
 
 
-def why_spent(
-    clients: Clients, members: Collection[int], spent: Collection[int], min_nodes: int
-) -> str:
-    """Return why a round cannot go on for want of privacy budget; "" if it can.
+def introduce(strategy: str, mixer: Mixer, clients: Sequence[Client] | None) -> None:
+    """Make clients of this process known to each other if the mixer mixes raw inputs across them.
 
     Parameters
     ----------
-    members, spent
-        The clients that remain, and those whose budget is spent. Which nodes behind mixing groups
-        have spent theirs is not known, only how many.
+    strategy
+        Its name, for messages.
+    clients
+        None if they are behind a link.
+
+    Raises
+    ------
+    ValueError
+        If the mixer mixes raw inputs but the clients are behind a link, or if the clients are in
+        this process but the mixer is a third party.
     """
-    if spent and len(members) < min_nodes:
-        return f"the privacy budget of {name_clients(sorted(spent))} is spent"
-    if clients.spent and len(clients.nodes) - clients.spent < max(min_nodes, 2):
-        return f"the privacy budget of {counted(clients.spent, 'client')} is spent"
-    return ""
+    if clients is not None and isinstance(mixer, MixedElsewhere):
+        raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
+    if not mixer.raw_inputs_cross:
+        return
+    if clients is None:
+        raise ValueError(
+            f"{strategy} mixes raw inputs across clients, which would have to send "
+            "them: it exists for comparison within one process (fit); across='batch' mixes "
+            "within each client's own batch, everywhere"
+        )
+    peers = cast(Sequence[SplitClient], clients)
+    for client in peers:
+        client.peers = peers

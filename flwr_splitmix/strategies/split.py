@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any, ClassVar, Unpack
 
 from flwr.serverapp import strategy as flower
 from torch import Tensor, nn
 
-from flwr_splitmix.clients import Client, SplitClient
+from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Clients, MixerLink
-from flwr_splitmix.mixers import EmptyMixtureError, Mixer
-from flwr_splitmix.mixers.elsewhere import MixedElsewhere
+from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
@@ -23,7 +22,7 @@ from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
 from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
-from flwr_splitmix.server.mixing_setup import MixingSetup, why_spent
+from flwr_splitmix.server.mixing_setup import MixingSetup, introduce
 from flwr_splitmix.server.options import (
     RoundOptions,
     check_counts,
@@ -36,14 +35,11 @@ from flwr_splitmix.server.record.same_protection import PROTECTION, digest, fact
 from flwr_splitmix.server.remarks import Remarks
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
-from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked, check_loss
 from flwr_splitmix.server.steps.planning import Planner, RoundLength, ShapeAgreement, agreed
-from flwr_splitmix.server.steps.position import StepPosition
-from flwr_splitmix.server.steps.split import Steps, WholeBatchSteps
+from flwr_splitmix.server.steps.split_round import SplitRound
 from flwr_splitmix.server.steps.training import Training
-from flwr_splitmix.server.tally import RoundTally
 from flwr_splitmix.server.untrained import warn_if_frozen
 from flwr_splitmix.values import check_kind
 
@@ -254,22 +250,10 @@ class SplitStrategy(RoundLoop):
             in this process but the mixer is a third party, or they share weights with the upper
             segment.
         """
-        if clients is not None and isinstance(self.mixer, MixedElsewhere):
-            raise ValueError("a MixerLink reaches deployed nodes; fit mixes here: give it no link")
+        introduce(type(self).__name__, self.mixer, clients)
         self._remarks = self._new_remarks()
         self.upper.check_shares_no_weights(clients or ())
         warn_if_frozen("upper segment", self.upper.module, clients or (), "lower segments")
-        if not self.mixer.raw_inputs_cross:
-            return
-        if clients is None:
-            raise ValueError(
-                f"{type(self).__name__} mixes raw inputs across clients, which would have to send "
-                "them: it exists for comparison within one process (fit); across='batch' mixes "
-                "within each client's own batch, everywhere"
-            )
-        peers = cast(Sequence[SplitClient], clients)
-        for client in peers:
-            client.peers = peers
 
     def _new_remarks(self) -> Remarks:
         """Return the remarks of a run, each of which is made once in it."""
@@ -327,47 +311,26 @@ class SplitStrategy(RoundLoop):
         """
         agreement = agreed(type(self), self._agreed)
         agreement.check_still(self.steps_per_round, self.epochs_per_round)
-        self.upper.warn_of_unknown_weights()
-        self._uploads.begin_round(clients)
-        shape, batches, length = agreement.shape, agreement.batches, agreement.length
-        self._remarks.on_few(server_round, len(clients.nodes))
-        self._remarks.on_leftover(len(clients.nodes))
-        self._remarks.on_clients(clients, shape, batches, length.epoch, self.last_trained_round)
-        planner = Planner(self.mixer, shape, length, self.draw_seed, server_round)
-        num_steps = length.steps
-        self.mixer.group_within(self.pace.classes(self._seconds))
-        least = max(self.min_nodes, self.mixer.min_members)
-        steps = self._steps(clients, shape.batch)
-        tally = RoundTally(mixes=self.mixer.min_members > 1)
-        for number in range(num_steps):
-            spent = self._uploads.spent
-            members = [client for client in clients.alive if client not in spent]
-            if why := why_spent(clients, members, spent, self.min_nodes):
-                self.over, num_steps = why, number
-                break
-            members = self.pace.members(clients, members, least)
-            plan = planner.plan(members, number)
-            tally.add(members, plan)
-            progress = server_round - 1 + number / num_steps
-            try:
-                event = steps.take(StepPosition(server_round, number, progress), plan)
-            except EmptyMixtureError:  # the clients that remain had no patch in this step
-                tally.add_empty()
-                continue
-            if number == 0 and not isinstance(self.mixer, MixedElsewhere):
-                self._remarks.on_uploads(event.uploads, plan)
-            tally.add_gradients(plan, event.gradients)
-            self.audience.on_step(event)
+        shape, length = agreement.shape, agreement.length
+        steps = SplitRound.begin(
+            self._training(),
+            clients,
+            Planner(self.mixer, shape, length, self.draw_seed, server_round),
+            self._remarks,
+            self._parts,
+            batches=agreement.batches,
+            seconds=self._seconds,
+            last_trained_round=self.last_trained_round,
+        )
+        num_steps = steps.take(self.audience.on_step)
+        self.over = steps.over or self.over
         steps.finish(num_steps)
-        self.upper.warn_of_skipped_steps(server_round)
-        self._uploads.end_round(clients)
         self._seconds |= {c: clients.seconds[c] / max(num_steps, 1) for c in clients.alive}
-        self._remarks.on_plans(server_round, tally, clients.alive)
         return num_steps
 
-    def _steps(self, clients: Clients, batch: int) -> Steps:
-        """Return the object that takes a round's steps, with batches of `batch` samples."""
-        training = Training(
+    def _training(self) -> Training:
+        """Return what all steps of the run share."""
+        return Training(
             mixer=self.mixer,
             upper=self.upper,
             uploads=self._uploads,
@@ -377,10 +340,6 @@ class SplitStrategy(RoundLoop):
             num_rounds=self.num_rounds,
             require=self.require,
         )
-        self._parts.begin_round(batch, overlaps=clients.overlaps)
-        if self._parts.parts > 1:
-            return MicroBatchSteps(training, clients, self._parts)
-        return WholeBatchSteps(training, clients)
 
     def evaluate_round(self, clients: Clients) -> EvaluationResult | None:
         """Score each client's lower segment with the upper segment, over the link."""

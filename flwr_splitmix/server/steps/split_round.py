@@ -1,0 +1,162 @@
+"""One round of the L shape: its plans and steps, and what is said of its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from flwr_splitmix.events import StepDone
+from flwr_splitmix.links import Clients
+from flwr_splitmix.mixers import EmptyMixtureError
+from flwr_splitmix.mixers.elsewhere import MixedElsewhere
+from flwr_splitmix.server.naming import name_clients
+from flwr_splitmix.server.remarks import Remarks
+from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
+from flwr_splitmix.server.steps.part_count import PartCount
+from flwr_splitmix.server.steps.planning import Planner
+from flwr_splitmix.server.steps.position import StepPosition
+from flwr_splitmix.server.steps.split import Steps, WholeBatchSteps
+from flwr_splitmix.server.steps.training import Training
+from flwr_splitmix.server.tally import RoundTally
+from flwr_splitmix.words import counted
+
+
+class SplitRound:
+    """Plans and takes the steps of one round; `begin` makes it.
+
+    Parameters
+    ----------
+    steps
+        Takes the steps, with the clients of the round.
+    planner
+        Draws the round's plans.
+    remarks
+        The run's, which warns of the round's clients and plans.
+
+    Attributes
+    ----------
+    over
+        Why the run ends after this round: too few clients have privacy budget left; otherwise "".
+    """
+
+    def __init__(self, steps: Steps, planner: Planner, remarks: Remarks) -> None:
+        self.over = ""
+        self._steps, self._clients, self._training = steps, steps.clients, steps.training
+        self._planner, self._remarks = planner, remarks
+        self._tally = RoundTally(mixes=planner.mixer.min_members > 1)
+
+    @classmethod
+    def begin(
+        cls,
+        training: Training,
+        clients: Clients,
+        planner: Planner,
+        remarks: Remarks,
+        parts: PartCount,
+        *,
+        batches: int,
+        seconds: Mapping[int, float],
+        last_trained_round: Mapping[int, int],
+    ) -> SplitRound:
+        """Begin a round, with warnings about its clients.
+
+        Parameters
+        ----------
+        parts
+            The number of parts of the clients' batches, which it fixes for the round.
+        batches
+            Mean number of full batches of the round's clients.
+        seconds
+            By client index, how long a step of its last round took, for groups of like speed.
+        last_trained_round
+            By client index, the last round that the client finished.
+        """
+        training.upper.warn_of_unknown_weights()
+        training.uploads.begin_round(clients)
+        remarks.on_few(planner.server_round, len(clients.nodes))
+        remarks.on_leftover(len(clients.nodes))
+        epoch = planner.length.epoch
+        remarks.on_clients(clients, planner.shape, batches, epoch, last_trained_round)
+        training.mixer.group_within(training.pace.classes(seconds))
+        parts.begin_round(planner.shape.batch, overlaps=clients.overlaps)
+        if parts.parts > 1:
+            return cls(MicroBatchSteps(training, clients, parts), planner, remarks)
+        return cls(WholeBatchSteps(training, clients), planner, remarks)
+
+    def take(self, on_step: Callable[[StepDone], None]) -> int:
+        """Take the round's steps and return their number.
+
+        Clients whose privacy budget is spent take part in no further step; if fewer than
+        `min_nodes` others are left, the round ends early, and `over` says why.
+
+        Parameters
+        ----------
+        on_step
+            Told of every step in which something was learned.
+
+        Raises
+        ------
+        LinkError
+            If too few clients are left.
+        """
+        clients, training = self._clients, self._training
+        num_steps = self._planner.length.steps
+        for number in range(num_steps):
+            spent = training.uploads.spent
+            members = [client for client in clients.alive if client not in spent]
+            if why := _why_spent(clients, members, spent, training.min_nodes):
+                self.over = why
+                return number
+            event = self._step(number, members)
+            if event is not None:
+                on_step(event)
+        return num_steps
+
+    def _step(self, number: int, members: list[int]) -> StepDone | None:
+        """Take a step with those of `members` that are not too slow; None if it was empty."""
+        training, server_round = self._training, self._planner.server_round
+        least = max(training.min_nodes, training.mixer.min_members)
+        members = training.pace.members(self._clients, members, least)
+        plan = self._planner.plan(members, number)
+        self._tally.add(members, plan)
+        progress = server_round - 1 + number / self._planner.length.steps
+        try:
+            event = self._steps.take(StepPosition(server_round, number, progress), plan)
+        except EmptyMixtureError:  # the clients that remain had no patch in this step
+            self._tally.add_empty()
+            return None
+        if number == 0 and not isinstance(training.mixer, MixedElsewhere):
+            self._remarks.on_uploads(event.uploads, plan)
+        self._tally.add_gradients(plan, event.gradients)
+        return event
+
+    def finish(self, num_steps: int) -> None:
+        """Deliver the gradients still owed after the last of `num_steps` steps, and warn of plans.
+
+        Raises
+        ------
+        LinkError
+            If too few clients are left.
+        """
+        clients, server_round = self._clients, self._planner.server_round
+        self._steps.finish(num_steps)
+        self._training.upper.warn_of_skipped_steps(server_round)
+        self._training.uploads.end_round(clients)
+        self._remarks.on_plans(server_round, self._tally, clients.alive)
+
+
+def _why_spent(
+    clients: Clients, members: Collection[int], spent: Collection[int], min_nodes: int
+) -> str:
+    """Return why a round cannot go on for want of privacy budget; "" if it can.
+
+    Parameters
+    ----------
+    members, spent
+        The clients that remain, and those whose budget is spent. Which nodes behind mixing groups
+        have spent theirs is not known, only how many.
+    """
+    if spent and len(members) < min_nodes:
+        return f"the privacy budget of {name_clients(sorted(spent))} is spent"
+    if clients.spent and len(clients.nodes) - clients.spent < max(min_nodes, 2):
+        return f"the privacy budget of {counted(clients.spent, 'client')} is spent"
+    return ""
