@@ -42,6 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "privacy": {"seeding", "files", "values", "words"},
     # noise is a part of a share
     "mixers": {"seeding", "labels", "once", "privacy", "values", "words"},
+    # what shares cost: `privacy` knows no mixers, and `mixers` no ledgers
+    "accounting": {"mixers", "privacy", "once", "values", "words"},
     "segments": {
         "seeding", "schedule", "files", "file_names", "finite", "extras", "pretrained", "values",
         "words",
@@ -54,9 +56,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "files", "file_names", "finite", "storage", "segments", "data", "methods", "extras",
         "values", "words",
     },
-    "clients": {"segments", "mixers", "hiding", "privacy", "data", "scoring", *NEUTRAL},
+    "clients": {
+        "segments", "mixers", "accounting", "hiding", "privacy", "data", "scoring", *NEUTRAL,
+    },
     "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
-    "observers": {"events", "privacy", "mixers", "runs", "suggestions", *NEUTRAL},
+    "observers": {"events", "privacy", "mixers", "accounting", "runs", "suggestions", *NEUTRAL},
     "client_app": {"clients", "links", "values"},
     "events": {"mixers"},
 }  # fmt: skip

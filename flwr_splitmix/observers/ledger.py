@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from flwr_splitmix.accounting.client_ledgers import ClientLedgers
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, RoundsMissed, RunStarted, StepDone
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.observers.charging import ClientLedgers
 from flwr_splitmix.observers.observer import Observer
-from flwr_splitmix.privacy import Exposure, Relation
+from flwr_splitmix.once import Once
+from flwr_splitmix.privacy import Exposure, Ledger, Relation, RunAccount, Statement
 from flwr_splitmix.values import check_truth
 
 log = logging.getLogger("flwr.splitmix")
 
 
-class PrivacyLedger(ClientLedgers, Observer):
+class PrivacyLedger(Observer):
     """One ledger per client, from the exchanges and the clients' descriptions of themselves.
 
     It is about the exchanges that it observes: those of a run, or of the fits of one strategy. It
@@ -37,7 +38,7 @@ class PrivacyLedger(ClientLedgers, Observer):
         The user's assertion that another party mixes and the server sees only the sums. By default
         the server, which runs the mixer, sees each upload alone.
 
-    See `ClientLedgers` for the other parameters, and for attributes.
+    See `ClientLedgers` for the other parameters. Nothing but events, and `restore`, changes it.
 
     Raises
     ------
@@ -53,7 +54,7 @@ class PrivacyLedger(ClientLedgers, Observer):
         relation: Relation = "replace",
         shares: Sequence[type[Share]] = (),
     ) -> None:
-        super().__init__(delta, relation=relation, shares=shares)
+        self._clients = ClientLedgers(delta, relation=relation, shares=shares)
         check_truth("trusted_mixer", trusted_mixer)
         self.trusted_mixer = trusted_mixer
         self._asked: dict[int, list[Share | None]] = {}
@@ -61,26 +62,61 @@ class PrivacyLedger(ClientLedgers, Observer):
         self._parts_left: dict[int, int] = {}
         self._private_tests = False
         self._rounded = False
+        self._once = Once()
+
+    @property
+    def delta(self) -> float:
+        """Delta of the reported (epsilon, delta)."""
+        return self._clients.delta
+
+    @property
+    def relation(self) -> Relation:
+        """How neighbouring data sets differ."""
+        return self._clients.relation
+
+    @property
+    def ledgers(self) -> Mapping[int, Ledger]:
+        """Each client's ledger, by its index; to be read only."""
+        return self._clients.ledgers
+
+    @property
+    def epsilons(self) -> dict[int, float]:
+        """Epsilon at `delta` by client index; infinite if there is no bound."""
+        return self._clients.epsilons
+
+    def statements(self) -> dict[int, Statement]:
+        """Return what holds for each client, by its index, sorted."""
+        return self._clients.statements()
+
+    def report(self) -> str:
+        """State the largest epsilon of any client, and what it does not cover."""
+        return self._clients.report()
+
+    def account(self, rounds: Collection[int]) -> RunAccount:
+        """Return the account of these rounds: see `ClientLedgers.account`."""
+        return self._clients.account(rounds)
 
     def on_start(self, event: RunStarted) -> None:
         """Note who may have sent something in interrupted rounds, which no checkpoint has."""
-        self.owing = set(event.interrupted)
+        self._clients.note_interrupted(event.interrupted)
 
     def on_missed(self, event: RoundsMissed) -> None:
         """Charge what left in rounds of which nothing is known: no epsilon is left."""
-        self.miss(event.clients)
+        self._clients.miss(event.clients)
         self._once.first("unbounded")
         warn_of_missed(event.rounds)
 
     def on_begin(self, event: RoundBegun) -> None:
         """Record each client's position in its data, and whether its uploads are rounded."""
         self._rounded = event.rounded
-        self.begin(event.server_round, event.descriptions, event.attempts, averaged=event.averaged)
+        self._clients.begin(
+            event.server_round, event.descriptions, event.attempts, averaged=event.averaged
+        )
 
     def on_exchange(self, event: Exchange) -> None:
-        """Count the batches that clients draw, and charge what they send.
+        """Count the batches that are requested of clients, and charge what they send.
 
-        A call with a plan draws a batch; the smashed data of the reply are charged by the plan's
+        A call with a plan requests a batch; the smashed data of the reply are charged by the plan's
         shares, unless the mixer is trusted (see `on_step`). A batch sent in parts, with each sample
         in one part, is charged as a whole with its first part. Evaluations on private test data,
         and anything else that is sent, are charged as exposures without a number.
@@ -89,43 +125,43 @@ class PrivacyLedger(ClientLedgers, Observer):
             if event.direction == "down":
                 self._private_tests = event.payload.get("kind") != "benchmark"
             elif self._private_tests:
-                self.expose_tests(event.client)
+                self._clients.expose_tests(event.client)
         elif event.direction == "down":
             plan = event.payload.get("plan")
             if plan is not None and not event.payload.get("part"):
-                self._asked[event.client] = self.draw(event.client, plan)
+                self._asked[event.client] = self._clients.charge_request(event.client, plan)
                 self._parts_left.pop(event.client, None)
                 self._parts_of[event.client] = event.payload.get("parts", 1)
         elif "smashed" in event.payload and event.client in self._asked:
             if self._begins_batch(event.client) and not self.trusted_mixer:
-                self.charge(event.client, self._asked[event.client])
+                self._clients.charge(event.client, self._asked[event.client])
         elif event.nbytes:
-            self.expose(event.client, Exposure("uncounted"))
+            self._clients.expose(event.client, Exposure("uncounted"))
 
     def _begins_batch(self, client: int) -> bool:
         """Count an arrived part of a batch; return whether it is the first."""
         left = self._parts_left.get(client, 0)
         self._parts_left[client] = (left or self._parts_of[client]) - 1
         if not left and not self.trusted_mixer:  # of a mixture it is charged with the step
-            self.answer(client)
+            self._clients.answer(client)
         return not left
 
     def on_step(self, event: StepDone) -> None:
         """Charge the mixtures, if the server sees only these (`trusted_mixer`)."""
         if self.trusted_mixer and event.plan is not None and event.mixed is not None:
-            for client in self.charge_sums(event.plan, event.mixed, rounded=self._rounded):
-                self.answer(client)
+            for client in self._clients.charge_sums(event.plan, event.mixed, rounded=self._rounded):
+                self._clients.answer(client)
 
     def on_round(self, event: RoundDone) -> None:
         """Record who finished; log the report whenever there is more that no number covers.
 
         The first report without an epsilon is a warning.
         """
-        self.finish(event.server_round, event.failures)
+        self._clients.finish(event.server_round, event.failures)
         statements = self.statements().values()
-        words = {said.unbounded_because + said.outside for said in statements}
+        words = {own.unbounded_because + own.outside for own in statements}
         if self._once.new(words):
-            unbounded = any(said.unbounded_because for said in statements)
+            unbounded = any(own.unbounded_because for own in statements)
             warns = unbounded and self._once.first("unbounded")
             log.log(logging.WARNING if warns else logging.INFO, "privacy of %s", self.report())
 
@@ -135,7 +171,7 @@ class PrivacyLedger(ClientLedgers, Observer):
 
     def state(self) -> dict[str, Any]:
         """Return all ledgers and positions."""
-        return {**super().state(), "trusted-mixer": self.trusted_mixer}
+        return {**self._clients.state(), "trusted-mixer": self.trusted_mixer}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`.
@@ -150,7 +186,7 @@ class PrivacyLedger(ClientLedgers, Observer):
             raise ValueError(
                 "a ledger of single uploads cannot take a state of mixtures, of trusted_mixer"
             )
-        super().restore(state)
+        self._clients.restore(state)
 
 
 def warn_of_missed(rounds: range) -> None:

@@ -139,38 +139,6 @@ def test_a_client_that_was_not_drawn_for_a_round_has_lost_nothing() -> None:
     assert spent(ledger, 1) == pytest.approx(cost(4))
 
 
-def test_rounds_that_were_begun_and_not_finished_are_counted() -> None:
-    ledger = PrivacyLedger(DELTA)
-    assert ledger.unfinished(0) == []
-    begin(ledger, 1, clients=(0, 1))
-    send(ledger, mask(4), client=1)
-    end(ledger, 1, failures=[1])
-    begin(ledger, 2, clients=(0,))
-    end(ledger, 2)
-    begin(ledger, 3, clients=(0, 1), described={"state-round": 0})
-    for _ in range(2):
-        send(ledger, mask(4), client=1)
-    end(ledger, 3, failures=[1])
-    assert [ledger.unfinished(client) for client in (0, 1)] == [[], [1, 2]]
-    begin(ledger, 4, clients=(0, 1), described={"state-round": 0})
-    end(ledger, 4)
-    assert [ledger.unfinished(client) for client in (0, 1)] == [[], []]
-
-
-def test_a_round_that_is_drawn_again_before_its_first_batch_is_charged_once() -> None:
-    """Too few of the clients that a third-party mixer began with had data: nothing was sent."""
-    ledger = PrivacyLedger(DELTA)
-    begin(ledger, 1)
-    send(ledger, mask(4))
-    end(ledger, 1)
-    for _ in range(3):
-        begin(ledger, 2)
-        assert ledger.unfinished(0) == []
-    send(ledger, mask(4))
-    assert ledger.unfinished(0) == [1]
-    assert spent(ledger) == pytest.approx(cost(4))  # the second of the three batches of one pass
-
-
 @pytest.mark.parametrize(("repeats", "times"), [(False, 2), (True, 0)])
 def test_an_earlier_attempt_at_a_round_is_charged_in_full(repeats: bool, times: int) -> None:
     ledger = PrivacyLedger(DELTA)

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Self
 
+from flwr_splitmix.accounting.uploads import release_of
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.first_round import first_plan
 from flwr_splitmix.mixers import Mixer, Mixup, PatchCutMix
-from flwr_splitmix.mixers.accounting import release_of
 from flwr_splitmix.mixers.grouping import GroupMixer
 from flwr_splitmix.mixers.wrapper import innermost
 from flwr_splitmix.privacy import RandomMasks, Release, ReleasePlan

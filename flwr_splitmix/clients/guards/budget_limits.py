@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from flwr_splitmix.accounting.uploads import covered, release_of
 from flwr_splitmix.clients.client import ClientError, Order
 from flwr_splitmix.clients.guards.first_weights import FirstWeights
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.mixers.accounting import covered, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger
 
 

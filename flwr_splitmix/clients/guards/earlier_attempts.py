@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flwr_splitmix.accounting.uploads import earlier_releases
 from flwr_splitmix.clients.client import MOST_EARLIER, Order
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.mixers.accounting import earlier_releases
 from flwr_splitmix.privacy import Event, Exposure
 from flwr_splitmix.seeding import secrets_are_seeded
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_splitmix.accounting.uploads import covered, release_of
 from flwr_splitmix.clients.client import ClientError, Order
 from flwr_splitmix.clients.guards.budget_limits import BudgetLimits
 from flwr_splitmix.clients.guards.earlier_attempts import (
@@ -20,7 +21,6 @@ from flwr_splitmix.clients.guards.earlier_attempts import (
     RecordsOf,
 )
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.mixers.accounting import covered, release_of
 from flwr_splitmix.privacy import Event, Exposure, Ledger
 from flwr_splitmix.privacy.client_ledger import ClientLedger
 from flwr_splitmix.privacy.events import Channel

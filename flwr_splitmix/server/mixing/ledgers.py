@@ -6,10 +6,10 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from flwr_splitmix.accounting.client_ledgers import ClientLedgers
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import Mixed, Plan
-from flwr_splitmix.observers.charging import ClientLedgers
 from flwr_splitmix.privacy import Relation, RunAccount
 
 MOST_RUNS = 64
@@ -83,7 +83,7 @@ class RoundLedger:
         if event.direction == "down" and (plan := event.payload.get("plan")) is not None:
             with self._run.lock:
                 self._check()
-                self._run.ledger.draw(event.client, plan)
+                self._run.ledger.charge_request(event.client, plan)
 
     def charge(self, plan: Plan, mixed: Mixed) -> None:
         """Charge mixtures before they are sent to the server.

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from flwr_splitmix.accounting.uploads import earlier_releases, release_of
 from flwr_splitmix.mixers import (
     FullShare,
     NoisyShare,
@@ -19,7 +20,6 @@ from flwr_splitmix.mixers import (
     Share,
     WeightedShare,
 )
-from flwr_splitmix.mixers.accounting import earlier_releases, release_of
 from flwr_splitmix.privacy.accountant import epsilon_from_rdp, rdp_curve
 from flwr_splitmix.privacy.costs import release_costs
 from tests.mixers.noisy_shares import (

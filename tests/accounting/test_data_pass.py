@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.observers.data_pass import DataPass, Description
+from flwr_splitmix.accounting.data_pass import DataPass
+from flwr_splitmix.accounting.description import Description
 
 SAID = {"batch-size": 4, "num-examples": 12, "prefix": 0, "patches": 9, "width": 5}
 

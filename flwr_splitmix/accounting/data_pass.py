@@ -6,77 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from flwr_splitmix.privacy.events import UNBOUNDED
-from flwr_splitmix.values import MAX_COUNT
-
-_NUMBERS = ("batch-size", "num-examples", "prefix", "patches", "width", "state-round")
-
-
-class Description(NamedTuple):
-    """What a ledger reads of a client's description of itself.
-
-    Attributes
-    ----------
-    batch, per_epoch
-        Examples of a batch, and full batches of a pass.
-    tokens, width
-        Of one example's smashed data.
-    state_round
-        The last round that the client's state has.
-    begun
-        How many batches of a pass it has drawn: if it does not say, the most that it can have been.
-    repeats
-        Whether its secrets are the run's seed's, so that a repeated round has the same noise.
-    goes_on
-        Whether it is the object that was asked for all batches since this ledger met it. A client
-        that is made anew for each round, as on a node, does not say so.
-    unbounded
-        Why what it has sent before, perhaps in other runs, has no epsilon: keys of `UNBOUNDED`,
-        sorted; empty if it has one, or the client does not say.
-    """
-
-    batch: int
-    per_epoch: int
-    tokens: int
-    width: int
-    state_round: int
-    begun: int
-    repeats: bool
-    goes_on: bool
-    public_tests: bool
-    batch_norm: bool
-    unbounded: tuple[str, ...]
-
-    @classmethod
-    def read(cls, described: Mapping[str, Any]) -> Self | None:
-        """Return what it says; None if it lacks a non-negative integer, or has one beyond a size.
-
-        A size is at most 2^31 - 1.
-        """
-        numbers: list[Any] = [described.get(key) for key in _NUMBERS]
-        if not all(type(number) is int and number >= 0 for number in numbers):
-            return None
-        *sizes, state_round = numbers
-        if max(sizes) > MAX_COUNT:  # a sum of very long integers has no place in a checkpoint
-            return None
-        batch, examples, prefix, patches, width = sizes
-        per_epoch = examples // max(batch, 1)
-        drawn = described.get("drawn")
-        return cls(
-            batch=batch,
-            per_epoch=per_epoch,
-            tokens=prefix + patches,
-            width=width,
-            state_round=state_round,
-            begun=(drawn if type(drawn) is int else -bool(state_round)) % max(per_epoch, 1),
-            repeats=described.get("repeatable-secrets") is True,
-            goes_on=described.get("goes-on") is True,
-            public_tests=described.get("public-evaluation") is True,
-            batch_norm=described.get("batch-norm") is True,
-            unbounded=_reasons(described.get("unbounded")),
-        )
+from flwr_splitmix.accounting.description import Description
 
 
 @dataclass
@@ -107,9 +39,9 @@ class DataPass:
     public_tests: bool = False
 
     @classmethod
-    def met(cls, said: Description) -> Self:
+    def met(cls, description: Description) -> Self:
         """Return the position of a client that is met for the first time, perhaps amid a pass."""
-        return cls(aligned=not said.begun)
+        return cls(aligned=not description.begun)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Self:
@@ -124,7 +56,7 @@ class DataPass:
         return asdict(self)
 
     def begin_round(
-        self, server_round: int, said: Description, attempts: Sequence[int | None]
+        self, server_round: int, description: Description, attempts: Sequence[int | None]
     ) -> None:
         """Begin a round.
 
@@ -134,28 +66,29 @@ class DataPass:
             How many batches the client may have sent in each earlier attempt at the round, with
             other noise.
         """
-        resized = (said.batch, said.per_epoch) != (self.batch, self.per_epoch)
-        if self.finished and (resized or said.state_round < self.finished):
+        resized = (description.batch, description.per_epoch) != (self.batch, self.per_epoch)
+        if self.finished and (resized or description.state_round < self.finished):
             # Other batches, an unfinished round, or a rewind: wherever the client continues, it
             # pays again.
             self.offset, self.drawn, self.aligned = self.epoch + 1, 0, False
-        self.batch, self.per_epoch = said.batch, said.per_epoch
-        self.tokens, self.width = said.tokens, said.width
-        self.place = said.begun
+        self.batch, self.per_epoch = description.batch, description.per_epoch
+        self.tokens, self.width = description.tokens, description.width
+        self.place = description.begun
         # A repeated round sends the same batches, with fresh noise unless secrets repeat too. What
         # no plan has priced yet is still owed.
-        if said.goes_on:  # it repeats nothing, and what came is charged; the rest it may have sent
+        if description.goes_on:
+            # It repeats nothing, and what came is charged; the rest it may have sent.
             self.earlier += [1] * self.unanswered
         else:
             self.earlier = longest(self.earlier, attempts)
-        if said.repeats:
+        if description.repeats:
             self.earlier = []
         self.unanswered = 0
         # A round counts from its first batch on: one that is drawn again before has sent nothing.
         self.begun, self.asked = server_round, False
-        self.public_tests = said.public_tests
+        self.public_tests = description.public_tests
 
-    def draw(self) -> None:
+    def count_batch(self) -> None:
         """Count a batch that the client is asked for."""
         if not self.asked:
             self.asked, self.finished = True, self.begun
@@ -174,6 +107,18 @@ class DataPass:
             return batches * self.batch
         return (self.place + batches - 1) // self.per_epoch + 1 if batches else 0
 
+    def forget_unknown(self) -> bool:
+        """Forget earlier attempts of unknown length; return whether there were any."""
+        known: list[int | None] = [length for length in self.earlier if length is not None]
+        any_unknown = len(known) < len(self.earlier)
+        self.earlier = known
+        return any_unknown
+
+    @property
+    def earlier_times(self) -> int:
+        """How often a record may occur in all earlier attempts of known length."""
+        return sum(self.most(length) for length in self.earlier if length is not None)
+
     @property
     def epoch(self) -> int:
         """Index of the newest batch's pass; with replacement, each batch is a pass of its own."""
@@ -190,13 +135,6 @@ class DataPass:
         if not self.per_epoch:
             return self.batch
         return 1 if self.aligned else 2
-
-
-def _reasons(said: object) -> tuple[str, ...]:
-    """Return which keys of `UNBOUNDED` a client names; others, of another version, as "unknown"."""
-    named = said if isinstance(said, (list, tuple)) else ()
-    known = (key if isinstance(key, str) and key in UNBOUNDED else "unknown" for key in named)
-    return tuple(sorted(set(known)))
 
 
 def longest(one: Sequence[int | None], other: Sequence[int | None]) -> list[int | None]:

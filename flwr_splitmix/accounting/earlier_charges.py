@@ -1,0 +1,98 @@
+"""Charges for what clients may have sent in rounds that they did not finish."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Sequence
+
+from flwr_splitmix.accounting.data_pass import DataPass
+from flwr_splitmix.accounting.uploads import earlier_releases
+from flwr_splitmix.mixers import Share
+from flwr_splitmix.once import Once
+from flwr_splitmix.privacy import Exposure, Ledger
+from flwr_splitmix.words import epsilon_text
+
+log = logging.getLogger("flwr.splitmix")
+
+_SEVERAL = 3
+"""From how many charges for unfinished rounds on a client is known to fail again and again."""
+
+
+class EarlierCharges:
+    """Charges clients for earlier attempts at their rounds, and warns of who fails on and on.
+
+    Attributes
+    ----------
+    owing
+        Clients that have not been charged yet for what interrupted rounds may have sent.
+    """
+
+    def __init__(self) -> None:
+        self.owing: set[int] = set()
+        self._lost: dict[int, tuple[int, float]] = {}
+        """By client, how often it paid for unfinished rounds, and how much epsilon that added."""
+        self._once = Once()
+
+    def note_interrupted(self, clients: Collection[int]) -> None:
+        """Note that these clients, and no others, may have sent something in interrupted rounds."""
+        self.owing = set(clients)
+
+    def charge(
+        self,
+        client: int,
+        ledger: Ledger,
+        data_pass: DataPass,
+        shares: Sequence[Share | None],
+        delta: float,
+    ) -> None:
+        """Charge all earlier attempts with the noise of a batch, whether it is then sent or not.
+
+        Which records they had the server does not know, so all pay. Without a share there is no
+        price, and what has a length is owed until the next batch.
+
+        Parameters
+        ----------
+        ledger, data_pass
+            The client's.
+        shares
+            The batch's share of each pass; None for a pass in which it has none.
+        delta
+            Delta of the epsilon in the warning.
+        """
+        if data_pass.forget_unknown():
+            ledger.charge(Exposure("attempts"))
+        size = (data_pass.tokens, data_pass.width)
+        if releases := earlier_releases(shares, *size, data_pass.earlier_times):
+            before = ledger.epsilon(delta)
+            ledger.charge_each(*releases)
+            self._note_lost(client, before, ledger.epsilon(delta), delta)
+            data_pass.earlier = []
+        if not data_pass.earlier:
+            self.owing.discard(client)
+
+    def _note_lost(self, client: int, before: float, epsilon: float, delta: float) -> None:
+        """Warn once if what a client may have sent in unfinished rounds is most of its epsilon.
+
+        Parameters
+        ----------
+        before, epsilon
+            Its epsilon before, and after, it was charged for the last of them.
+        """
+        rounds, lost = self._lost.get(client, (0, 0.0))
+        self._lost[client] = rounds, lost = rounds + 1, lost + (epsilon - before)
+        if (
+            rounds >= _SEVERAL
+            and math.isfinite(epsilon)
+            and lost > epsilon / 2
+            and self._once.first("lost")
+        ):
+            log.warning(
+                "client %d does not finish its rounds, and what it may have sent in them is more "
+                "than half of its epsilon (%s of %s at delta %g): each further one adds to it, so "
+                "find out why it fails, or leave it out",
+                client,
+                epsilon_text(lost),
+                epsilon_text(epsilon),
+                delta,
+            )
