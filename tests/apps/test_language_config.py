@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,11 +13,12 @@ from safetensors.torch import save_file
 from transformers import AutoConfig
 
 from flwr_splitmix import Run
+from flwr_splitmix.apps.language import texts
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.server import build_trunk, initial_arrays, make_strategy
 from flwr_splitmix.hiding import DPForward, MixGuard
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
-from flwr_splitmix.strategies import USHAPE_STRATEGIES
+from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 from tests.apps.language_app import TINY, client, read, run_config
 from tests.apps.minilm import MINILM
 
@@ -172,11 +174,12 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-def start(values: dict[str, Any]) -> None:
+def start(values: dict[str, Any]) -> UShapeStrategy:
     """Do what the ServerApp does before its run has a directory."""
     config = LanguageConfig.read(values)
-    make_strategy(config, build_trunk(config), None)
+    strategy = make_strategy(config, build_trunk(config), None)
     initial_arrays(config)
+    return strategy
 
 
 @pytest.mark.parametrize(("wrong", "said"), CASES, ids=[str(wrong) for wrong, _ in CASES])
@@ -202,7 +205,8 @@ def test_a_missing_key_is_named() -> None:
 
 
 def test_the_apps_own_configuration_is_valid() -> None:
-    start(run_config())
+    values = run_config()
+    assert type(start(values)).__name__ == values["strategy"]
 
 
 def test_a_type_of_model_that_cannot_be_cut_is_answered_with_those_that_can(
@@ -221,9 +225,14 @@ def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:
         start(run_config(model=str(tmp_path), head_layers=1))
 
 
-def test_a_server_reads_no_text(tmp_path: Path) -> None:
+def test_a_server_reads_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test only saw that nothing was raised, and not whether a loader was called."""
+    loader = Mock()
+    monkeypatch.setattr(texts, "load_text_sets", loader)
+    monkeypatch.setattr(texts, "load_public_texts", loader)
     for strategy in USHAPE_STRATEGIES:
         start(run_config(**TINY, strategy=strategy, dataset="/nowhere.tsv", public="/nowhere"))
+    loader.assert_not_called()
 
 
 @pytest.mark.parametrize(

@@ -359,12 +359,28 @@ def test_a_missing_key_is_named() -> None:
         VisionConfig.read(values)
 
 
-def test_the_apps_own_configuration_is_valid() -> None:
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of clients for which a first round was planned."""
+    numbers: list[int] = []
+    check_plan = first_round.check_plan
+
+    def counted(strategy: Any, config: Any, geometry: Any, clients: int) -> None:
+        numbers.append(clients)
+        check_plan(strategy, config, geometry, clients)
+
+    monkeypatch.setattr(first_round, "check_plan", counted)
+    return numbers
+
+
+def test_the_apps_own_configuration_is_valid(planned: list[int]) -> None:
     start(run_config(depth=1), Nodes(2))
+    assert planned == [2]
 
 
-def test_nodes_that_are_still_to_come_are_waited_for() -> None:
+def test_nodes_that_are_still_to_come_are_waited_for(planned: list[int]) -> None:
     start(run_config(depth=1, k=4), Nodes(4, at_first=0))
+    assert planned == [4]
 
 
 @pytest.mark.parametrize(

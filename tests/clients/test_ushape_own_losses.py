@@ -120,12 +120,12 @@ class Masking(Regressing):
         return super().loss(hidden, replace(sent, batch=known))
 
 
-def decoded(client: UShapeClient, weight: float | None = None) -> None:
+def decoded(client: UShapeClient, weight: float | None = None) -> dict[str, Any]:
     client.attach(ORDER, None)
     sent = encode(client)
     if weight is not None:
         nn.init.constant_(next(client.tail.parameters()), weight)
-    decode(client, sent)
+    return decode(client, sent)
 
 
 class Rooted(UShapeClient):
@@ -180,17 +180,19 @@ def test_a_loss_that_is_not_finite_is_refused_with_its_reason(
 
 def test_a_gradient_that_nobody_uses_may_be_anything() -> None:
     """Only the tail learns, so that no gradient goes back."""
-    decoded(client_of(Rooted, ROWS, learns="tail"))
+    assert decoded(client_of(Rooted, ROWS, learns="tail")) == {"gradients": []}
 
 
 def test_labels_that_are_not_finite_may_be_passed_over() -> None:
-    decoded(client_of(Masking, ROWS.log()))
+    (gradient,) = decoded(client_of(Masking, ROWS.log()))["gradients"]
+    assert gradient.isfinite().all()
 
 
 def test_a_loss_that_is_not_finite_is_not_told_where_an_epsilon_is_kept() -> None:
     """Whether it is depends on the data."""
     noisy = DPForward()
-    decoded(client_of(Regressing, ROWS.log(), hiding=noisy))
+    (gradient,) = decoded(client_of(Regressing, ROWS.log(), hiding=noisy))["gradients"]
+    assert not gradient.isfinite().all()
 
 
 class Series(UShapeClient):

@@ -166,10 +166,15 @@ def test_what_opacus_cannot_or_does_not_wholly_compute_is_named_before_a_round(
     ],
     ids=["one input", "bias", "norms", "weight norm", "convolution", "frozen"],
 )
-def test_layers_that_keep_examples_apart_are_let_through(
+def test_layers_that_keep_examples_apart_are_tried_and_let_through(
     layer: Callable[[], nn.Module], part: str
 ) -> None:
-    client_of(layer(), part).attach(ORDER, None)
+    """Without the trial they were let through, too, and the test did not tell."""
+    tried: list[int] = []
+    own = layer()
+    own.register_forward_hook(lambda _, inputs, __: tried.append(len(inputs[0])))
+    client_of(own, part).attach(ORDER, None)
+    assert {2, 3} <= {*tried}
 
 
 def test_a_batch_of_one_example_has_the_gradient_of_its_example() -> None:
@@ -184,7 +189,11 @@ def test_a_batch_of_one_example_has_the_gradient_of_its_example() -> None:
             moved: Tensor = series + self.linear(torch.ones(1, WIDTH))
             return moved
 
-    client_of(OncePerBatch(), "head", 1).attach(ORDER, None)
+    own, tried = OncePerBatch(), []
+    own.register_forward_hook(lambda _, inputs, __: tried.append(len(inputs[0])))
+    client_of(own, "head", 1).attach(ORDER, None)
+    assert 1 in tried
+    assert not {2, 3} & {*tried}
     with pytest.raises(ValueError, match=r"linear \(Linear\) is called with 1 row for 2 examples"):
         client_of(OncePerBatch(), "head", 2).attach(ORDER, None)
 

@@ -107,6 +107,16 @@ MIXING: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def mixing_and_counted(passed: list[int]) -> nn.Module:
+    """Return a module that mixes examples and adds to `passed` how many it was called with."""
+
+    def counted(smashed: Tensor) -> Tensor:
+        passed.append(len(smashed))
+        return standardised(smashed)
+
+    return nn.Sequential(Layer(counted), head())
+
+
 @pytest.mark.parametrize("name", MIXING)
 def test_an_upper_segment_that_mixes_examples_is_refused(name: str) -> None:
     mixed = part()
@@ -258,14 +268,19 @@ def test_a_loss_of_each_example_alone_learns(
 
 
 def test_what_says_that_it_may_be_cut_is_not_tried() -> None:
-    module = MIXING["standardised"]()
+    """A trial that found nothing would have passed this test, too."""
+    passed: list[int] = []
+    counted: list[int] = []
+    module = mixing_and_counted(passed)
     module.across_batch = False  # type: ignore[assignment]
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        counted.append(len(logits))
         return contrastive(logits, targets)
 
     loss.across_batch = False  # type: ignore[attr-defined]
     learn(module, loss)
+    assert passed == counted == [2 * SAMPLES]
 
 
 @pytest.mark.parametrize("asked", [2, "auto"])
@@ -297,11 +312,14 @@ def test_a_trial_that_cannot_tell_is_told(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_whole_batches_are_not_tried() -> None:
+    """A trial that found nothing would have passed this test, too."""
+    passed: list[int] = []
     segment = ServerSegment(
-        MIXING["standardised"](), num_classes=CLASSES, loss=contrastive, server_update="sum",
+        mixing_and_counted(passed), num_classes=CLASSES, loss=contrastive, server_update="sum",
         device="cpu",
     )  # fmt: skip
     segment.learn_part(part(), SAMPLES, seed=0, first=True)
+    assert passed == [2 * SAMPLES]
 
 
 def test_a_trial_costs_no_more_than_a_pass_of_the_batch_and_is_made_once() -> None:
