@@ -152,7 +152,10 @@ class Matrix:
     metrics
         Metrics of attacks; a table shows the first that an attack has.
     legend
-        Text below the tables.
+        Text below the tables of the terminal.
+    guide
+        Link to the section of docs/attacks.md that has the legend: what stands below the tables of
+        pages.
     work
         Module with the function `do`, which runs tasks.
     loads
@@ -168,6 +171,7 @@ class Matrix:
     facts: tuple[Fact, ...]
     metrics: tuple[str, ...]
     legend: str
+    guide: str
     work: str
     loads: tuple[str, ...] = ()
 

@@ -45,6 +45,7 @@ IMAGES = Matrix(
         "to 1: the higher, the better hidden. Of all others it is what they find, the higher, the "
         f"worse hidden. {_HOW_TO_READ}"
     ),
+    guide="[How to read it](attacks.md#how-to-read-the-matrix).",
     work=f"{_WORK}.work",
     loads=("timm", "sklearn.cluster", "sklearn.metrics", "scipy.stats", "torchmetrics"),
 )
@@ -77,6 +78,7 @@ TEXTS = Matrix(
         "of the noise option's ladder at which utility is not below MixGuard's. A + marks what is "
         f"in no paper. {_HOW_TO_READ}"
     ),
+    guide="[How to read it](attacks.md#how-to-read-the-matrix-of-texts).",
     work=f"{_WORK}.texts.work",
     loads=("transformers", "sklearn.metrics", "sklearn.decomposition", "scipy.stats"),
 )

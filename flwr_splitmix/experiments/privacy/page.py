@@ -59,7 +59,9 @@ def matrix_block(kind: str, words: str, home: Path | None) -> str | None:
     made = results(cells, place)
     if kind == "holding":
         return holding(made, matrix)
-    return to_markdown(made, matrix) if kind == "matrix" else findings(made, matrix)
+    if kind == "matrix":
+        return to_markdown(made, matrix, matrix.guide)
+    return findings(made, matrix)
 
 
 def findings(made: Sequence[Result], matrix: Matrix = IMAGES) -> str:

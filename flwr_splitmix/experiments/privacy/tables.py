@@ -43,10 +43,10 @@ def blocks(results: Sequence[Result], matrix: Matrix = IMAGES) -> list[Block]:
     return made
 
 
-def to_markdown(results: Sequence[Result], matrix: Matrix = IMAGES) -> str:
-    """Return the matrix as tables in Markdown, followed by the legend."""
+def to_markdown(results: Sequence[Result], matrix: Matrix = IMAGES, note: str = "") -> str:
+    """Return the matrix as tables in Markdown, followed by a note: by default the legend."""
     lines = [line for each in blocks(results, matrix) for line in grid(each.headings, each.rows)]
-    return "\n".join([*lines, matrix.legend]) + "\n"
+    return "\n".join([*lines, note or matrix.legend]) + "\n"
 
 
 def _facts(results: Sequence[Result], matrix: Matrix) -> dict[str, dict[str, str]]:

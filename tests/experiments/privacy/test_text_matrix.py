@@ -163,7 +163,7 @@ def test_cells_run_through_and_only_once(place: Place) -> None:
     names = "USplitSL:vocabulary, NoPeekSL:vocabulary"
     shown = results(choose(names, [0], TEXTS), place)
     block = matrix_block("matrix", f"texts:smoke@{SUMS} {names}", place.home)
-    assert block == to_markdown(shown, TEXTS)
+    assert block == to_markdown(shown, TEXTS, TEXTS.guide)
 
 
 def test_extensions_send_what_they_say_and_their_attacks_know_it(place: Place) -> None:
