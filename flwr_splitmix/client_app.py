@@ -54,7 +54,7 @@ class SplitClientApp(ClientApp):
     Raises
     ------
     TypeError
-        If `client_fn` cannot be called with a context, or `mods` is no list of functions.
+        If `client_fn` cannot be called with a context, or `mods` is not a list of functions.
     ValueError
         If a mod is, derives from or calls one of Flower's that do not fit, as far as can be seen.
     """

@@ -182,7 +182,7 @@ def unmarked(value: Any) -> Any:
     Raises
     ------
     ValueError
-        If what is marked is no number, or values are nested too deeply.
+        If what is marked is not a number, or values are nested too deeply.
     """
     try:
         return _unmarked(value)
@@ -201,7 +201,7 @@ def _unmarked(value: Any) -> Any:
 def check_regular(path: Path) -> None:
     """Raise OSError if a path is there and no regular file: of a pipe no reader sees the end."""
     if path.exists() and not path.is_file():
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
 
 
 MOST_READ = 2**28
@@ -222,7 +222,7 @@ def read_json(path: Path) -> Any:
     Raises
     ------
     OSError
-        If the file cannot be read, is no regular file, or has more than `MOST_READ` bytes.
+        If the file cannot be read, is not a regular file, or has more than `MOST_READ` bytes.
     ValueError
         If it is not JSON, is nested too deeply, or holds half a character (a lone surrogate).
     """
@@ -231,7 +231,7 @@ def read_json(path: Path) -> Any:
         text = data.decode("utf-8")
         value = json.loads(text)
     except UnicodeDecodeError:
-        raise ValueError("it is no text in UTF-8") from None
+        raise ValueError("it is not text in UTF-8") from None
     except json.JSONDecodeError as error:
         raise ValueError(
             f"its JSON is damaged at line {error.lineno}, column {error.colno}"

@@ -137,7 +137,7 @@ def config_text(values: Mapping[str, Any]) -> str:
     Raises
     ------
     FlwrError
-        If a text is no Unicode, such as the name of a file in another encoding.
+        If a text is not Unicode, such as the name of a file in another encoding.
     """
     return " ".join(f"{key}={_written(key, value)}" for key, value in values.items())
 
@@ -150,7 +150,7 @@ def _written(key: str, value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise FlwrError(f"{key} is {value!r}, which is no Unicode text") from None
+        raise FlwrError(f"{key} is {value!r}, which is not Unicode text") from None
     if "'" not in value and value.isprintable():
         return f"'{value}'"
     # TOML's escapes are JSON's, except this one; and flwr ends a text at a quote, even after a \.

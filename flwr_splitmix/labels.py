@@ -189,7 +189,7 @@ def loss_on(loss: TargetLoss | None, device: torch.device | str) -> TargetLoss |
     Raises
     ------
     TypeError
-        If it can be no loss.
+        If it cannot be a loss.
     """
     if isinstance(loss, type) or not (loss is None or callable(loss)):
         given = f"the class {loss.__name__}" if isinstance(loss, type) else repr(loss)

@@ -156,8 +156,8 @@ def _check_address(registry: str) -> None:
     parts = urllib.parse.urlsplit(registry)
     if parts.scheme not in ("http", "https") or "@" in registry.replace(parts.netloc, "", 1):
         raise RegistryError(
-            "npm_config_registry is no address that begins with http:// or https://; in a login, "
-            "/ is written %2F, ? %3F and # %23"
+            "npm_config_registry is not an address that begins with http:// or https://; in a "
+            "login, / is written %2F, ? %3F and # %23"
         )
 
 

@@ -101,9 +101,9 @@ class ScheduledOptimizer:
     Raises
     ------
     TypeError
-        If the factory or the schedule is no function, the schedule one of other arguments than the
-        progress and the number of rounds, or the factory makes no optimizer that can
-        step after one backward pass.
+        If the factory or the schedule is not a function, the schedule takes other arguments than
+        the progress and the number of rounds, or the factory makes no optimizer that can step after
+        one backward pass.
     ValueError
         If the optimizer has none of the module's parameters, or no learning rate.
     """

@@ -104,7 +104,7 @@ def load_tensors(path: Path, *, digested: bool = True) -> tuple[dict[str, Tensor
     except (OSError, SafetensorError, ValueError) as error:
         raise StorageError(f"cannot read {path}: {error}") from error
     if not isinstance(meta, dict):
-        raise StorageError(f"cannot read {path}: its values are no JSON object")
+        raise StorageError(f"cannot read {path}: its values are not a JSON object")
     written = meta.pop(DIGEST, None)
     if written is None and digested:
         raise OtherFormError(path, "has no digest")

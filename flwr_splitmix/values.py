@@ -76,7 +76,7 @@ def check_kind(name: str, value: object, kind: type, needed: str) -> None:
 
 
 def check_initialized(thing: object, base: type, attribute: str) -> None:
-    """Raise TypeError if an object has not an attribute that `__init__` of its base class sets."""
+    """Raise TypeError if an object lacks an attribute that `__init__` of its base class sets."""
     if not hasattr(thing, attribute):
         name = type(thing).__name__
         raise TypeError(
@@ -102,7 +102,7 @@ def options_of(thing: object) -> dict[str, Any]:
     """Return the options that an object was made with, by name, as JSON values.
 
     They are read from the attributes that have the names of its class's parameters. Options that it
-    does not keep so are left out, and so are those that are no JSON values, like a data set;
+    does not keep so are left out, and so are those that are not JSON values, like a data set;
     infinities and NaN are text.
     """
     try:
@@ -114,7 +114,7 @@ def options_of(thing: object) -> dict[str, Any]:
 
 
 def _plain(value: object) -> list[Any]:
-    """Return a list of the JSON value that a value is; an empty list if it is none."""
+    """Return a list with a value as a JSON value; an empty list if it cannot be one."""
     if value is None or isinstance(value, (bool, int, str)):
         return [value]
     if isinstance(value, float):

@@ -182,11 +182,11 @@ REJECTED: dict[str, tuple[dict[str, Any], str]] = {
     "client": ({"client": 5}, "the server's ticket is for client 5, and this node's partition-id"),
     "link": ({"link": "telepathy"}, "knows no link 'telepathy'; allowed: 'ray', 'stream'"),
     "ray": ({"link": "ray"}, "link 'ray' is for simulations"),
-    "list": ({"run_config": "[1]"}, "a run_config that is no run configuration"),
-    "digits": ({"run_config": "9" * 5000}, "a run_config that is no run configuration"),
-    "deep": ({"run_config": "[" * 100_000}, "a run_config that is no run configuration"),
-    "inside": ({"run_config": '{"a": [[1]]}'}, "a run_config that is no run configuration"),
-    "text": ({"run_config": "lr=0.1"}, "a run_config that is no run configuration"),
+    "list": ({"run_config": "[1]"}, "a run_config that is not a run configuration"),
+    "digits": ({"run_config": "9" * 5000}, "a run_config that is not a run configuration"),
+    "deep": ({"run_config": "[" * 100_000}, "a run_config that is not a run configuration"),
+    "inside": ({"run_config": '{"a": [[1]]}'}, "a run_config that is not a run configuration"),
+    "text": ({"run_config": "lr=0.1"}, "a run_config that is not a run configuration"),
 }
 """Values of a ticket by which a node rejects it, and part of the reason."""
 

@@ -49,7 +49,7 @@ def test_values_stay_apart() -> None:
 
 def test_a_text_that_is_no_unicode_is_refused() -> None:
     """The name of a folder may be in any encoding; Flower's messages are Unicode."""
-    with pytest.raises(FlwrError, match="which is no Unicode text"):
+    with pytest.raises(FlwrError, match="which is not Unicode text"):
         config_text({"run-dir": os.fsdecode(b"caf\xe9")})
 
 

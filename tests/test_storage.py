@@ -168,7 +168,7 @@ def test_missing_and_foreign_files_are_storage_errors(tmp_path: Path) -> None:
     for name in ("missing.safetensors", "foreign.safetensors"):
         with pytest.raises(StorageError, match=name):
             load_tensors(tmp_path / name)
-    with pytest.raises(StorageError, match="it is no regular file"):
+    with pytest.raises(StorageError, match="it is not a regular file"):
         load_tensors(tmp_path)
 
 

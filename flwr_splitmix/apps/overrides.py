@@ -116,7 +116,7 @@ def _stray(text: str, following: str) -> str:
         return f"--run-config has '{match[0]}' without a value; write {match[1]}=VALUE"
     if re.search(r"\s=|=\s|=$", text) or following.startswith("="):
         return f"--run-config has a blank beside the '=' at {text!r}; write key=value without"
-    return f"--run-config has {text!r}, which is no key=value; texts with blanks need quotes"
+    return f"--run-config has {text!r}, which is not key=value; texts with blanks need quotes"
 
 
 def _value(key: str, written: str) -> Any:
@@ -135,7 +135,7 @@ def _value(key: str, written: str) -> Any:
             ) from None
         if number := _as_toml(written):
             raise ConfigError(
-                f"{key} is {written}, which is no number of TOML; write --run-config "
+                f"{key} is {written}, which is not a TOML number; write --run-config "
                 f"{key}={number}, or \"{key}='{written}'\" for a text"
             ) from None
         raise ConfigError(

@@ -62,7 +62,7 @@ class _OwnApp:
         _, client_app = self._component("clientapp", ClientApp)
         if not isinstance(client_app, SplitClientApp):
             raise ConfigError(
-                f"clientapp {self._places['clientapp']!r} is no SplitClientApp, which the "
+                f"clientapp {self._places['clientapp']!r} is not a SplitClientApp, which the "
                 "strategies of flwr-splitmix need; make it SplitClientApp(client_fn), or a "
                 "subclass that hands the messages of other strategies on"
             )

@@ -87,7 +87,7 @@ def _context(partition: int, values: Mapping[str, Any], nodes: int) -> Context:
 
 
 def _report_fault(error: BaseException, report: Report) -> None:
-    """Report what a `client_fn` raised that is no client without data."""
+    """Report what a `client_fn` raised, unless it says that a client has no data."""
     if not isinstance(error, _MissingKeyError):
         report.problems.append(f"client_fn raised {cause(error, 300)}")
         return

@@ -69,7 +69,8 @@ def open_project(folder: Path) -> Project:
         described = parse_toml(file.read_text(encoding="utf-8"))
     except OSError:
         raise ConfigError(
-            f"{folder} is no app: it has no pyproject.toml; `splitmix new vision NAME` writes one"
+            f"{folder} is not an app: it has no pyproject.toml; `splitmix new vision "
+            "NAME` writes one"
         ) from None
     except ValueError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None

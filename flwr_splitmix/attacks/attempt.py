@@ -97,7 +97,8 @@ def measure_leak(
     TypeError
         If it is neither, or a class without its name, its goal or `run`.
     TypeError, ValueError
-        If there is no such attack, or an own one guesses what is no guess; see `checked_guess`.
+        If there is no such attack, or an attack of your own returns something other than a guess;
+        see `checked_guess`.
     VaultError
         If the recording is not of the clients' images.
     """

@@ -91,7 +91,7 @@ class Reconstructions:
             raise StorageError(f"cannot read {path}: it lacks {error}") from error
         if not read._fits():
             raise StorageError(
-                f"cannot read {path}: its arrays are no pictures of victims; "
+                f"cannot read {path}: its arrays are not pictures of victims; "
                 "remove the folder that it is in, and run the attack again"
             )
         return read

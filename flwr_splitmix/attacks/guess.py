@@ -45,7 +45,7 @@ def checked_guess(attack: Attack, guess: object, view: View) -> Guess:
     Raises
     ------
     TypeError
-        If it is no `Guess`, or one of anything but tensors and pairs of numbers.
+        If it is not a `Guess`, or one of anything but tensors and pairs of numbers.
     ValueError
         If its parts differ in length, its values have another shape or kind than the attack's
         goal requires, a number is NaN or a value infinite, or a place is not in the view.

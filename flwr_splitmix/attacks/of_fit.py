@@ -61,7 +61,7 @@ def attacked_fit(
     Raises
     ------
     TypeError
-        If a client's data are no `ImageDataset`.
+        If a client's data are not `ImageDataset`.
     ValueError
         If there are no clients, or nothing was recorded.
     """

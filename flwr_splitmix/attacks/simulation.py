@@ -104,7 +104,7 @@ def passes(
     upper = None
     if gradients:
         if known.upper is None:
-            raise ValueError("gradients need the upper segment, which this adversary has not")
+            raise ValueError("gradients need the upper segment, which this adversary does not have")
         upper = copy.deepcopy(known.upper).train()  # a copy: training mode may change its buffers
     for at, rows_of in enumerate(turns):
         batches = {client: torch.from_numpy(rows.copy()) for client, rows in rows_of.items()}

@@ -53,7 +53,7 @@ def audit_log(
 
 
 def _verified(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a node's audit log; end the command if they are none's."""
+    """Return the lines of a node's audit log; end the command if they are not."""
     from flwr_splitmix.privacy.journal import JournalError, is_cut, read_journal, reason_of
 
     try:
@@ -65,11 +65,11 @@ def _verified(path: Path) -> list[dict[str, Any]]:
         say(str(error), err=True)
         raise typer.Exit(1) from error
     if any("exchange" not in entry for entry in entries) or (cut and not entries):
-        say(f"{path} is no audit log: a node's is audit-N.jsonl in its state-dir", err=True)
+        say(f"{path} is not an audit log: a node's is audit-N.jsonl in its state-dir", err=True)
         raise typer.Exit(1)
     for number, entry in enumerate(entries, 1):
         if wrong := _wrong(entry):
-            fail(f"line {number} of {path} is of no audit log: its {wrong} cannot be")
+            fail(f"line {number} of {path} is not a line of an audit log: its {wrong} cannot be")
     if cut:
         say(
             f"the last line of {path} is unfinished and not shown: its node was stopped while it "

@@ -59,7 +59,7 @@ class PlainDisplay:
     closed: OSError | None = None
 
     def progress(self, round: int, rounds: int, step: int, steps: int) -> None:
-        """Print nothing: a step is no line."""
+        """Print nothing: a step is not a line."""
 
     def result(self, line: str) -> None:
         """Print the line."""

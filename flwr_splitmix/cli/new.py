@@ -39,8 +39,8 @@ def new(
     folder = Path(name)
     if not _NAME.fullmatch(folder.name):
         fail(
-            f"{folder.name!r:.80} is no app's name: allowed are up to 32 small letters, digits and "
-            "'-', with a letter first"
+            f"{folder.name!r:.80} is not an app's name: allowed are up to 32 small letters, digits "
+            "and '-', with a letter first"
         )
     if os.path.lexists(folder):
         fail(f"{folder} exists already; name another folder, or remove it")

@@ -77,7 +77,7 @@ def read_connection(name: str | None) -> Connection:
     ------
     SuperLinkError
         If the configuration cannot be read, what it says of the connection has another type, or an
-        environment variable of `PORTS` is no port.
+        environment variable of `PORTS` is not a port.
     """
     file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
     known = _table(_described(file), "superlink", file)
@@ -104,7 +104,8 @@ def _described(file: Path) -> dict[str, Any]:
         raise SuperLinkError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise SuperLinkError(
-            f"{file} is no TOML file: {error}; repair it, or remove it, and flwr writes a new one"
+            f"{file} is not a TOML file: {error}; repair it, or remove it, and flwr writes a new "
+            "one"
         ) from error
 
 

@@ -105,7 +105,7 @@ class Order:
     ------
     ClientError
         If `attempt` or a length is negative, which a ledger would take for a refund, or a length is
-        no integer.
+        not an integer.
     """
 
     client: int
@@ -122,7 +122,7 @@ class Order:
             raise ClientError(f"the server's ticket has attempt {self.attempt}; 0 is the first")
         if any(type(batches) is not int or batches < 0 for batches in self.earlier):
             raise ClientError(
-                "the server's ticket has earlier attempts that are no numbers of batches"
+                "the server's ticket has earlier attempts that are not numbers of batches"
             )
 
     def unheld(self, held: int = 0) -> tuple[list[int], bool]:
@@ -224,7 +224,7 @@ class Client(ABC):
     def epsilon(self) -> float | None:
         """The epsilon that the client's messages or uploads have spent; None if none counts them.
 
-        Of heads and tails that DP-SGD trains, which are no messages, the hiding's metrics tell.
+        Of heads and tails that DP-SGD trains, which are not messages, the hiding's metrics tell.
         """
         return None
 

@@ -20,7 +20,7 @@ def tests_of(test_data: ExampleSet | None, benchmark_data: ExampleSet | None) ->
     Raises
     ------
     TypeError
-        If one is no map-style data set.
+        If one is not a map-style data set.
     """
     for name, data in {"test_data": test_data, "benchmark_data": benchmark_data}.items():
         if data is not None:

@@ -12,7 +12,7 @@ from flwr_splitmix.words import described
 
 
 def checked_description(client: Client, made: object) -> Mapping[str, Any]:
-    """Return what `attach` returned; raises ClientError if it is no dictionary."""
+    """Return what `attach` returned; raises ClientError if it is not a dictionary."""
     if not isinstance(made, Mapping):
         raise ClientError(
             f"attach of {type(client).__name__} returns {described(made)}; needed is the "
@@ -34,7 +34,7 @@ def checked_release(
     Raises
     ------
     ClientError
-        If it is no pair of tensors by name and of a dictionary.
+        If it is not a pair of tensors by name and of a dictionary.
     """
     if not isinstance(made, (tuple, list)) or len(made) != 2:
         raise _unfit(client, described(made))

@@ -31,7 +31,7 @@ class Batches:
     Raises
     ------
     TypeError
-        If `size` is no integer, or `data` is no map-style data set with a length.
+        If `size` is not an integer, or `data` is not a map-style data set with a length.
     ValueError
         If `size` is below 1.
     """

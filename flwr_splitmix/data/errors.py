@@ -71,12 +71,12 @@ class TestRowsError(DataError):
 
 
 def not_there(source: str) -> str:
-    """Return the note that a source that looks like a path is no file; "" for other sources."""
+    """Return the note that a source that looks like a path is not a file; "" for other sources."""
     if os.sep not in source:
         return ""
     place = Path(source).expanduser()
     if os.path.exists(place):  # Path.exists raises for names that are too long
-        return " (it is a folder)" if place.is_dir() else " (it is no regular file)"
+        return " (it is a folder)" if place.is_dir() else " (it is not a regular file)"
     if place.is_absolute():
         return " (there is no such path here)"
     return (

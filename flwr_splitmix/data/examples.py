@@ -66,8 +66,8 @@ def fetch(data: ExampleSet, indices: np.ndarray, *, floats: bool = False) -> Exa
     ------
     TypeError
         If the `batch` of a data set takes no array of indices; ExamplesError if it does not return
-        (input, label) pairs, inputs are no tensors, or labels are no integers (smaller integers and
-        bool are converted).
+        (input, label) pairs, inputs are not tensors, or labels are not integers (smaller integers
+        and bool are converted).
     """
     pair: Any
     if makes_batches(data):
@@ -129,7 +129,7 @@ def _label_batch(labels: list[Any]) -> Any:
 
 
 def check_map_style(name: str, data: Any) -> None:
-    """Refuse an argument that is no map-style data set.
+    """Refuse an argument that is not a map-style data set.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def check_map_style(name: str, data: Any) -> None:
 
 
 def _map_style_of(name: str, data: object) -> str:
-    """Return how to make a map-style data set of what is none, to end a sentence; "" if unknown."""
+    """Return the end of a sentence on how to make a map-style data set of `data`, or ""."""
     if isinstance(data, DataLoader):
         given = f": give its data set, {name}=loader.dataset"
         if data.collate_fn is default_collate:
@@ -223,7 +223,7 @@ def _kinds(values: Sequence[Any]) -> str:
 
 
 def _kind(values: Any) -> str:
-    """Return the type of a batch that is no tensor; collated texts are a list or tuple of str."""
+    """Return the type of a batch that is not a tensor; collated texts are a list or tuple."""
     kind = type(values).__name__
     if isinstance(values, (tuple, list)) and len(values):
         kind += f" of {type(values[0]).__name__}"

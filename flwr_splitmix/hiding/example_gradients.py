@@ -46,7 +46,7 @@ class ExampleGradients(GradSampleModule):  # type: ignore[misc]
     GRAD_SAMPLERS: ClassVar[Mapping[type[nn.Module], Any]]
 
     def capture_activations_hook(self, module: nn.Module, *arguments: Any) -> None:
-        """Keep what a layer got; raises SampleError if Opacus cannot, as of what is no tensor."""
+        """Keep what a layer got; raises SampleError if Opacus cannot: it takes tensors only."""
         try:
             super().capture_activations_hook(module, *arguments)
         except Exception as error:

@@ -42,7 +42,7 @@ class Hiding:
     Raises
     ------
     TypeError
-        If the public texts are no map-style data set of (tokens, label) pairs.
+        If the public texts are not a map-style data set of (tokens, label) pairs.
 
     Attributes
     ----------

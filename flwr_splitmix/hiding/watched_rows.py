@@ -75,7 +75,7 @@ class WatchedRows:
         Raises
         ------
         UnfitError
-            If its first input has not a row for each example; the message names the layer.
+            If its first input does not have a row for each example; the message names the layer.
         """
         if not (self.size and module.training and torch.is_grad_enabled()):
             return

@@ -54,7 +54,7 @@ def in_simulation(grid: Grid, nodes: Directory, min_nodes: int, timeout: float) 
     simulation = ray_runs_here()
     for node in known:
         if nodes.simulated[node] != simulation:
-            kind = "virtual, and this is no simulation" if not simulation else "no virtual one"
+            kind = "virtual, and this is not a simulation" if not simulation else "no virtual one"
             nodes.leave_out(node, f"it says that it is {kind}")
     return simulation
 

@@ -35,7 +35,7 @@ class Refusals:
         self._due: dict[int, float] = {}
 
     def add(self, node: int, why: str) -> None:
-        """Note an answer that is none."""
+        """Note a node's refusal or failed answer, and when to ask again."""
         for words, remedy in _REMEDIES.items():
             if words in why:
                 why += remedy

@@ -142,7 +142,7 @@ class Ticket:
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict) or not all(map(_is_plain, values.values())):
-            raise ValueError("the server's ticket has a run_config that is no run configuration")
+            raise ValueError("the server's ticket has a run_config that is not a run configuration")
         return values
 
     def to_record(self) -> ConfigRecord:
@@ -186,7 +186,7 @@ class Ticket:
             if not 0 <= getattr(ticket, name) <= MAX_COUNT:
                 raise ValueError(f"the server's ticket has a {name} beyond 0 to {MAX_COUNT}")
         for name in ("timeout", "patience"):
-            # Not a number is no such number, either.
+            # NaN fails this comparison, too.
             if not 0 <= (seconds := getattr(ticket, name)) <= LONGEST_WAIT:
                 raise ValueError(
                     f"the server's ticket has a {name} of {seconds:g} s; allowed are 0 to "

@@ -52,7 +52,7 @@ def known_shares(further: Iterable[type[Share]]) -> tuple[type[Share], ...]:
     Raises
     ------
     TypeError
-        If `further` is no sequence of subclasses of `Share`.
+        If `further` is not a sequence of subclasses of `Share`.
     ValueError
         If a kind has no name, or that of another.
     """

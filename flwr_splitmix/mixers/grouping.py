@@ -36,7 +36,7 @@ class GroupMixer(Mixer):
     Raises
     ------
     ValueError
-        If `k` is no whole number, or < 2, or another option is not one of those allowed.
+        If `k` is not a whole number, or < 2, or another option is not one of those allowed.
 
     Source: CutMixSL, algorithm 2 and "communication efficiency".
     """

@@ -29,7 +29,7 @@ def check_mixer(mixer: object) -> None:
     Raises
     ------
     TypeError
-        If it is no `Mixer`, its `shares` are no classes of shares, or its `plan` takes other
+        If it is not a `Mixer`, its `shares` are not classes of shares, or its `plan` takes other
         arguments.
     ValueError
         If another attribute has a value that is not allowed.
@@ -70,7 +70,7 @@ def checked_plan(mixer: object, plan: object) -> Plan:
     Raises
     ------
     TypeError
-        If it is no `Plan`, or its parts are none of passes, groups, members and shares.
+        If it is not a `Plan`, or its parts are none of passes, groups, members and shares.
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"{mixer}: `plan` must return a Plan, here is {described(plan)}")
@@ -125,7 +125,7 @@ def merged(
     EmptyMixtureError
         If no patch arrived at all.
     TypeError
-        If what it returns is no `Mixed` of tensors and sources.
+        If what it returns is not a `Mixed` of tensors and sources.
     ValueError
         If its tensors have other rows than the plan's groups of which something arrived, other
         columns than the classes, or another dtype than the uploads.
@@ -138,7 +138,7 @@ def merged(
         )
     sources: object = mixed.sources
     if not isinstance(sources, (tuple, list)) or not all(isinstance(s, Source) for s in sources):
-        raise TypeError(f"{mixer}: the sources that `merge` returns are no tuple of Source")
+        raise TypeError(f"{mixer}: the sources that `merge` returns are not a tuple of Source")
     batch, tokens, width = plan.shape.size
     rows = len(sources) * batch
     for name, tensor, shape in (
@@ -176,7 +176,7 @@ def gradients_of(
     Raises
     ------
     TypeError
-        If what it returns is no dictionary, by client index, of a list with a tensor or None for
+        If what it returns is not a dictionary, by client index, of a list with a tensor or None for
         each pass.
     ValueError
         If there is a gradient for a client without a share in the plan.

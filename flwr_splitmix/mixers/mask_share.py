@@ -61,7 +61,7 @@ class MaskShare(Share):
         Raises
         ------
         ValueError
-            If they are no integers of one of the two shapes, are not as many as `count` says, or
+            If they are not integers of one of the two shapes, are not as many as `count` says, or
             lie outside 0..N-1, or if one is given twice, so that a patch would be sent more often
             than the accounting of noise knows.
         """

@@ -93,7 +93,7 @@ def sample_ratios(k: int, alpha: float | None, rng: np.random.Generator) -> np.n
 
 
 def check_alpha(alpha: float | None) -> None:
-    """Raise ValueError if `alpha` is no concentration of a Dirichlet distribution, nor None."""
+    """Raise ValueError if `alpha` is not a concentration of a Dirichlet distribution, nor None."""
     if alpha is None:
         return
     if real_number("alpha", alpha) == np.inf:

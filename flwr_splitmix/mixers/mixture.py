@@ -30,7 +30,8 @@ class Upload:
     def targets(self, index: int, lam: float, num_classes: int, like: Tensor) -> Tensor:
         """Return this client's part of a group's targets in one pass: (b, L), weighted.
 
-        A label that is no class counts for nothing; who must not send one is told before.
+        A label that is not a class counts for nothing. Clients that must not send one are refused
+        before.
 
         Parameters
         ----------

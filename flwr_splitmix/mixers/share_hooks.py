@@ -14,8 +14,8 @@ def uploaded(share: Share, smashed: Tensor) -> tuple[Tensor, Tensor]:
     Raises
     ------
     OwnShareError
-        If `upload` does not return two tensors, or the upload has not the shape that the server
-        waits for (`upload_shape`).
+        If `upload` does not return two tensors, or the upload does not have the shape that the
+        server waits for (`upload_shape`).
     """
     made = share.upload(smashed)
     pair = made if isinstance(made, tuple) else (made,)

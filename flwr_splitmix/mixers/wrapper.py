@@ -87,7 +87,7 @@ def innermost(mixer: Mixer) -> Mixer:
 def nested(mixer: Mixer) -> Iterator[Mixer]:
     """Yield a mixer, the one that is its attribute `mixer`, and so on.
 
-    These are the layers, and what is inside a mixer that is no wrapper: `InputLevel` applies its
+    These are the layers, and what is inside a mixer that is not a wrapper: `InputLevel` applies its
     inner one to raw inputs, and with `MixedElsewhere` a third party runs it.
     """
     inner: object = mixer

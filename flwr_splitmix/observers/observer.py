@@ -154,7 +154,7 @@ class Audience:
         Raises
         ------
         TypeError
-            With the observer's name, for a state that is no dictionary of JSON values.
+            With the observer's name, for a state that is not a dictionary of JSON values.
         """
         kept = []
         for observer in self.observers:
@@ -169,7 +169,7 @@ class Audience:
         Raises
         ------
         TypeError
-            With the observer's name, for what is no JSON value.
+            With the observer's name, for what is not a JSON value.
         ValueError
             With the observer's name, for a name that is taken.
         """

@@ -187,7 +187,7 @@ def _floats(values: Any, shape: tuple[int, ...]) -> Floats:
     if array.shape != shape:
         raise ValueError(f"a ledger of {shape[0]} values cannot take a state of {len(array)}")
     if not (array >= 0).all():  # nor NaN, which no budget would ever stop
-        raise ValueError("a ledger's state has costs that are no numbers of at least 0")
+        raise ValueError("a ledger's state has costs that are not numbers of at least 0")
     return array
 
 

@@ -204,7 +204,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     Raises
     ------
     OSError
-        If the file cannot be read, or is no regular file.
+        If the file cannot be read, or is not a regular file.
     JournalError
         If a line was changed or is too long, or one in between is missing.
     """

@@ -135,7 +135,7 @@ class Ledger:
                 notes.append(event.channel)
             else:
                 raise TypeError(
-                    f"{type(event).__name__} is no event that the ledger understands; "
+                    f"{type(event).__name__} is not an event that the ledger understands; "
                     "those are Release, Gaussian and Exposure"
                 )
         batch = any(isinstance(event, Release) for event in events)

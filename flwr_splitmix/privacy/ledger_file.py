@@ -131,8 +131,8 @@ class LedgerFile:
             if "version" in entry or not heads:
                 if entry.get("version") != VERSION:
                     raise JournalError(
-                        f"{self._journal.path.name} is no ledger of version {VERSION}: go on with "
-                        "the flwr-splitmix that wrote it, which alone knows what was spent"
+                        f"{self._journal.path.name} is not a ledger of version {VERSION}: go on "
+                        "with the flwr-splitmix that wrote it, which alone knows what was spent"
                     )
                 heads.append((entry["run"], entry["records"]))
                 ledger, places = self._sums(entry)

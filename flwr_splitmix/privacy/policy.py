@@ -154,7 +154,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise PolicyError(f"{POLICY} {path} cannot be read: {error.strerror}") from None
     except ValueError as error:  # also of a number with too many digits
-        raise PolicyError(f"{POLICY} {path} is no TOML file: {error}") from None
+        raise PolicyError(f"{POLICY} {path} is not a TOML file: {error}") from None
     if unknown := sorted(set(values) - set(KEYS)):
         raise PolicyError(
             f"{POLICY} {path} has an unknown key {unknown[0]!r}; allowed are {', '.join(KEYS)}"

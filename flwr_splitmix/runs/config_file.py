@@ -93,7 +93,7 @@ class ConfigFile:
 
 
 def _plain(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a configuration as JSON values; raise TypeError, with the key, if one is none."""
+    """Return a configuration as JSON values; raise TypeError, with the key, if one cannot be."""
     try:
         strict_json(config)
     except TypeError:

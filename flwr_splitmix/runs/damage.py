@@ -106,12 +106,12 @@ def check_types(path: Path, values: Mapping[str, Any]) -> None:
         if value is None or (name == "epsilon" and value == "inf"):
             continue
         if name in _WORDS and not isinstance(value, str):
-            raise unreadable(path, f"{name} is {value!r:.80}, which is no text")
+            raise unreadable(path, f"{name} is {value!r:.80}, which is not text")
         if name == "versions" and not isinstance(value, dict):
-            raise unreadable(path, f"{name} is {value!r:.80}, which is no JSON object")
+            raise unreadable(path, f"{name} is {value!r:.80}, which is not a JSON object")
         if name in _FINITE or name in _NUMBERS or name.startswith("eval_"):
             if not isinstance(value, int | float) or isinstance(value, bool):
-                raise unreadable(path, f"{name} is {value!r:.80}, which is no number")
+                raise unreadable(path, f"{name} is {value!r:.80}, which is not a number")
             too_large = isinstance(value, int) and abs(value) >= 2**63
             if too_large or (name in _FINITE and not math.isfinite(value)):
                 raise unreadable(path, f"{name} is {value!r:.80}, which cannot be")
@@ -172,7 +172,7 @@ def _check_numbers(values: Mapping[str, Any], *names: str) -> None:
     for name in names:
         value = values[name]
         if not isinstance(value, int | float) or not 0 <= value < 2**63:
-            raise ValueError(f"{name} is {value!r:.80}, which is no count and no time")
+            raise ValueError(f"{name} is {value!r:.80}, which is neither a count nor a time")
 
 
 def _check_length(values: object, least: object, what: str) -> None:
@@ -183,7 +183,7 @@ def _check_length(values: object, least: object, what: str) -> None:
 def _check_texts(*values: object) -> None:
     for value in values:
         if not isinstance(value, str):
-            raise ValueError(f"{value!r:.80} is no text")
+            raise ValueError(f"{value!r:.80} is not text")
 
 
 _COMMANDS = ("Cc", "Cs", "Zl", "Zp")

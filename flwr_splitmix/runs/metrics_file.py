@@ -245,7 +245,7 @@ def _table(rows: list[Row], kinds: Mapping[str, pa.DataType] | None = None) -> p
                 and pa.types.is_integer(kind)
                 and columns[name].to_pylist() != values
             ):
-                raise TypeError("it is no integer")
+                raise TypeError("it is not an integer")
         except (pa.ArrowException, TypeError, OverflowError) as error:
             reason = str(error).partition("\n")[0]
             raise RunError(f"{values[-1]!r} does not fit column {name!r}: {reason}") from error

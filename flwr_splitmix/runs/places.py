@@ -117,7 +117,7 @@ def _has_id(path: Path) -> bool:
 
 
 def _no_id(name: str) -> str:
-    """Return why a name is no run's id; "" if it may be one."""
+    """Return why a name is not a run's id; "" if it may be one."""
     if name in ("", ".", "..") or "/" in name or "\\" in name:
         return "an id is a name, not a path"
     if len(name.encode("utf-8", "surrogatepass")) > _BYTES:
@@ -128,7 +128,7 @@ def _no_id(name: str) -> str:
 def _age(path: Path) -> int | None:
     """Return when a run's config.json was written, in ns.
 
-    None if it is no run, was just removed, or is closed to this user, which a warning says.
+    None if it is not a run, was just removed, or is closed to this user, which a warning says.
     """
     try:
         facts = (path / "config.json").stat()

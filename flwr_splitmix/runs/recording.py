@@ -80,7 +80,7 @@ def read_facts(run: Run) -> dict[str, Any]:
     facts = read_object(file)
     clients = facts.get("clients")
     if not isinstance(clients, int) or isinstance(clients, bool) or clients < 1:
-        raise unreadable(file, f"clients is {clients!r:.80}, which is no number of clients")
+        raise unreadable(file, f"clients is {clients!r:.80}, which is not a number of clients")
     return facts
 
 
@@ -100,7 +100,9 @@ def forget(run: Run) -> RunRecording | None:
         )
     there = recording_of(run)
     if there is not None and not path.is_dir():
-        raise RunError(f"{path} is a file, so nothing was removed: it is no recording; remove it")
+        raise RunError(
+            f"{path} is a file, so nothing was removed: it is not a recording; remove it"
+        )
     if there is not None:
         try:
             shutil.rmtree(path)

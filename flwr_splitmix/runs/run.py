@@ -89,8 +89,8 @@ class Run:
             label "latest", or the directory or the file cannot be written; no directory is left
             behind.
         TypeError
-            If `name` is no text, `config` no dictionary, or one of its values none that JSON can
-            represent.
+            If `name` is not text, `config` is not a dictionary, or one of its values is not one
+            that JSON can represent.
         """
         check_kind("name", name, str, "a text, such as 'baseline'")
         check_kind("config", config, Mapping, "a dictionary, the run's configuration")

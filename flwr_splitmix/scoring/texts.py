@@ -29,7 +29,7 @@ def check_labels(batch: MaskedBatch) -> None:
     Raises
     ------
     ExamplesError
-        If labels are floating, if there is more than one label for each input that is no text, or
+        If labels are floating, if there is more than one label for each input that is not text, or
         if the labels of tokens are not the tokens.
     """
     if batch.labels.is_floating_point():
@@ -47,7 +47,7 @@ def check_labels(batch: MaskedBatch) -> None:
 
 
 def checked_tail(logits: object) -> Tensor:
-    """Return what a tail returned; raises ExamplesError if it is no tensor."""
+    """Return what a tail returned; raises ExamplesError if it is not a tensor."""
     if not isinstance(logits, Tensor):
         raise ExamplesError(
             "a tail must return one tensor (batch, classes) or (batch, tokens, vocabulary), this "
@@ -86,7 +86,7 @@ def text_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor
     Raises
     ------
     ExamplesError
-        If logits are no tensor, a label is not a class, or the shapes of both do not match.
+        If logits are not a tensor, a label is not a class, or the shapes of both do not match.
     """
     checked_tail(logits)
     if logits.dim() != labels.dim() + 1 or len(logits) != len(labels):

@@ -11,7 +11,7 @@ from flwr_splitmix.words import with_article
 
 
 def check_module(name: str, segment: object) -> None:
-    """Refuse what is no torch module, has weights without values, or ones that cannot be trained.
+    """Refuse what is not a torch module, or has weights without values or that cannot be trained.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def check_takes_mask(name: str, part: nn.Module) -> None:
 def with_statistics(part: nn.Module) -> str:
     """Return the kind of a layer that measures running statistics, or "" if there is none.
 
-    In the U shape they are no weights, so they are not averaged where heads and tails are.
+    In the U shape they are not weights, so they are not averaged where heads and tails are.
     """
     for layer in part.modules():
         kind = getattr(layer, "original_name", type(layer).__name__)  # of a scripted module

@@ -29,7 +29,7 @@ class FrozenWeights:
         client index is the right one.
         """
         said = {c: clients.descriptions[c].get(FROZEN) for c in clients.alive}
-        # Anything else, such as a larger number, is none of ours.
+        # Anything else, such as a larger number, is not one of ours.
         here = {c: s for c, s in said.items() if type(s) is float and math.isfinite(s)}
         if all(self._known.get(client) == number for client, number in here.items()):
             return

@@ -36,7 +36,7 @@ class Job:
 
 
 def check_initial_arrays(arrays: object, *, averages: bool) -> None:
-    """Refuse, before the first round, what is no first lower segment.
+    """Refuse, before the first round, arrays that cannot be the first lower segment.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def check_initial_arrays(arrays: object, *, averages: bool) -> None:
     Raises
     ------
     TypeError
-        If it is no ArrayRecord.
+        If it is not an ArrayRecord.
     AggregatorError
         If it is empty, and lower segments are averaged.
     """

@@ -64,7 +64,7 @@ class Options(RoundOptions, total=False):
 
 
 def check_counts(**counts: int | None) -> None:
-    """Raise ValueError, with the name, for what is no whole number of at least 1, or None."""
+    """Raise ValueError, with the name, unless a count is None or a whole number >= 1."""
     for name, value in counts.items():
         if value is not None:
             whole_number(name, value, least=1)
@@ -73,7 +73,7 @@ def check_counts(**counts: int | None) -> None:
 def check_options(fraction_train: float, evaluation: str, **counts: int) -> None:
     """Raise ValueError if an option of the loop of rounds is outside its range."""
     for name, value in counts.items():
-        whole_number(name, value, least=1)  # None, too, is none
+        whole_number(name, value, least=1)  # refuses None, too
     if not 0 < real_number("fraction_train", fraction_train) <= 1:
         raise ValueError(f"fraction_train is {fraction_train}; allowed is 0 < fraction <= 1")
     if evaluation not in get_args(Evaluation):
@@ -119,7 +119,7 @@ def check_labels(labels: object) -> None:
 
 
 def check_observers(observers: Sequence[object]) -> None:
-    """Raise TypeError if an argument is no sequence of observers."""
+    """Raise TypeError if an argument is not a sequence of observers."""
     check_kind("observers", observers, Sequence, "a list of observers, observers=[...]")
     for place, observer in enumerate(observers):
         check_kind(f"observers[{place}]", observer, Observer, "an object of a subclass of Observer")
@@ -164,7 +164,7 @@ def check_parts(
 
 
 def check_live_clients(clients: Sequence[object]) -> None:
-    """Raise TypeError if an argument of `fit` is no sequence of clients."""
+    """Raise TypeError if an argument of `fit` is not a sequence of clients."""
     check_kind("clients", clients, Sequence, "a list of clients, such as SplitClient objects")
     for place, client in enumerate(clients):
         check_kind(

@@ -70,7 +70,7 @@ class Participants:
         self._once = Once()
 
     def warn_of_seeds(self, clients: Clients) -> None:
-        """Log, once a run, if a ledger counts noise that is no secret of the server's."""
+        """Log, once a run, if a ledger counts noise that is not a secret of the server's."""
         said = clients.descriptions
         seeded = [c for c in clients.alive if said[c].get("repeatable-secrets") is True]
         if seeded and self._once.first("seeded"):

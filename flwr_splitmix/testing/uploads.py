@@ -80,7 +80,7 @@ def _check_labels(
         (asked,) = kinds
         expected = ids if asked == "ids" else classes
         if not isinstance(sent, Tensor) or sent.dtype != torch.int64:
-            raise AssertionError(f"{where} sends labels that are no int64 {asked}")
+            raise AssertionError(f"{where} sends labels that are not int64 {asked}")
         if not torch.equal(sent, expected):
             raise AssertionError(
                 f"{where} sends {sent.tolist()} as labels; its batch's {asked} are "

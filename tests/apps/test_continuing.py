@@ -120,7 +120,7 @@ def test_a_wrong_number_of_rounds_is_refused_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ("tensorbord", "'tensorbord' is no tracker; allowed are csv, tensorboard"),
+        ("tensorbord", "'tensorbord' is not a tracker; allowed are csv, tensorboard"),
         ("wandb,wandb-offline", "names a tracker twice"),
     ],
 )

@@ -79,21 +79,21 @@ def test_an_app_without_keys_says_so() -> None:
         ("lr=1e-3 k=2 lr=1e-4", "--run-config has lr twice; write it once"),
         (
             "lr=.01",
-            "lr is .01, which is no number of TOML; write --run-config lr=0.01, "
+            "lr is .01, which is not a TOML number; write --run-config lr=0.01, "
             "or \"lr='.01'\" for a text",
         ),
         (
             "lr=5.",
-            "lr is 5., which is no number of TOML; write --run-config lr=5.0, "
+            "lr is 5., which is not a TOML number; write --run-config lr=5.0, "
             "or \"lr='5.'\" for a text",
         ),
         (
             "k=02",
-            "k is 02, which is no number of TOML; write --run-config k=2, or \"k='02'\" for a text",
+            "k is 02, which is not a TOML number; write --run-config k=2, or \"k='02'\" for a text",
         ),
         (
             "alpha=Inf",
-            "alpha is Inf, which is no number of TOML; write --run-config alpha=inf, "
+            "alpha is Inf, which is not a TOML number; write --run-config alpha=inf, "
             "or \"alpha='Inf'\" for a text",
         ),
     ],
@@ -149,7 +149,7 @@ def test_a_key_of_very_many_parts_is_told(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_keys_are_read_from_regular_files_only(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
-    with pytest.raises(ConfigError, match=r"pipe\.toml, which cannot be read: it is no regular"):
+    with pytest.raises(ConfigError, match=r"pipe\.toml, which cannot be read: it is not a regular"):
         read_overrides(["pipe.toml"], tmp_path, "own")
 
 

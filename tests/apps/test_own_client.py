@@ -164,7 +164,7 @@ PARTITION = "context.node_config['partition-id']"
 
 
 def test_the_first_client_that_has_data_is_looked_at(tmp_path: Path) -> None:
-    """A run leaves a client without data out, so an uneven partition is no mistake."""
+    """A run leaves a client without data out, so an uneven partition is not a mistake."""
     report = checked(tmp_path, first=EMPTY.format(which=f"{PARTITION} == 0"))
     assert report.problems == []
     assert only(report.remarks) == "client 0 has no training data and will take no part"

@@ -162,5 +162,5 @@ def test_a_damaged_record_of_the_classes_is_named(wrong: Any, tmp_path: Path) ->
     )
     run = Run.create({}, name="x", home=tmp_path)
     (run.path / "inputs.json").write_text(json.dumps({"classes": wrong}))
-    with pytest.raises(RunError, match=r"inputs.json.* which is no list of names"):
+    with pytest.raises(RunError, match=r"inputs.json.* which is not a list of names"):
         of_texts.check_inputs(run, config)

@@ -132,7 +132,7 @@ def test_a_line_with_a_value_that_no_node_writes_is_refused(
     with closing(journal.Journal(tmp_path / "audit-0.jsonl")) as lines:
         lines.append(line, {**line, key: value})
     result = splitmix("audit-log", str(lines.path))
-    said = f"line 2 of {lines.path} is of no audit log: its {key} cannot be\n"
+    said = f"line 2 of {lines.path} is not a line of an audit log: its {key} cannot be\n"
     assert (result.exit_code, result.stderr) == (1, said)
 
 
@@ -165,7 +165,7 @@ def test_a_nodes_ledger_is_no_audit_log(splitmix: Splitmix, tmp_path: Path) -> N
     LedgerFile(tmp_path / "privacy-ledger-0.jsonl", "psl-1", 10)
     result = splitmix("audit-log", str(tmp_path / "privacy-ledger-0.jsonl"))
     assert result.exit_code == 1
-    assert "privacy-ledger-0.jsonl is no audit log: a node's is audit-N.jsonl" in result.stderr
+    assert "privacy-ledger-0.jsonl is not an audit log: a node's is audit-N.jsonl" in result.stderr
 
 
 def test_an_unfinished_last_line_is_said(splitmix: Splitmix, path: Path) -> None:
@@ -188,7 +188,7 @@ def test_what_is_no_regular_file_or_has_no_lines_is_not_read(
     path.unlink()
     os.mkfifo(path)
     result = splitmix("audit-log", str(path))
-    said = f"{path} cannot be read: it is no regular file\n"
+    said = f"{path} cannot be read: it is not a regular file\n"
     assert (result.exit_code, result.stderr) == (1, said)
 
 
@@ -196,7 +196,7 @@ def test_bytes_without_a_line_are_no_audit_log(splitmix: Splitmix, path: Path) -
     path.write_bytes(b"something else")
     result = splitmix("audit-log", str(path))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "is no audit log: a node's is audit-N.jsonl" in result.stderr
+    assert "is not an audit log: a node's is audit-N.jsonl" in result.stderr
     path.write_bytes(b"")  # one to which nothing has been written yet
     result = splitmix("audit-log", str(path))
     assert (result.exit_code, result.stderr) == (0, "")

@@ -85,7 +85,7 @@ def test_pictures_of_other_shapes_are_named(
     save_tensors(folder / "pictures.safetensors", arrays, names)
     done = splitmix("attack", "show", finished.id, "-o", str(folder / "grid.png"))
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
-    said = f"cannot read {folder / 'pictures.safetensors'}: its arrays are no pictures of victims"
+    said = f"cannot read {folder / 'pictures.safetensors'}: its arrays are not pictures of victims"
     assert done.stderr.startswith(f"{said}; remove the folder that it is in")
 
 

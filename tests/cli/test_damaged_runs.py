@@ -31,13 +31,13 @@ def of(**values: Any) -> str:
 @pytest.mark.parametrize(
     ("summary", "said"),
     [
-        (of(top1="x"), "top1 is 'x', which is no number"),
+        (of(top1="x"), "top1 is 'x', which is not a number"),
         (of(wall_s=float("nan")), "wall_s is nan, which cannot be"),
         (of(uplink_bytes=10**400), "uplink_bytes is 1000"),
-        (of(loss=[1]), "loss is [1], which is no number"),
-        (of(eval_f1={}), "eval_f1 is {}, which is no number"),
-        (of(evaluation=["x"]), "evaluation is ['x'], which is no text"),
-        (of(versions=["x"]), "versions is ['x'], which is no JSON object"),
+        (of(loss=[1]), "loss is [1], which is not a number"),
+        (of(eval_f1={}), "eval_f1 is {}, which is not a number"),
+        (of(evaluation=["x"]), "evaluation is ['x'], which is not text"),
+        (of(versions=["x"]), "versions is ['x'], which is not a JSON object"),
         (DEEP, "it is nested too deeply"),
         (SURROGATE, "surrogates not allowed"),
     ],
@@ -68,12 +68,12 @@ def test_a_summary_of_wrong_types_is_unreadable_and_hides_no_other_run(
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"round": [1], "accuracy": ["x"]}, "accuracy is 'x', which is no number"),
+        ({"round": [1], "accuracy": ["x"]}, "accuracy is 'x', which is not a number"),
         ({"round": [1], "seconds": [float("nan")]}, "seconds is nan, which cannot be"),
-        ({"round": [1], "accuracy_kind": [3]}, "accuracy_kind is 3, which is no text"),
-        ({"round": ["x"]}, "round is 'x', which is no number"),
+        ({"round": [1], "accuracy_kind": [3]}, "accuracy_kind is 3, which is not text"),
+        ({"round": ["x"]}, "round is 'x', which is not a number"),
         ({"loss": [1.0]}, "a row has no number of its round"),
-        ({"round": [1], "accuracy_spread": ["x"]}, "accuracy_spread is 'x', which is no number"),
+        ({"round": [1], "accuracy_spread": ["x"]}, "accuracy_spread is 'x', which is not a number"),
         ({"round": pa.array(np.zeros(2**22 + 1, np.int64))}, "it has 4194305 rows"),
     ],
 )
@@ -106,7 +106,7 @@ def test_what_is_no_regular_file_or_far_too_large_is_not_read(
     file = unfinished.path / name
     file.unlink(missing_ok=True)
     os.mkfifo(file)
-    with pytest.raises(RunError, match=f"cannot read {file}: it is no regular file"):
+    with pytest.raises(RunError, match=f"cannot read {file}: it is not a regular file"):
         read(Run(unfinished.path))
     file.unlink()
     file.touch()

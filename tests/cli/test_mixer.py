@@ -97,9 +97,9 @@ def test_certificates_that_lack_something_are_named_by_their_options(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("server.crt", "--ssl-certfile: {folder}/server.crt is no PEM certificate\n"),
-        ("server.key", "--ssl-keyfile: {folder}/server.key is no PEM private key\n"),
-        ("ca.crt", "--link-client-ca: {folder}/ca.crt is no PEM certificate\n"),
+        ("server.crt", "--ssl-certfile: {folder}/server.crt is not a PEM certificate\n"),
+        ("server.key", "--ssl-keyfile: {folder}/server.key is not a PEM private key\n"),
+        ("ca.crt", "--link-client-ca: {folder}/ca.crt is not a PEM certificate\n"),
     ],
 )
 def test_files_that_are_no_certificates_are_named_by_their_options(

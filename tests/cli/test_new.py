@@ -92,7 +92,7 @@ def test_a_name_that_flower_would_refuse_is_refused(tmp_path: Path) -> None:
 def test_a_name_that_no_package_may_have_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["new", "own", str(tmp_path / "My App")])
     assert done.exit_code == 1
-    assert "'My App' is no app's name" in done.stderr
+    assert "'My App' is not an app's name" in done.stderr
     assert not list(tmp_path.iterdir())
     done = CliRunner().invoke(app, ["new", "own", str(tmp_path / "2nd")])
     assert (done.exit_code, "with a letter first" in done.stderr) == (1, True)

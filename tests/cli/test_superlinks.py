@@ -175,7 +175,7 @@ def test_a_connection_is_read_from_flwrs_configuration(
         ('superlink = "x"', "", "has superlink = 'x'; it must be a table, [superlink]"),
         ('[superlink]\ndefault = "a"\na = "127.0.0.1:9093"', "",
          "has superlink.a = '127.0.0.1:9093'; it must be a table, [superlink.a]"),
-        ("[superlink", "", "is no TOML file: "),
+        ("[superlink", "", "is not a TOML file: "),
         ("", "abc", "FLWR_LOCAL_CONTROL_API_PORT is 'abc'; it must be a port, 1 to 65535"),
         ("", "65536", "FLWR_LOCAL_CONTROL_API_PORT is '65536'; it must be a port, 1 to 65535"),
     ],

@@ -200,5 +200,5 @@ def test_the_log_says_what_is_owed_as_spent(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.parametrize("earlier", [(-1,), (True,), (1.0,)])
 def test_lengths_that_are_none_are_refused(earlier: tuple[int, ...]) -> None:
-    with pytest.raises(ClientError, match="earlier attempts that are no numbers of batches"):
+    with pytest.raises(ClientError, match="earlier attempts that are not numbers of batches"):
         replace(ORDER, attempt=1, earlier=earlier)

@@ -31,20 +31,20 @@ def test_as_dataset_it_is_no_regular_file(irregular: str) -> None:
     """It was said to be a damaged data set of save_to_disk."""
     with pytest.raises(DataError, match="regular") as refused:
         load_text_sets(irregular, "generation")
-    assert str(refused.value) == f"{irregular} cannot be read: it is no regular file"
+    assert str(refused.value) == f"{irregular} cannot be read: it is not a regular file"
 
 
 def test_as_test_rows_it_is_no_regular_file(irregular: str, tmp_path: Path) -> None:
     """It was said not to be there."""
     (tmp_path / "rows.tsv").write_text("question\tanswer\na\tb\n")
-    said = rf"no file '{irregular}' of test rows \(it is no regular file\)$"
+    said = rf"no file '{irregular}' of test rows \(it is not a regular file\)$"
     with pytest.raises(DataError, match=said):
         load_text_sets(str(tmp_path / "rows.tsv"), "generation", test=irregular)
 
 
 def test_as_public_texts_it_is_no_regular_file(irregular: str) -> None:
     """It was said not to be there."""
-    with pytest.raises(DataError, match=r"no public text .* \(it is no regular file\); allowed"):
+    with pytest.raises(DataError, match=r"no public text .* \(it is not a regular file\); allowed"):
         load_public_texts(irregular)
 
 
@@ -67,5 +67,5 @@ def test_as_an_idx_file_it_is_no_regular_file(name: str, tmp_path: Path) -> None
     os.mkfifo(tmp_path / name)
     path = find_idx(tmp_path, name)
     assert path is not None
-    with pytest.raises(DataError, match=rf"{name} cannot be read .* it is no regular file$"):
+    with pytest.raises(DataError, match=rf"{name} cannot be read .* it is not a regular file$"):
         read_idx(path, 3)

@@ -170,5 +170,5 @@ def test_a_node_gets_over_a_server_that_sends_damaged_frames() -> None:
         assert is_sentence(str(caught.value))
         reasons.add(str(caught.value).partition(":")[0])
     server.stop(0).wait()
-    assert "the server sent bytes that are no frame" in reasons
+    assert "the server sent bytes that are not a frame" in reasons
     assert len(asked) < 200

@@ -75,7 +75,8 @@ def send_hello(fat: subprocess.Popen[str], server: Served, **how: Any) -> tuple[
 GZIP = "UNIMPLEMENTED Compression algorithm 'gzip' is disabled"
 LATE = f"did not attach within 30 s (attach-timeout); {BUSY}"
 TOO_LONG = (
-    "sent bytes that are no frame: a frame's body has 1073740776 bytes, at most 65536 are allowed"
+    "sent bytes that are not a frame: a frame's body has 1073740776 bytes, at most 65536 are "
+    "allowed"
 )
 
 

@@ -100,7 +100,7 @@ def test_of_a_mixture_those_are_left_out_that_cannot_be(
         ]
     else:
         assert said == [
-            "node 100 is left out: it says that it is virtual, and this is no simulation"
+            "node 100 is left out: it says that it is virtual, and this is not a simulation"
         ]
 
 

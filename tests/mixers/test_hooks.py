@@ -116,7 +116,7 @@ def changed(change: Callable[[Mixed], Mixed]) -> Callable[..., Mixed]:
                 sources=(1,),  # type: ignore[arg-type]
             ),
             TypeError,
-            "Own: the sources that `merge` returns are no tuple of Source",
+            "Own: the sources that `merge` returns are not a tuple of Source",
         ),
         (
             "merge",

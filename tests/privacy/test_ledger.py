@@ -247,7 +247,7 @@ def test_other_gaussian_releases_are_charged_to_every_record() -> None:
 
 def test_an_event_that_is_not_understood_raises_and_charges_nothing() -> None:
     ledger = Ledger()
-    with pytest.raises(TypeError, match="dict is no event that the ledger understands"):
+    with pytest.raises(TypeError, match="dict is not an event that the ledger understands"):
         ledger.charge(kept(0.5), {"sigma": 1.0})  # type: ignore[arg-type]
     assert ledger.releases == 0
     assert ledger.epsilon(DELTA) == 0
@@ -281,7 +281,7 @@ def test_a_restored_ledger_goes_on_exactly_as_one_that_never_stopped(
 
 @pytest.mark.parametrize("records", [None, 2])
 def test_what_every_record_has_paid_without_a_bound_is_restored(records: int | None) -> None:
-    """A ledger by records had an infinity in its state, which is no JSON."""
+    """A ledger by records had an infinity in its state, which is not JSON."""
     unbounded = Ledger()
     unbounded.charge(kept(0.5, noise=replace(NOISE, sigma_s=0.0)))
     ledger, again = Ledger(records=records), Ledger(records=records)
@@ -298,7 +298,7 @@ def test_a_state_with_costs_that_cannot_be_is_refused(part: str, cost: Any) -> N
     state = ledger.state_dict()
     kept_costs = state["book"][part]
     state["book"][part] = [cost] * len(kept_costs) if isinstance(kept_costs, list) else cost
-    with pytest.raises(ValueError, match="costs that are no numbers of at least 0"):
+    with pytest.raises(ValueError, match="costs that are not numbers of at least 0"):
         ledger.load_state_dict(state)
     assert ledger.epsilon(DELTA) == 0
 

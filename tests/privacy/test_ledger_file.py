@@ -224,7 +224,9 @@ def test_a_ledger_of_another_version_is_refused(tmp_path: Path, version: int | N
         journal.append({"version": version, "run": "a", "records": 4})
         journal.append({**charge, "records": [0, 1]})
     before = (tmp_path / "ledger").read_bytes()
-    with pytest.raises(JournalError, match="ledger is no ledger of version 3: go on with the flwr"):
+    with pytest.raises(
+        JournalError, match="ledger is not a ledger of version 3: go on with the flwr"
+    ):
         LedgerFile(tmp_path / "ledger", "a", 4)
     assert (tmp_path / "ledger").read_bytes() == before
 

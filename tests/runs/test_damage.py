@@ -81,14 +81,17 @@ KIND = {"phase": "train", "direction": "up", "count": 1, "bytes": 8, "holds": {"
     [
         ({"clients": []}, "has no attribute"),
         ({"clients": {"0": 3}}, "not subscriptable"),
-        ({"clients": {"0": {**CLIENT, "seconds": "x"}}}, "seconds is 'x', which is no count"),
+        (
+            {"clients": {"0": {**CLIENT, "seconds": "x"}}},
+            "seconds is 'x', which is neither a count",
+        ),
         ({"clients": {"0": {**CLIENT, "rounds": float("nan")}}}, "rounds is 'nan'"),
         ({"clients": {"0": {**CLIENT, "failures": [["a", "b"]]}}}, "round is 'a'"),
-        ({"clients": {"0": {**CLIENT, "failures": [[1, 2]]}}}, "2 is no text"),
+        ({"clients": {"0": {**CLIENT, "failures": [[1, 2]]}}}, "2 is not text"),
         ({"clients": {"0": {"rounds": 1}}}, "no 'seconds'"),
         ({"messages": 3}, "has no attribute"),
         ({"messages": {"kinds": [{**KIND, "bytes": None}]}}, "bytes is None"),
-        ({"messages": {"kinds": [{**KIND, "phase": {}}]}}, "{} is no text"),
+        ({"messages": {"kinds": [{**KIND, "phase": {}}]}}, "{} is not text"),
         ({"messages": {"kinds": [{**KIND, "holds": []}]}}, "has no attribute"),
     ],
 )
@@ -114,7 +117,7 @@ MIXTURE = {"rows": 1, "columns": 2, "norms": [1.5, "nan"], "members": [MEMBER]}
     ("kept", "reason"),
     [
         ({"mixtures": [MIXTURE]}, "no 'round'"),
-        ({"round": "x", "mixtures": []}, "round is 'x', which is no count"),
+        ({"round": "x", "mixtures": []}, "round is 'x', which is neither a count"),
         ({"round": 1, "mixtures": None}, "not iterable"),
         ({"round": 1, "mixtures": [1]}, "not subscriptable"),
         ({"round": 1, "mixtures": "text"}, "string indices must be integers"),
@@ -124,7 +127,7 @@ MIXTURE = {"rows": 1, "columns": 2, "norms": [1.5, "nan"], "members": [MEMBER]}
                 ({"rows": 10**9}, "there are no 2000000000 norms in a list"),
                 ({"rows": 0.5}, "there are no 1.0 norms in a list"),
                 ({"norms": {"0": 1, "1": 1}}, "there are no 2 norms in a list"),
-                ({"norms": [1, "x"]}, "norm is 'x', which is no count"),
+                ({"norms": [1, "x"]}, "norm is 'x', which is neither a count"),
                 ({"members": [{**MEMBER, "patches": [1]}]}, "there are no 2 patches in a list"),
                 ({"members": [{**MEMBER, "lam": None}]}, "lam is None"),
             )

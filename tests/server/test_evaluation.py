@@ -207,7 +207,7 @@ def test_evaluation_changes_nothing() -> None:
 
 
 class Boaster(SplitClient):
-    """Says of its tests what is no number."""
+    """Says of its tests what is not a number."""
 
     def attach(self, *arguments: Any) -> dict[str, Any]:
         return {**super().attach(*arguments), "federated-examples": 10**40}

@@ -88,7 +88,7 @@ def test_a_derived_method_may_take_the_place_of_its_base() -> None:
         ("encode", lambda f: {**f, "messages": f["messages"] * 65}, r"no list of 1\.\.64 messa"),
         ("encode", lambda f: {**f, "mask": f["mask"] * 2}, "a mask with other numbers than 0"),
         ("encode", lambda f: {**f, "public": "all"}, r"no list of 1\.\.4 groups of public texts"),
-        ("encode", lambda f: {**f, "public": [f["mask"]]}, "public texts that are no groups"),
+        ("encode", lambda f: {**f, "public": [f["mask"]]}, "public texts that are not groups"),
         ("decode", lambda f: first(f, "gradients", nan), "uploaded NaN or infinite numbers"),
         ("decode", lambda f: {}, "returned no list of 1 gradient$"),
         ("decode", lambda f: first(f, "gradients", lambda t: t[1:]), r"uploaded \(3, \d, 5\) of"),
@@ -269,7 +269,7 @@ def bytes_of_a_step(kind: str) -> tuple[int, int]:
         Wide(), device="cpu", steps_per_round=1, observers=[seen]
     )
     strategy.fit([client], 1)
-    # Masks are no tensor of Table VI: one byte a token, for each batch that is sent.
+    # Masks are not a tensor of Table VI: one byte a token, for each batch that is sent.
     groups = {"plain": 1, "step": 1, "refined": 3}[kind]
     total = sum(seen.bytes[m, d] for m in ("encode", "decode") for d in ("up", "down"))
     return total - groups * LENGTH, groups * LENGTH

@@ -111,7 +111,7 @@ def test_who_overflows_in_the_backward_pass_is_told_from_who_does_not(
 
 
 def test_who_overflows_and_does_not_answer_spoils_nothing() -> None:
-    """A gradient of 0 times an infinite derivative is no number."""
+    """A gradient of 0 times an infinite derivative is not a number."""
 
     class RootOfWeights(Steep):
         def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:

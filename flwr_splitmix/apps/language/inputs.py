@@ -42,7 +42,7 @@ def check_inputs(run: Run, config: LanguageConfig) -> None:
         return
     recorded = read_object(file).get("classes")
     if not isinstance(recorded, list) or not all(isinstance(name, str) for name in recorded):
-        raise unreadable(file, f"classes is {recorded!r:.80}, which is no list of names")
+        raise unreadable(file, f"classes is {recorded!r:.80}, which is not a list of names")
     check_unchanged(run, config.dataset, {"classes": recorded}, {"classes": classes})
 
 

@@ -131,8 +131,8 @@ class VisionConfig(AppConfig):
     def _fits_together(self) -> VisionConfig:
         if self.evaluation == "central" and not self.averages:
             raise ValueError(
-                f"evaluation 'central' needs averaged lower segments, which {self.strategy} has "
-                "not; allowed with it are 'federated', 'benchmark', 'none' and 'auto'"
+                f"evaluation 'central' needs averaged lower segments, and {self.strategy} does "
+                "not average them; allowed with it are 'federated', 'benchmark', 'none' and 'auto'"
             )
         if self.pretrained and self.depth:
             raise ValueError(

@@ -73,7 +73,7 @@ def _plain(described: Mapping[str, Any]) -> dict[str, Any]:
 def _check(file: Path, recorded: dict[str, Any]) -> None:
     classes, several = recorded.get("classes"), recorded.get("multi_label", False)
     if not isinstance(classes, list) or not classes or not all(isinstance(c, str) for c in classes):
-        raise unreadable(file, f"classes is {classes!r:.80}, which is no list of names")
+        raise unreadable(file, f"classes is {classes!r:.80}, which is not a list of names")
     if not isinstance(several, bool):
         raise unreadable(file, f"multi_label is {several!r:.80}, which is neither true nor false")
     try:

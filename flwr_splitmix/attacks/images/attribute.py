@@ -132,5 +132,5 @@ class Attribute(Attack):
 
 
 def _loss(logits: Tensor, example: Example) -> Tensor:
-    assert example.owners is not None, "patches of a mixture that is no sum have owners"
+    assert example.owners is not None, "patches of a mixture that is not a sum have owners"
     return ownership_loss(logits, example.owners)

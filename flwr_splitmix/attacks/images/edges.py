@@ -74,8 +74,8 @@ class ShuffledEdge:
             )
         if not all(_same_weights(first, other) for other in segments[1:]):
             raise NotApplicable(
-                f"the lower segments of {known.method} have different weights, so they are no "
-                "common frozen edge"
+                f"the lower segments of {known.method} have different weights, so they do "
+                "not share a frozen edge"
             )
         place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
         parts = [copy.deepcopy(s).to(place, torch.float64).eval() for s in stages]

@@ -69,7 +69,7 @@ class Unshuffle(Attack):
         several = known.multi_label or pictures.labels.dim() > 1
         self._classes = 0 if several else known.num_classes
         if int(pictures.labels.max()) >= self._classes:
-            self._classes = 0  # they are no classes of the victims' task
+            self._classes = 0  # they are not classes of the victims' task
         held, others = pictures.divided(min(HELD, len(pictures) // 4), self.seed)
         labels = self._known(others.labels) if "labels" in view.has else None
         described = self._described(others.images)

@@ -220,7 +220,7 @@ def _unpack_messages(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> 
 
 
 def _check_alike(step: UShapeStep, client: int) -> None:
-    """Raise ValueError if what is kept of a client's messages has not their shape."""
+    """Raise ValueError if what is kept of a client's messages has another shape."""
     kinds = (step.messages, step.outputs, step.returned, step.gradients)
     tensors = [tensor for kind in kinds for tensor in kind.get(client, ()) if tensor is not None]
     shapes = {tuple(tensor.shape) for tensor in tensors}

@@ -44,7 +44,7 @@ class Floors:
     def of(cls, attack: Attack, view: View, public: Pictures) -> Floors:
         """Return the floors of a fitted attack, by running it on empty releases.
 
-        Labels are no smashed data, so an empty release keeps its labels: what an attack makes of
+        Labels are not smashed data, so an empty release keeps its labels: what an attack makes of
         a label alone is a floor, and not a leak through the smashed data. It is run on every class
         that the adversary received; if labels are soft, on those of every row.
         """

@@ -119,7 +119,7 @@ def run_attack(
     parts, as in a training step. Attacks on texts compute on the CPU.
     """
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
-        raise typer.BadParameter("nan is no time", param_hint="--seconds")
+        raise typer.BadParameter("nan is not a time", param_hint="--seconds")
     request = AttackRequest(
         attack=attack,
         adversary=view.value,

@@ -79,7 +79,7 @@ def _tried(data: ExampleSet, rows: np.ndarray) -> tuple[str, str]:
 def _replaced(
     data: ExampleSet, rows: np.ndarray, place: int
 ) -> Iterator[tuple[Example, tuple[float, ...]]]:
-    """Yield batches with another example at `place`, one that the batch has not, if there is."""
+    """Yield batches with another example at `place`, if possible one that the batch lacks."""
     number = len(data)  # type: ignore[arg-type]
     candidates = (rows[place] + 1 + np.arange(min(_OTHERS, number - 1))) % number
     fresh = candidates[~np.isin(candidates, rows)]

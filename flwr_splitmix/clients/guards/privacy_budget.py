@@ -36,7 +36,7 @@ class PrivacyBudget:
         segment has learned: a server that crafts gradients can read the client's data from it.
     allow_plain
         Whether uploads without an epsilon may be sent. With a `max_epsilon` they may not. False
-        alone is no limit: the server names the noise, and an epsilon may be of any size.
+        alone sets no limit: the server names the noise, and an epsilon may be of any size.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Errors of which a server is told nothing that they say of a client's data."""
+"""Errors whose messages tell of a client's data, and are kept from the server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr_splitmix.clients.client import ClientError, WrappedError
 
 @contextmanager
 def restrained(said: str, *, hides: bool) -> Iterator[None]:
-    """Keep what a ClientError says within this client's log, if need be.
+    """Keep the message of a ClientError in this client's log if it could tell of the data.
 
     Parameters
     ----------

@@ -91,8 +91,8 @@ class SplitClient(PartedExchanges):
     ClientError
         If there is no training example, or the segment's weights cannot be sent.
     TypeError
-        If data have no length or no items, `batch_size` is no integer, or `shares` no sequence of
-        kinds of shares.
+        If data have no length or no items, `batch_size` is not an integer, or `shares` is not a
+        sequence of kinds of shares.
     ValueError
         If `batch_size` < 1, or a kind of shares has no name of its own.
     """

@@ -30,9 +30,9 @@ def check_segment(segment: nn.Module) -> None:
     Raises
     ------
     TypeError
-        If it is no module, or one without values.
+        If it is not a module, or one without values.
     ClientError
-        If some have no shape yet or are sparse, or if its state has entries that are no tensors.
+        If some have no shape yet or are sparse, or if its state has entries that are not tensors.
     """
     check_module("segment", segment)
     check_shaped("lower segment", segment)

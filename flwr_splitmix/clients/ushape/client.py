@@ -191,7 +191,7 @@ class UShapeClient(StepExchanges):
             needs larger batches, or head and tail are averaged and have running statistics, which
             are not.
         ExamplesError
-            If labels are floating, and `loss` is no own one.
+            If labels are floating, and `loss` is not overridden.
         """
         check_accounted(type(self), UShapeClient, self.hiding)
         if order.averaged:

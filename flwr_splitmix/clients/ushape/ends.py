@@ -60,7 +60,7 @@ class Ends:
         Raises
         ------
         ClientError
-            If the hidden states are no tensor (b, T, d), or the inputs do not fit the head.
+            If the hidden states are not a tensor (b, T, d), or the inputs do not fit the head.
         """
         head = self.segments["head"].eval()
         with torch.no_grad(), explained(head, batch.inputs, name="head"):

@@ -40,7 +40,7 @@ def sketch(weights: Mapping[str, Tensor]) -> float | None:
     Returns
     -------
     None if there are no weights, or infinite ones or NaN. Left out are those that are not there
-    (lazy, or on the device "meta"), complex or sparse, and such as are no plain tensors.
+    (lazy, or on the device "meta"), complex or sparse, and such as are not plain tensors.
     """
     plain = [weight.detach() for weight in weights.values() if _is_plain(weight)]
     total = sum(map(_projected, plain))

@@ -39,13 +39,13 @@ def check_batches(hiding: Hiding, first: MaskedBatch, batches: Batches) -> None:
     Raises
     ------
     ClientError
-        If the hiding is for texts and these are none, or batches are too small for it.
+        If the hiding is for texts and the inputs are not texts, or batches are too small for it.
     """
     texts = holds_ids(first.inputs)
     if hiding.texts_only and not texts:
         raise ClientError(
             f"{type(hiding).__name__} hides texts, by their tokens, and this client's inputs are "
-            "no token ids: for images and the like take NaiveMix, NoPeek, DPForward or DPSGD"
+            "not token ids: for images and the like take NaiveMix, NoPeek, DPForward or DPSGD"
         )
     least = hiding.least_batch(texts=texts)
     if min(batches.size, batches.examples) < least:

@@ -24,7 +24,7 @@ def checked_sent(sent: object) -> Sent:
     Raises
     ------
     ClientError
-        If it is no `Sent`, or not one of messages (b, T, d) with a mask.
+        If it is not a `Sent`, or not one of messages (b, T, d) with a mask.
     """
     if not isinstance(sent, Sent):
         raise ClientError(
@@ -46,7 +46,7 @@ def checked_sent(sent: object) -> Sent:
 
 
 def checked_hidden(hidden: object, width: int) -> Tensor:
-    """Return what `recover` returned; raises ClientError if it is no tensor of this width."""
+    """Return what `recover` returned; raises ClientError if it is not a tensor of this width."""
     if not isinstance(hidden, Tensor) or hidden.shape[-1:] != (width,):
         raise ClientError(
             f"recover returns {described(hidden)}; needed is one tensor (examples, tokens, "
@@ -109,7 +109,7 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def checked_loss(loss: object) -> Tensor:
-    """Return what `loss` returned; raises ClientError if it is no scalar with a gradient."""
+    """Return what `loss` returned; raises ClientError if it is not a scalar with a gradient."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise ClientError(
             f"loss returns {described(loss)}; needed is a tensor of one number, the mean over the "
@@ -131,7 +131,7 @@ def checked_gradient(gradient: Tensor | None) -> Tensor:
 
 
 def checked_perturbed(perturbed: object, gradient: Tensor) -> Tensor:
-    """Return what `perturb` returned; raises ClientError if it has not the gradient's shape."""
+    """Return what `perturb` returned; raises ClientError if it does not have its shape."""
     if not isinstance(perturbed, Tensor) or perturbed.shape != gradient.shape:
         raise ClientError(
             f"perturb returns {described(perturbed)}; needed is a tensor of the gradient's shape "
@@ -166,7 +166,7 @@ def gradients_through(hidden: Tensor, outputs: Sequence[Tensor], gradient: Tenso
 
 
 def checked_returned(returned: object, gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return what `returned` returned; raises ClientError if it has not a gradient per message."""
+    """Return what `returned` returned; raises ClientError unless it has a gradient per message."""
     shapes = [gradient.shape for gradient in gradients]
     if (
         not isinstance(returned, Sequence)
@@ -203,14 +203,14 @@ def check_counted(examples: int, size: int, given: str) -> None:
 
 
 def plain_scores(scores: object) -> dict[str, int | float | None]:
-    """Return what the `result` of scores returned, as plain numbers; None for what is no number.
+    """Return what the `result` of scores returned, as plain numbers; None for what is not a number.
 
     The server leaves such a score out, and says so.
 
     Raises
     ------
     ClientError
-        If it is no dictionary.
+        If it is not a dictionary.
     """
     if not isinstance(scores, Mapping):
         raise ClientError(

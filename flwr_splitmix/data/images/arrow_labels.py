@@ -19,7 +19,7 @@ def read_labels(train: Any, test: Any, name: str) -> tuple[list[np.ndarray], tup
     """Return the labels of both splits, and the names of classes or labels.
 
     The column is found by its feature type, ClassLabel or a list of ClassLabel, else by its name
-    (`LABEL_COLUMNS`), which also decides between several. Labels that are no ClassLabel are
+    (`LABEL_COLUMNS`), which also decides between several. Labels that are not ClassLabel are
     numbered by the sorted values of the training split. A list names the labels that an image has.
     Without such a column, two or more columns of truth values are labels of their own, as in
     CelebA.
@@ -133,10 +133,10 @@ def _classes(
         broken = next((v for v in numbers if not v.is_integer()), None)
         if broken is not None:
             raise DataError(
-                f"the labels of {name!r} are numbers such as {broken:g}, and no classes; needed "
+                f"the labels of {name!r} are numbers such as {broken:g}, not classes; needed "
                 "are a ClassLabel, texts or whole numbers (regression is not offered)"
             )
-        distinct = sorted({v for v in values[0] if v is not None and v == v})  # NaN is no label
+        distinct = sorted({v for v in values[0] if v is not None and v == v})  # NaN is not a label
         known = {value: label for label, value in enumerate(distinct)}
         classes = tuple(map(str, distinct))
     for split_name, split_values in zip(("training", "test"), values, strict=True):

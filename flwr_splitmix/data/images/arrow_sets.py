@@ -220,7 +220,7 @@ def _within(folder: Path | None, path: str, name: str) -> Path:
             "themselves"
         )
     raise DataError(
-        f"{name} is no picture, but the name of a file outside {outside}, "
+        f"{name} is not a picture, but the name of a file outside {outside}, "
         f"{one_line(path)[:200]!r}{leads}: {remedy}"
     )
 

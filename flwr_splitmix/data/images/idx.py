@@ -34,7 +34,7 @@ _CHUNK = 1 << 20
 
 
 def find_idx(folder: Path, name: str) -> Path | None:
-    """Return `folder/name` or, if that is no file, `folder/name.gz`; None if neither is.
+    """Return `folder/name` or, if that is not a file, `folder/name.gz`; None if neither is.
 
     A pipe counts as a file here: `read_idx` says that it is none.
     """

@@ -72,7 +72,9 @@ class Preprocessing:
             if min(*made.stored_size, made.image_size) < 1:
                 raise ValueError("an image has no pixels")
         except (LookupError, TypeError, ValueError, OverflowError) as error:
-            raise DataError(f"this is no description of a preprocessing: {error!s:.80}") from error
+            raise DataError(
+                f"this is not a description of a preprocessing: {error!s:.80}"
+            ) from error
         return made
 
     def facts(self) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[str, Any]]:
             try:
                 yield where, _parsed(line, where)
             except json.JSONDecodeError as error:
-                raise DataError(f"{where} is no JSON: {error}") from error
+                raise DataError(f"{where} is not JSON: {error}") from error
 
 
 def _parsed(text: str, where: str) -> Any:
@@ -171,7 +171,7 @@ def _json_list(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         if error.msg == "Extra data":  # a complete value, and then another one
             yield from _json_lines(path, text)
             return
-        raise DataError(f"{path} is no JSON: {error}") from error
+        raise DataError(f"{path} is not JSON: {error}") from error
     candidates = list(whole.values()) if isinstance(whole, dict) else [whole]
     lists = [candidate for candidate in candidates if isinstance(candidate, list)]
     if len(lists) != 1:
@@ -188,7 +188,7 @@ def _of_objects(items: Iterator[tuple[str, Any]], columns: Sequence[str]) -> lis
     rows = list(items)
     for where, row in rows:
         if not isinstance(row, dict):
-            raise DataError(f"{where} is no JSON object, which each row must be")
+            raise DataError(f"{where} is not a JSON object, which each row must be")
     for column in columns:
         if rows and not any(column in row for _, row in rows):
             where, first = rows[0]

@@ -14,7 +14,7 @@ _FRACTION = re.compile(r"[+-]?(\d*\.\d+([eE][+-]?\d+)?|\d+[eE]-\d+)")
 
 
 def label_of(value: Any) -> str | None:
-    """Return a label as text without blanks at its ends; None for a value that is no label.
+    """Return a label as text without blanks at its ends; None for a value that is not a label.
 
     Whole numbers have one form: 1, "1", "+1", "01", 1.0 and True are the same label.
     """
@@ -33,7 +33,7 @@ def classes_of(
     """Return the class of each label, by the label as text.
 
     Whole numbers are their own classes, 0 to `num_labels` - 1; words are numbered in sorted order.
-    Values that are no label, which `rows_of` refuses, do not count.
+    Values that are not a label, which `rows_of` refuses, do not count.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def class_of(
     Raises
     ------
     DataError
-        If `value` is no label, or is none of `classes`.
+        If `value` is not a label, or is none of `classes`.
     """
     label = label_of(value)
     if label is None:

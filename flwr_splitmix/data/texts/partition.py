@@ -95,7 +95,7 @@ def _dealt(
 ) -> np.ndarray:
     if scheme == "dirichlet" and sets.task == "generation":
         raise DataError(
-            "the partition 'dirichlet' is over labels, which prompts and answers have not; allowed "
+            "the partition 'dirichlet' is over labels, and prompts and answers have none; allowed "
             "with them are 'iid' and 'column'"
         )
     labels = rows.labels if sets.task == "classification" else np.zeros(len(rows), np.int64)

@@ -116,7 +116,7 @@ def _files(path: Path) -> list[Path]:
             "ends in .txt or .txt.gz, and a folder of such"
         )
     if kind_of(path) != ".txt":
-        raise DataError(f"{path} is no file that ends in .txt or .txt.gz, as public text must")
+        raise DataError(f"{path} is not a file that ends in .txt or .txt.gz, as public text must")
     return [path]
 
 

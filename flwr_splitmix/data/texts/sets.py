@@ -193,7 +193,7 @@ def _read(
             with _named_by(test):
                 return train, read_columns(_existing(test), names) if test else None, ()
         if not path.is_dir():
-            raise DataError(f"{path} cannot be read: it is no regular file")
+            raise DataError(f"{path} cannot be read: it is not a regular file")
         return _arrow(load_saved(path, _splits(test)), names, source, label)
     if match := _HUB_NAME.fullmatch(source):
         name, subset = match.groups()

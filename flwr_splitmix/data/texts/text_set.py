@@ -47,11 +47,11 @@ class TextSet(Dataset[Example]):
     Raises
     ------
     TypeError
-        If texts or labels are no list.
+        If texts or labels are not a list.
     ValueError
-        If a text is empty or too long, a token id or a label is no integer, a token id is negative,
-        labels are of both kinds, the numbers of texts and labels, or of a text's tokens and labels,
-        differ, or a token's label is neither the token nor -100.
+        If a text is empty or too long, a token id or a label is not an integer, a token id is
+        negative, labels are of both kinds, the numbers of texts and labels, or of a text's tokens
+        and labels, differ, or a token's label is neither the token nor -100.
     """
 
     def __init__(

@@ -19,9 +19,9 @@ _COLUMN = "T2T-ViT-24"
 
 _NOTE = (
     "One client. The paper starts from a T2T-ViT-24 pretrained on ImageNet at 224 pixels, which "
-    "timm has not: scale paper takes a pretrained DeiT-Small, the others a small ViT with random "
-    "weights. The edge of PS and BS is frozen as it starts; that of SL learns here. Rows with "
-    "tokens-to-token have the paper's embedding at that edge, the others ViT's. There are no "
+    "timm does not have: scale paper takes a pretrained DeiT-Small, the others a small ViT with "
+    "random weights. The edge of PS and BS is frozen as it starts; that of SL learns here. Rows "
+    "with tokens-to-token have the paper's embedding at that edge, the others ViT's. There are no "
     "pretrained weights of it, so these rows have random ones at every scale, before the cut and "
     "behind it, and the paper's accuracies stand beside the others."
 )

@@ -7,8 +7,8 @@ from flwr_splitmix.experiments.privacy.paper_cells import AMOUNTS, PAINTED, row
 from flwr_splitmix.experiments.privacy.tables_of_papers import PrivacyEntry, PrivacyExperiment
 
 NOTE = (
-    "The papers attack CIFAR-10; the amounts are of the attacker's public images, which are no "
-    "victim's. The decoder sees what the upper segment gets, and knows the lower segments."
+    "The papers attack CIFAR-10; the amounts are of the attacker's public images, which are "
+    "not a victim's. The decoder sees what the upper segment gets, and knows the lower segments."
 )
 
 _ROWS = (

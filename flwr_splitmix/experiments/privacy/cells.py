@@ -170,12 +170,12 @@ def _check(result: Mapping[str, Any]) -> None:
         _check_text("metric", metric["metric"])
         for name in ("value", "low", "high", "floor", "main", "lower_is_stronger"):
             if not isinstance(metric[name], int | float):
-                raise ValueError(f"{name} is {metric[name]!r:.80}, which is no number")
+                raise ValueError(f"{name} is {metric[name]!r:.80}, which is not a number")
 
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {value!r:.80}, which is no text")
+        raise ValueError(f"{name} is {value!r:.80}, which is not text")
 
 
 def _plain(name: str) -> str:

@@ -36,7 +36,7 @@ class Result:
         Best value reached without the victim's smashed data, mean over seeds.
     passed_gate
         Whether the attack beats its floor on the unprotected method or, if it was not run on that,
-        on the row where it is strongest; otherwise it is no measure of safety.
+        on the row where it is strongest; otherwise it does not measure safety.
     seeds, reason
         Number of seeds; reason why the attack is not applicable.
     stopped_after

@@ -82,13 +82,13 @@ def read_body(body: bytes) -> list[Tensor]:
     if not body:
         return []
     if int.from_bytes(body[:_LENGTH], "little") > MAX_HEADER:
-        raise BodyError("the body is no safetensors: its header is longer than allowed")
+        raise BodyError("the body is not safetensors: its header is longer than allowed")
     try:
         named = load(body)
     # The package's message may quote the header. The other errors are raised for dtypes and shapes
     # that the format allows but torch does not have.
     except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AssertionError):
-        raise BodyError("the body is no safetensors that torch can read") from None
+        raise BodyError("the body is not safetensors that torch can read") from None
     if named.keys() != {str(index) for index in range(len(named))}:
         raise BodyError("the body's tensors must be named by their positions")
     return [_checked(named[str(index)]) for index in range(len(named))]

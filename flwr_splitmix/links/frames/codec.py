@@ -184,7 +184,7 @@ def read_prefix(
         raise CodecError(f"a frame has at least {PREFIX.size} bytes, this one has {len(data)}")
     magic, version, zero, header, body = PREFIX.unpack_from(data)
     if magic != MAGIC:
-        raise CodecError("these bytes are no frame of flwr-splitmix")
+        raise CodecError("these bytes are not a frame of flwr-splitmix")
     if version != VERSION or zero:
         raise CodecError(f"the frame is of version {version}, allowed is {VERSION}")
     _check_lengths(header, body, max_body, max_header)
@@ -203,7 +203,7 @@ def _read_header(data: bytes) -> dict[str, Any]:
         text = data.decode()  # json would also take other encodings
         header = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise CodecError("a frame's header is no JSON") from None
+        raise CodecError("a frame's header is not JSON") from None
     if not isinstance(header, dict) or header.keys() != {"kind", "number", "text", "payload"}:
         raise CodecError("a frame's header must hold kind, number, text and payload")
     if not isinstance(header["kind"], str) or header["kind"] not in _KINDS:

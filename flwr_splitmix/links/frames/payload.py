@@ -118,7 +118,7 @@ class Assembler:
         """
         payload = self._value(node, 0)
         if not isinstance(payload, dict):
-            raise CodecError("a frame's payload is no dictionary")
+            raise CodecError("a frame's payload is not a dictionary")
         if len(self._used) != len(self._tensors):
             raise CodecError("a frame carries tensors that its payload does not mention")
         return payload

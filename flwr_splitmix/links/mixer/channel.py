@@ -228,7 +228,7 @@ class MixerChannel:
                 data = next_frame(self._stream, MAX_BODY)
             frame = decode(data)
         except CodecError as error:
-            raise LinkError(f"{self._mixer} sent bytes that are no frame: {error}") from None
+            raise LinkError(f"{self._mixer} sent bytes that are not a frame: {error}") from None
         if frame.kind == "error":
             raise LinkError(f"{self._mixer} refuses: {one_line(frame.text)}")
         if frame.kind != "reply" or frame.number != self._number:

@@ -124,7 +124,7 @@ class MixedGroups(Clients):
         return {group: Outcome(upload, None, seconds) for group, upload in uploads.items()}
 
     def _look(self, uploads: Mapping[int, Mapping[str, Any]]) -> None:
-        """Warn, once in a round, if nodes have labels that are no classes: a mixer omits them."""
+        """Warn, once in a round, if nodes have labels that are not classes: a mixer omits them."""
         if not self._looks:
             return
         sums = [upload["labels"][0].float().sum(-1) for upload in uploads.values()]
@@ -132,7 +132,7 @@ class MixedGroups(Clients):
             self._looks = False
             log.warning(
                 "round %d: the labels of mixtures sum to less than 1, as nodes have labels that "
-                "are no classes: pass a larger num_classes; the mixer's log says what they are",
+                "are not classes: pass a larger num_classes; the mixer's log says what they are",
                 self.server_round,
             )
 

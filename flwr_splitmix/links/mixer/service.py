@@ -111,7 +111,7 @@ class MixerService(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._strangers += 1
             if not self._strangers & (self._strangers - 1):  # 1, 2, 4, ...: no flood of the log
                 log.warning(
-                    "%s was turned away: it has not the mixer's token (number %d)",
+                    "%s was turned away: it does not have the mixer's token (number %d)",
                     context.peer(),
                     self._strangers,
                 )

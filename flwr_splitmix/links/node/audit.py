@@ -32,7 +32,7 @@ _LARGEST = 2**53
 def asked_tests(arguments: Mapping[str, Any]) -> dict[str, str | int]:
     """Return which test data a call asks for: its `kind`, `start` and `stop`.
 
-    What is no short text, or no whole number from 0, is left out: a server may send anything.
+    What is neither a short text nor a whole number from 0 is left out: a server may send anything.
     """
     asked: dict[str, str | int] = {}
     kind = arguments.get("kind")

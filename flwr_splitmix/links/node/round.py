@@ -55,8 +55,8 @@ def serve_round(
     Raises
     ------
     LinkError
-        If the message carries no ticket: its sender is no strategy of this package, and would not
-        read the reason.
+        If the message carries no ticket: its sender is not a strategy of this package, and would
+        not read the reason.
     """
     ticket: Ticket | None = None
     guards: NodeGuards | None = None

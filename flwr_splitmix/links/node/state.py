@@ -105,7 +105,7 @@ def open_store(run: str, context: Context) -> StateStore:
     """
     run = run or f"flwr-{context.run_id}"
     if not _RUN.fullmatch(run):
-        raise LinkError("the server's run id is no name of a directory")
+        raise LinkError("the server's run id is not a name of a directory")
     if (folder := node_folder(context)) is None:
         return ContextStore(context, run)
     try:

@@ -304,7 +304,7 @@ class Line:
             return decode(data, *self.limits)
         except CodecError as error:
             with self._lock:
-                self._fail(f"sent bytes that are no frame: {error}")
+                self._fail(f"sent bytes that are not a frame: {error}")
             return None
 
     def _answer(self, outcome: Outcome) -> None:

@@ -30,7 +30,7 @@ def names_of(certificate: bytes) -> list[str]:
     try:
         loaded = x509.load_pem_x509_certificate(certificate)
     except ValueError:
-        raise LinkError("the link's certificate is no PEM certificate") from None
+        raise LinkError("the link's certificate is not a PEM certificate") from None
     try:
         names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

@@ -64,7 +64,7 @@ def read_pair(certificate: str | Path, key: str | Path, dashes: str = "") -> tup
             "give the key without one"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise LinkError(f"{key_name}: {key} is no PEM private key") from None
+        raise LinkError(f"{key_name}: {key} is not a PEM private key") from None
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if private.public_key().public_bytes(*form) != loaded.public_key().public_bytes(*form):
         raise LinkError(
@@ -145,7 +145,7 @@ def _certificates(data: bytes, name: str, path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(data)
     except ValueError:
-        raise LinkError(f"{name}: {path} is no PEM certificate") from None
+        raise LinkError(f"{name}: {path} is not a PEM certificate") from None
 
 
 def _not_now(certificate: x509.Certificate) -> str:

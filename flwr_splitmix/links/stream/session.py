@@ -239,7 +239,9 @@ class Session:
         try:
             return decode(data, self._max_body)
         except CodecError as error:
-            raise LinkError(one_line(f"the server sent bytes that are no frame: {error}")) from None
+            raise LinkError(
+                one_line(f"the server sent bytes that are not a frame: {error}")
+            ) from None
 
     def _reply_to(self, call: Frame) -> list[bytes] | None:
         """Run a call, or return its stored reply; None if that reply has been dropped."""

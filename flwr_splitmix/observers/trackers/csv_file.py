@@ -96,7 +96,7 @@ def _ends_a_line(file: Path) -> bool:
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
-    """Return the rows of a file; one that is no table of rounds is set aside, with a warning."""
+    """Return the rows of a file; one that is not a table of rounds is set aside, with a warning."""
     if not file.exists():
         return []
     try:
@@ -106,8 +106,8 @@ def _rows(file: Path) -> list[dict[str, str]]:
         aside = next(name for name in names if not name.exists())
         file.rename(aside)
         log.warning(
-            "%s is no table that this tracker wrote (%s), so it is now %s, and the rows of earlier "
-            "rounds are only there",
+            "%s is not a table that this tracker wrote (%s), so it is now %s, and the rows of "
+            "earlier rounds are only there",
             file,
             error,
             aside,

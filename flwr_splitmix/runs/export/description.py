@@ -152,7 +152,7 @@ def read_description(folder: Path) -> Description:
     ------
     ExportError
         If the folder holds no description that this version can read, a value in it is missing,
-        of another type or out of range, or a file of the model is no regular file.
+        of another type or out of range, or a file of the model is not a regular file.
     """
     facts = read_facts(folder)
     check_files(folder)

@@ -49,7 +49,7 @@ def check_target(target: Path, *, force: bool) -> None:
         Whether existing files may be overwritten.
     """
     if target.exists() and not target.is_dir():
-        raise ExportError(f"{target} is no folder; the model needs one, or a name that is free")
+        raise ExportError(f"{target} is not a folder; the model needs one, or a name that is free")
     if target.is_dir() and any(target.iterdir()) and not force:
         raise ExportError(
             f"{target} is not empty{_of_what(target)}; choose another folder, or overwrite it with "
@@ -100,7 +100,7 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Raise ExportError if a file of an exported model is no regular file."""
+    """Raise ExportError if a file of an exported model is not a regular file."""
     for file in folder.iterdir():
         if _WRITTEN.fullmatch(file.name) and file.name != _TEMPLATES:
             try:
@@ -160,7 +160,7 @@ def _earlier(target: Path) -> list[Path]:
         if not is_bare(name):
             raise ExportError(
                 f"{target / description} lists {name!r} among the files of an earlier export, "
-                "which is no file's name; choose another folder"
+                "which is not a file's name; choose another folder"
             )
     return [target / name for name in files if name != FACTS and _WRITTEN.fullmatch(name)]
 

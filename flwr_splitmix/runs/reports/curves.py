@@ -195,7 +195,7 @@ def draw_numbers(axes: Axes, comparison: Comparison, number: Number) -> None:
 
 
 def as_label(name: str) -> str:
-    """Return a name as matplotlib shows it whole: dollars are no formula, "_" does not hide it."""
+    """Return a name that matplotlib shows whole: no dollar begins a formula, no "_" hides it."""
     shown = name.replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 

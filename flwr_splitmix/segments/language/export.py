@@ -58,7 +58,7 @@ def export(
     """
     target = Path(folder)
     if target.exists() and not target.is_dir():  # transformers only logs this
-        raise ValueError(f"{folder} is no folder; the model needs one, or a name that is free")
+        raise ValueError(f"{folder} is not a folder; the model needs one, or a name that is free")
     generation = _generation_settings(parts)
     config = copy.deepcopy(parts.config)
     if tokenizer is not None and parts.task == "classification" and parts.kind == "decoder":

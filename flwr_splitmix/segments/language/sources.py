@@ -90,7 +90,7 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
         with readable(source, name):
             check_regular(folder / name)
     if not (folder / CONFIG).is_file():
-        raise ValueError(f"{str(source)!r} holds no {CONFIG}; it is no model's folder")
+        raise ValueError(f"{str(source)!r} holds no {CONFIG}; it is not a model's folder")
     with readable(source, CONFIG):
         _check_counts(read_json(folder / CONFIG))
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -126,7 +126,7 @@ def files_in(index: Path) -> dict[str, str]:
     for key, name in read_json(index)["weight_map"].items():
         if not is_bare(name):
             raise ValueError(
-                f"it names {name!r:.200}, which is no file beside it; put all files of weights "
+                f"it names {name!r:.200}, which is not a file beside it; put all files of weights "
                 "into the model's folder"
             )
         files[str(key)] = name

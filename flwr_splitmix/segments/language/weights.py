@@ -54,7 +54,7 @@ def load(
     Raises
     ------
     ValueError
-        If a file cannot be read, weights are missing, have another shape, are no floating-point
+        If a file cannot be read, weights are missing, have another shape, are not floating-point
         numbers or are NaN or infinite, or the checkpoint has weights of a body that the model
         lacks.
     """

@@ -142,7 +142,7 @@ def check_finite(
     ----------
     finite_in
         A lower segment as a client sent it, and as the round began with it. A constant mask of -inf
-        is in both; one in either is no matter of the aggregation.
+        is in both; one in either does not concern the aggregation.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def in_dtypes_of(like: Mapping[str, Array], arrays: Mapping[str, Array]) -> Arra
     Raises
     ------
     AggregatorError
-        If a dtype has not such numbers: none so large, or no NaN.
+        If a dtype cannot hold the numbers: they are too large for it, or it has no NaN.
     """
     cast = {}
     for name, array in arrays.items():

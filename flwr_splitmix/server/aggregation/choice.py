@@ -144,8 +144,8 @@ def check_works_without_grid(strategy: flower.Strategy | None, clients: int) -> 
     kind = type(strategy)
     if strategy is not None and getattr(kind, "configure_train", None) not in _CONFIGURED:
         raise AggregatorError(
-            f"{kind.__name__} configures its rounds through a Flower grid, which fit() has "
-            f"not; allowed there are {', '.join(get_args(AggregatorName))}, Krum, MultiKrum "
+            f"{kind.__name__} configures its rounds through a Flower grid, and fit() has "
+            f"none; allowed there are {', '.join(get_args(AggregatorName))}, Krum, MultiKrum "
             "and Bulyan"
         )
 

@@ -95,8 +95,8 @@ class GivenNumbers:
             if not _is_option(self._strategy, path):
                 log.warning(
                     "the aggregator goes on with %s = %s, as its checkpoint has it, not with the "
-                    "%s that it begins with now: it is no argument and no attribute of the class; "
-                    "to change it, start a new run",
+                    "%s that it begins with now: it is neither an argument nor an attribute of the "
+                    "class; to change it, start a new run",
                     self._name(path),
                     _said(kept),
                     _said(given),

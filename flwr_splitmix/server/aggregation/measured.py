@@ -1,4 +1,4 @@
-"""Arrays that are no weights: statistics, whole numbers and masks, which are averaged."""
+"""Arrays that are not weights: statistics, whole numbers and masks, which are averaged."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def warn_of_inexact(whole: Mapping[str, WholeNumbers]) -> bool:
     if names:
         log.warning(
             "the clients send whole numbers beyond 2^53 in %s that are not the same for all of "
-            "them, and no average of such numbers is exact; where they are no quantities, as "
+            "them, and no average of such numbers is exact; where they are not quantities, as "
             "hashes are not, give every client the same",
             ", ".join(names),
         )
@@ -103,7 +103,7 @@ def warn_of_inexact(whole: Mapping[str, WholeNumbers]) -> bool:
 def means_of_measured(
     replies: Sequence[Message], whole: Collection[str], weighted_by: str
 ) -> dict[str, Array]:
-    """Return the weighted means of what is no weight; `whole` names integers.
+    """Return the weighted means of arrays that are not weights; `whole` names the integers.
 
     There are none if clients do not report weights of which a mean can be: an aggregator that
     weights by them refuses them, too.

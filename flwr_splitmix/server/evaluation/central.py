@@ -41,7 +41,7 @@ def central_evaluation(upper: ServerSegment, lower: nn.Module, data: ExampleSet)
     Raises
     ------
     TypeError
-        If `upper` is no server segment, or `data` no map-style data set.
+        If `upper` is not a server segment, or `data` is not a map-style data set.
     ValueError
         If the test set is empty, if `lower` shares weights with `upper`, or (when evaluating) if
         it has NaN or infinite numbers, its labels are not the upper segment's or the clients'

@@ -37,7 +37,7 @@ def check_evaluate_fn(evaluate_fn: object) -> None:
     Raises
     ------
     TypeError
-        If it is no function, or takes other arguments.
+        If it is not a function, or takes other arguments.
     """
     if evaluate_fn is None:
         return

@@ -60,7 +60,7 @@ def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> Eval
         for client, payload in payloads.items():
             if sizes[client] < clients.descriptions[client][f"{kind}-examples"]:
                 payload["shuffled"] = True  # a test set may be in the order of its classes
-        # No name for all replies, which would keep them while the next ones come in.
+        # Replies are not kept in a variable: they would stay in memory while the next ones come in.
         for client, reply in clients.call("encode_test", payloads, phase="evaluate").items():
             size = payloads[client]["stop"] - payloads[client]["start"]
             try:

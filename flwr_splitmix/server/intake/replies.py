@@ -231,7 +231,7 @@ class ReplyIntake:
             raise _others(began, records[0])
         try:
             arrays = to_numpy(records[0])
-        except Exception as error:  # numpy has many for bytes that are no array
+        except Exception as error:  # numpy has many for bytes that are not an array
             raise UploadError("returned weights that cannot be read") from error
         for name, array in arrays.items():
             kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
@@ -240,7 +240,7 @@ class ReplyIntake:
             if array.shape != began[name].shape:
                 raise _others({name: began[name]}, {name: array})
             if not array.size or np.array_equal(array, began[name], equal_nan=kind == "f"):
-                continue  # a constant of -inf or NaN, which nobody changes, is no mistake
+                continue  # a constant of -inf or NaN, which nobody changes, is not a mistake
             if not np.isfinite(array).all():
                 raise UploadError("returned weights with NaN or infinite numbers")
             limit = MAX_COUNT if name in self._counters else largest(name)

@@ -73,7 +73,7 @@ def epsilons_of(reply: Message) -> dict[str, float]:
 
 
 def epsilons_in(said: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the epsilons among a client's numbers; what is no finite number is infinite."""
+    """Return the epsilons among a client's numbers; what is not a finite number is infinite."""
     return {
         name: _finite_or_infinite(value)
         for name, value in said.items()

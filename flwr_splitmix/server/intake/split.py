@@ -35,7 +35,7 @@ class LabelRules:
     multi_label
         Whether an example may have any number of the labels.
     any_class
-        Whether a label that is no class is accepted; it then counts for nothing in a mixture.
+        Whether a label that is not a class is accepted; it then counts for nothing in a mixture.
     """
 
     num_classes: int
@@ -48,8 +48,8 @@ class LabelRules:
         Raises
         ------
         UploadError
-            If they are no tensor of this shape and dtype, or one is no class, unless `any_class`;
-            the message names what was expected.
+            If they are not a tensor of this shape and dtype, or one is not a class, unless
+            `any_class`; the message names what was expected.
         """
         if not isinstance(labels, Tensor):
             raise UploadError("uploaded no labels")

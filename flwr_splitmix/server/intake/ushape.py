@@ -97,7 +97,7 @@ def public_groups(reply: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not isinstance(groups, (list, tuple)) or not 1 <= len(groups) <= MAX_GROUPS:
         raise UploadError(f"sent no list of 1..{MAX_GROUPS} groups of public texts")
     if not all(isinstance(group, Mapping) for group in groups):
-        raise UploadError("sent public texts that are no groups of messages")
+        raise UploadError("sent public texts that are not groups of messages")
     return list(groups)
 
 
@@ -131,7 +131,7 @@ class ReadScores:
     scores
         By name, "accuracy" and "loss" among them.
     left_out
-        The further scores that are no finite numbers, or have a name that a metric cannot have.
+        The further scores that are not finite numbers, or have a name that a metric cannot have.
     """
 
     examples: int

@@ -30,7 +30,7 @@ class Policy:
     Raises
     ------
     LinkError
-        If one of them is no number, or outside its range.
+        If one of them is not a number, or outside its range.
     """
 
     seed: int | None = field(default=None, repr=False)

@@ -144,7 +144,7 @@ class MixedSteps:
         """
         progress = arguments.get("progress")
         if not isinstance(progress, (int, float)) or not 0 <= progress <= MAX_COUNT:
-            raise RefusedError("a step's progress is no number of rounds")
+            raise RefusedError("a step's progress is not a number of rounds")
         self._owe(arguments)
         members = [c for c in self._clients.alive if c not in self._uploads.spent]
         plan = self._hiding(self._plan(members))
@@ -199,7 +199,7 @@ class MixedSteps:
         return max(ratios) <= self._policy.most_ratio * sum(ratios)
 
     def _note_labels(self, uploads: Mapping[int, Upload]) -> None:
-        """Log, once for each client, that it has labels that are no classes.
+        """Log, once for each client, that it has labels that are not classes.
 
         The server chooses the number of classes. If a client failed because of them, the server
         would be told which labels are whose.
@@ -246,7 +246,7 @@ class MixedSteps:
                 plan.shape.size,
                 like.dtype,
             ):
-                raise RefusedError("a gradient has not the shape and dtype of its mixture")
+                raise RefusedError("a gradient does not have the shape and dtype of its mixture")
             try:
                 check_tensor(part, plan.shape.size, like.dtype)
                 check_size(part)

@@ -169,7 +169,7 @@ class RunRecorder(RunStart):
         steps
             Most batches that training asks a client for; None if that is not known. Of a round
             without noise it is not recorded: if it is repeated with noise, after an interruption,
-            the noise is no price for what was sent the first time.
+            the noise does not pay for what was sent the first time.
 
         Raises
         ------

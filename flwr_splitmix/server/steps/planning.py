@@ -33,7 +33,7 @@ class RoundLength:
         Raises
         ------
         ValueError
-            If one of the two options, which a strategy may set anew for each round, is no whole
+            If one of the two options, which a strategy may set anew for each round, is not a whole
             number of at least 1.
         """
         epochs = whole_number("epochs_per_round", epochs_per_round, least=1)
@@ -141,7 +141,7 @@ def taken_steps(strategy: type, said: object, announced: int | None) -> int:
     Raises
     ------
     RuntimeError
-        If it is no number of steps, or larger than announced.
+        If it is not a number of steps, or larger than announced.
     """
     steps = _steps(said)
     if steps is None:

@@ -96,7 +96,7 @@ def test_targets_of_a_regression_are_no_classes(tmp_path: Path) -> None:
         if number == 0:
             assert load_images(source).train.labels.tolist() == [0, 1]
             continue
-        with pytest.raises(DataError, match=r"are numbers such as 0\.37, and no classes; needed"):
+        with pytest.raises(DataError, match=r"are numbers such as 0\.37, not classes; needed"):
             load_images(source)
 
 

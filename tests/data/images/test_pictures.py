@@ -140,5 +140,5 @@ def test_one_colour_picture_makes_all_of_them_rgb() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "p.png")
-    with pytest.raises(DataError, match=r"p\.png cannot be read as a picture: it is no regular"):
+    with pytest.raises(DataError, match=r"p\.png cannot be read as a picture: it is not a regular"):
         decode_picture(tmp_path / "p.png", str(tmp_path / "p.png"), image_size=9, channels=None)

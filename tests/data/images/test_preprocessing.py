@@ -66,5 +66,5 @@ def test_a_large_picture_is_resized_before_it_is_padded(tmp_path: Path) -> None:
 
 
 def test_what_is_no_description_is_said() -> None:
-    with pytest.raises(DataError, match="no description of a preprocessing: 'stored_size'"):
+    with pytest.raises(DataError, match="not a description of a preprocessing: 'stored_size'"):
         Preprocessing.from_facts({"channels": 1})

@@ -52,7 +52,7 @@ def test_a_row_opens_no_file_of_the_reader(
     place = "the caches of datasets" if hub else "that folder"
     with pytest.raises(
         DataError,
-        match=rf"image 1 of '.*(saved|names)' is no picture, but the name of a file out.* {place}",
+        match=rf"image 1 of '.*(saved|names)' is not a picture, but the name of a file .*{place}",
     ) as refused:
         load_images(source, image_size=8, skip_corrupt=True)
     leads = f"'link.png', which leads to '{(tmp_path / 'passport.png').resolve()}': "

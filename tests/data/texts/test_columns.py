@@ -94,10 +94,10 @@ def test_a_json_file_is_a_list_or_holds_one(wrapped: bool, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("[1", "rows.json is no JSON"),
+        ("[1", "rows.json is not JSON"),
         ({"train": [], "test": []}, "holds 2 lists of rows; it must be one list of objects"),
         ({"a": 1}, "holds no lists of rows"),
-        ([1], "item 1 of .*rows.json is no JSON object"),
+        ([1], "item 1 of .*rows.json is not a JSON object"),
         ([{"question": "q"}], "item 1 of .*rows.json has no column 'answer'; it has 'question'"),
         ([], "holds no row"),
         (
@@ -161,7 +161,7 @@ def test_a_json_file_may_have_a_row_on_each_line(tmp_path: Path) -> None:
     read = load_text_sets(path, "generation", columns=CODE, test=path).train
     assert (read.texts, read.answers) == (("i0", "i1", "i2"), ("o0", "o1", "o2"))
     broken = written(tmp_path / "broken.json", lines + '{"instruction": ')
-    with pytest.raises(DataError, match=r"line 4 of .*broken\.json is no JSON"):
+    with pytest.raises(DataError, match=r"line 4 of .*broken\.json is not JSON"):
         load_text_sets(broken, "generation", columns=CODE)
 
 
@@ -185,5 +185,5 @@ def test_a_line_may_have_so_many_bytes(
 @pytest.mark.usefixtures("impatient")
 def test_a_pipe_holds_no_texts(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rows.csv")
-    with pytest.raises(DataError, match=r"rows\.csv cannot be read: it is no regular file"):
+    with pytest.raises(DataError, match=r"rows\.csv cannot be read: it is not a regular file"):
         files.read_columns(tmp_path / "rows.csv", ["text"])

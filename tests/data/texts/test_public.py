@@ -66,7 +66,7 @@ def test_a_limit_draws_under_the_seed(tmp_path: Path) -> None:
 def test_a_folder_is_all_its_text_files(tmp_path: Path) -> None:
     write(tmp_path / "b.txt", "the second file is here")
     write(tmp_path / "a.txt.gz", "the first file is here")
-    write(tmp_path / "readme.md", "this is no text of it")
+    write(tmp_path / "readme.md", "this is not text of it")
     assert load_public_texts(str(tmp_path)) == ("the first file is here", "the second file is here")
 
 
@@ -83,7 +83,7 @@ def test_the_real_files_are_read() -> None:
     ("name", "text", "options", "said"),
     [
         ("a.txt", "one two", {}, "holds no sentence of at least 4 words, separated by blanks"),
-        ("a.md", BOOK, {}, "is no file that ends in .txt or .txt.gz"),
+        ("a.md", BOOK, {}, "is not a file that ends in .txt or .txt.gz"),
         ("", "", {}, "holds no file that ends in .txt or .txt.gz"),
         ("a.txt", BOOK, {"unit": "word"}, "the unit is 'word'; allowed are sentence, paragraph"),
         ("a.txt", BOOK, {"max_words": 3}, "min_words is 4 and max_words 3"),

@@ -109,7 +109,7 @@ def test_damaged_noise_is_named_with_its_remedy(content: str, tmp_path: Path) ->
         ('{"state": "done", "metrics": [{"metric": "MSE"}]}', "no 'value'"),
         (
             '{"state": "done", "metrics": [{"metric": "MSE", "value": null}]}',
-            "value is None, which is no number",
+            "value is None, which is not a number",
         ),
         (
             '{"state": "done", "metrics": [], "accuracy": "good"}',

@@ -116,7 +116,7 @@ def test_no_secret_is_kept_or_logged(
         for secret in drawn
         for part in (secret.weights, secret.decoding, secret.mixing, secret.blinding)
         for number in part.flatten()
-        if f"{number:.7g}" != "1"  # the target's weight in every message, which is no secret
+        if f"{number:.7g}" != "1"  # the target's weight in every message, which is not a secret
     }
     kept = [*clients[0].state()[0].values(), *strategy.server_state()[0].values()]
     values = {v for t in kept if t.is_floating_point() for v in t.double().flatten().tolist()}

@@ -1,4 +1,4 @@
-"""Data that are no frame are refused with an explanation, at next to no cost."""
+"""Data that are not a frame are refused with an explanation, at next to no cost."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ WIDER = {"tensor": 1, "dtype": "float16"}
     ("data", "sentence"),
     [
         (b"", "has at least 24 bytes, this one has 0"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "no frame of flwr-splitmix"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not a frame of flwr-splitmix"),
         (PREFIX.pack(b"SMXF", 2, 0, 0, 0), "version 2, allowed is 1"),
         (PREFIX.pack(b"SMXF", 1, 7, 0, 0), "version 1, allowed is 1"),
         (PREFIX.pack(b"SMXF", 1, 0, 9, 0), "a frame of 24 bytes announces 33"),
         (PREFIX.pack(b"SMXF", 1, 0, 0, 2 << 30), "body has 2147483648 bytes"),
         (PREFIX.pack(b"SMXF", 1, 0, 2**63, 0), "header has 9223372036854775808 bytes"),
-        (frame_of(b"not json"), "no JSON"),
-        (frame_of(b"\xff\xfe"), "no JSON"),
-        (frame_of(json.dumps(head({"map": {}})).encode("utf-16")), "no JSON"),
+        (frame_of(b"not json"), "not JSON"),
+        (frame_of(b"\xff\xfe"), "not JSON"),
+        (frame_of(json.dumps(head({"map": {}})).encode("utf-16")), "not JSON"),
         (frame_of(head({"map": {"a": "\ud800"}})), "half a character"),
         (frame_of(head({"map": {"\udfff": 1}})), "half a character"),
-        (frame_of(b"[" * 100_000), "no JSON"),
-        (frame_of(b"1" * 10_000), "no JSON"),
+        (frame_of(b"[" * 100_000), "not JSON"),
+        (frame_of(b"1" * 10_000), "not JSON"),
         (frame_of([1]), "must hold kind, number, text and payload"),
         (frame_of({**head({}), "more": 1}), "must hold kind, number, text and payload"),
         (frame_of(head({"map": {}}, kind="exec")), "kind must be one of call, error"),
@@ -62,11 +62,11 @@ WIDER = {"tensor": 1, "dtype": "float16"}
         (frame_of(head({"map": {}}, number=True)), "number must be an integer from 0"),
         (frame_of(head({"map": {}}, number=2**60)), "number must be an integer from 0"),
         (frame_of(head({"map": {}}, text=3)), "text must be a string"),
-        (frame_of(head([])), "payload is no dictionary"),
+        (frame_of(head([])), "payload is not a dictionary"),
         (frame_of(head({"map": {"a": {"py": "os.system"}}})), "a value of unknown kind"),
         (frame_of(head({"map": {}, "b": 1})), "a value of unknown kind"),
         (frame_of(head({"map": {"a": {"float": "1"}}})), "a value of unknown kind"),
-        (frame_of(b'{"kind":"call","number":1,"text":"","payload":{"map":{"a":NaN}}}'), "no JSON"),
+        (frame_of(b'{"kind":"call","number":1,"text":"","payload":{"map":{"a":NaN}}}'), "not JSON"),
         (
             frame_of(b'{"kind":"call","number":1,"text":"","payload":{"map":{"a":1e999}}}'),
             "a number of a frame's header is too large",
@@ -91,7 +91,7 @@ WIDER = {"tensor": 1, "dtype": "float16"}
             frame_of(head({"map": {"a": {"tensor": 0, "dtype": "float64", "scale": 1}}}), BODY),
             "a scale is",
         ),
-        (frame_of(head({"map": {}}), b"\x01" * 40), "the body is no safetensors: "),
+        (frame_of(head({"map": {}}), b"\x01" * 40), "the body is not safetensors: "),
     ],
 )  # fmt: skip
 def test_what_is_no_frame_is_refused_with_a_sentence(data: bytes, sentence: str) -> None:
@@ -112,7 +112,7 @@ def entry(dtype: Any = "U8", shape: Any = (2,), offsets: Any = (0, 2)) -> dict[s
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-NONE = "no safetensors that torch can read"
+NONE = "not safetensors that torch can read"
 QUOTES = b'{"0":"SECRET"}  '
 
 

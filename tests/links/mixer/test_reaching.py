@@ -38,7 +38,7 @@ def test_strangers_do_not_flood_the_log(
         for _ in range(9):
             with pytest.raises(LinkError, match="turns this run away"):
                 MixerChannel(Dialled(plain.address, tls=False, token="f"), 5.0).open(OPENING)
-    told = [said for said in caplog.messages if "it has not the mixer's token" in said]
+    told = [said for said in caplog.messages if "it does not have the mixer's token" in said]
     assert [said.rsplit(maxsplit=1)[-1] for said in told] == ["1)", "2)", "4)", "8)"]
 
 

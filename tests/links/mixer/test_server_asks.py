@@ -212,10 +212,10 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
     gradient = torch.zeros(2, 6, 3, dtype=torch.float64)
     refused: list[tuple[dict[str, Any], str]] = [
         ({"number": 1}, "the next step is number 0"),
-        ({"progress": "now"}, "progress is no number"),
-        ({"progress": float("nan")}, "progress is no number"),
-        ({"progress": 10**400}, "progress is no number of rounds"),  # used to be a traceback
-        ({"progress": -1.0}, "progress is no number"),
+        ({"progress": "now"}, "progress is not a number"),
+        ({"progress": float("nan")}, "progress is not a number"),
+        ({"progress": 10**400}, "progress is not a number of rounds"),  # used to be a traceback
+        ({"progress": -1.0}, "progress is not a number"),
         ({"gradients": None}, "must say its gradients"),
         ({"gradients": {"0": gradient}}, "no mixture that these gradients are of"),
     ]
@@ -230,7 +230,7 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
     with pytest.raises(LinkError, match="no mixture that these gradients are of"):
         channel.ask("step", {**second, "gradients": {"1": gradient}})
     for odd in (gradient[:1], gradient.float(), "gradient"):
-        with pytest.raises(LinkError, match="not the shape and dtype of its mixture"):
+        with pytest.raises(LinkError, match="not have the shape and dtype of its mixture"):
             channel.ask("step", {**second, "gradients": {"0": odd}})
     for number in (float("nan"), float("inf"), -1e9):
         # Its members would refuse it, and the server would hear who they are.

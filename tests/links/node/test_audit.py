@@ -65,7 +65,7 @@ def test_a_server_cannot_end_the_audit_log_with_a_long_name(node: Node) -> None:
 
 def test_a_servers_name_of_a_run_is_one_line_of_the_audit_log(node: Node) -> None:
     """A name that is refused used to be written whole, with what moves a terminal's cursor."""
-    with pytest.raises(LinkError, match="run id is no name"):
+    with pytest.raises(LinkError, match="run id is not a name"):
         node.begin(run="\x1b[2J" + "x" * 10_000)
     node.guards.audit.refuse("round", "why")
     assert node.audit()[-1]["run"] == r"\x1b[2J" + "x" * 493

@@ -97,7 +97,11 @@ def test_an_evaluation_stays_in_the_ledger(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "logged", "traceback"),
     [
-        (DataError("photos/7.png is no picture"), "DataError: photos/7.png is no picture", False),
+        (
+            DataError("photos/7.png is not a picture"),
+            "DataError: photos/7.png is not a picture",
+            False,
+        ),
         (ClientError("this client has no data"), "this client has no data", False),
         (KeyError("patient 7"), "this node has failed", True),
     ],

@@ -69,7 +69,7 @@ def test_an_environments_home_of_an_unknown_user_is_named(monkeypatch: pytest.Mo
     ],
 )  # fmt: skip
 def test_a_server_cannot_name_another_directory(run: str, tmp_path: Path) -> None:
-    with pytest.raises(LinkError, match="the server's run id is no name of a directory"):
+    with pytest.raises(LinkError, match="the server's run id is not a name of a directory"):
         open_store(run, context(**{"state-dir": str(tmp_path)}))
     assert list(tmp_path.iterdir()) == []
 

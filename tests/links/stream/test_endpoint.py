@@ -101,9 +101,9 @@ def test_certificates_come_whole(files: Certificates, tmp_path: Path) -> None:
             key=files.key,
             client_ca=tmp_path / "missing.crt",
         )
-    with pytest.raises(LinkError, match=r"ssl-certfile: .*server.key is no PEM certificate"):
+    with pytest.raises(LinkError, match=r"ssl-certfile: .*server.key is not a PEM certificate"):
         Endpoint("127.0.0.1:0", certificate=files.key, key=files.key)
-    with pytest.raises(LinkError, match="is no PEM certificate"):
+    with pytest.raises(LinkError, match="is not a PEM certificate"):
         names_of(files.key.read_bytes())
 
 

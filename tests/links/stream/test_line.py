@@ -234,7 +234,10 @@ def test_a_client_that_lost_the_round_cannot_go_on(line: Line) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"\0" * 99, "sent bytes that are no frame: these bytes are no frame of flwr-splitmix"),
+        (
+            b"\0" * 99,
+            "sent bytes that are not a frame: these bytes are not a frame of flwr-splitmix",
+        ),
         (hello(), "sent a hello frame in the midst of a round"),
         (encode(Frame("finish")), "sent a finish frame in the midst of a round"),
     ],

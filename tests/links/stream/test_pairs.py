@@ -98,7 +98,7 @@ def test_a_key_that_is_none_or_encrypted(files: Certificates) -> None:
     files.key.write_bytes(locked)
     assert "is encrypted, and nobody is there to be asked for its password" in refusal(files)
     files.key.write_bytes(b"no key")
-    assert refusal(files) == f"ssl-keyfile: {files.key} is no PEM private key"
+    assert refusal(files) == f"ssl-keyfile: {files.key} is not a PEM private key"
 
 
 def test_an_authority_that_did_not_sign_the_certificate(
@@ -154,5 +154,5 @@ def test_authorities(files: Certificates, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.crt"
     bundle.write_bytes(old.ca.read_bytes() + files.ca.read_bytes())
     assert read_authority(bundle, "ssl-ca-certfile") == bundle.read_bytes()
-    with pytest.raises(LinkError, match=r"ssl-ca-certfile: .*server.key is no PEM certificate"):
+    with pytest.raises(LinkError, match=r"ssl-ca-certfile: .*server.key is not a PEM certificate"):
         read_authority(files.key, "ssl-ca-certfile")

@@ -223,8 +223,11 @@ ANNOUNCED = PREFIX.pack(b"SMXF", 1, 0, 64, 2 << 30) + b" " * 64
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (ANNOUNCED, "sent bytes that are no frame: a frame's body has 2147483648 bytes, at most"),
-        (b"", "sent bytes that are no frame: a frame has at least 24 bytes"),
+        (
+            ANNOUNCED,
+            "sent bytes that are not a frame: a frame's body has 2147483648 bytes, at most",
+        ),
+        (b"", "sent bytes that are not a frame: a frame has at least 24 bytes"),
         (encode(Frame("hello")), "sent a hello frame in the midst of a round"),
     ],
 )

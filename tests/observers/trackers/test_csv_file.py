@@ -144,7 +144,7 @@ def test_csv_that_it_cannot_read_is_set_aside(
     aside = tmp_path / "metrics-set-aside-2.csv"
     assert aside.read_bytes() == content
     (said,) = caplog.messages
-    assert said.startswith(f"{file} is no table that this tracker wrote (")
+    assert said.startswith(f"{file} is not a table that this tracker wrote (")
     assert f"it is now {aside}" in said
 
 

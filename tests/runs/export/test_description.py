@@ -66,7 +66,7 @@ def predict(folder: Path, file: str, changes: Mapping[str, Any], *asked: str | P
         ({"classes": [["a"], ["b"]]}, "classes.0: Input should be a valid string"),
         ({"multi_label": "no"}, "multi_label: Input should be a valid boolean"),
         ({"preprocessing.stored_size": [HUGE, HUGE]}, "preprocessing.stored_size is larger"),
-        ({"preprocessing.mean": {}}, "preprocessing: this is no description of a preprocessing"),
+        ({"preprocessing.mean": {}}, "preprocessing: this is not a description of a preprocessing"),
     ],
     ids=str,
 )

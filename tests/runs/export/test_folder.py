@@ -30,7 +30,7 @@ def test_a_description_that_names_no_file_removes_nothing(name: object, tmp_path
     target = described(tmp_path / "model", files=[name])
     (target / "mine.txt").touch()
     with (
-        pytest.raises(ExportError, match="no file's name; choose another folder"),
+        pytest.raises(ExportError, match="not a file's name; choose another folder"),
         new_folder(target, force=True),
     ):
         pytest.fail("it began to export")
@@ -125,7 +125,7 @@ def test_a_pipe_is_no_file_of_a_model(name: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError) as raised:
         read_description(target)
     assert str(raised.value) == (
-        f"cannot read {target / name}: it is no regular file; export the run again"
+        f"cannot read {target / name}: it is not a regular file; export the run again"
     )
 
 

@@ -144,7 +144,7 @@ def test_nothing_is_overwritten_unasked(make: Make, splitmix: Splitmix, tmp_path
     taken = tmp_path / "file"
     taken.touch()
     refused = splitmix("export", run.id, taken, "--force")
-    assert "is no folder; the model needs one" in refused.stderr
+    assert "is not a folder; the model needs one" in refused.stderr
     assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "model"]
 
 

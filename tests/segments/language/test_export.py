@@ -168,7 +168,7 @@ def test_how_a_decoder_writes_goes_along(tmp_path: Path) -> None:
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     parts = build_language_parts(config_of("llama"), LanguageCut(1, 1))
     (tmp_path / "taken").touch()
-    with pytest.raises(ValueError, match="taken is no folder; the model needs one"):
+    with pytest.raises(ValueError, match="taken is not a folder; the model needs one"):
         export(parts, tmp_path / "taken")
 
 

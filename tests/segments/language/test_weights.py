@@ -195,7 +195,7 @@ def test_an_index_names_only_files_beside_it(name: Any, tmp_path: Path) -> None:
     checked, built = refusals(folder)
     assert checked == built
     assert checked.startswith(f"{INDEX} of '{folder}' cannot be read (ValueError: it names ")
-    assert "which is no file beside it" in checked
+    assert "which is not a file beside it" in checked
 
 
 def test_a_file_beside_the_index_may_be_a_link(tmp_path: Path) -> None:
@@ -219,5 +219,5 @@ def test_a_file_that_is_no_regular_one_is_named(name: str, link: bool, tmp_path:
         (tmp_path / name).symlink_to("/dev/zero")
     else:
         os.mkfifo(tmp_path / name)
-    said = f"{name} of '{tmp_path}' cannot be read (OSError: it is no regular file)"
+    said = f"{name} of '{tmp_path}' cannot be read (OSError: it is not a regular file)"
     assert refusals(tmp_path) == (said, said)

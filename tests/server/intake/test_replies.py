@@ -136,7 +136,7 @@ def lies_of_its_shape() -> Array:
     ids=["another shape than it says", "no array", "another kind", "complex", "text", "shape"],
 )
 def test_arrays_that_are_none_cost_their_client_only(other: Array) -> None:
-    """Before: a complex number, or bytes that are no array, ended the run with a traceback."""
+    """Before: a complex number, or bytes that are not an array, ended the run with a traceback."""
     clients = checked(reply_of(LIKE, TEN), reply_of({**LIKE, "a": other}, TEN))
     assert clients.alive == (0,)
     assert clients.failures[1].startswith("returned ")
