@@ -53,7 +53,7 @@ def test_every_key_that_is_named_exists() -> None:
 
 
 def test_the_node_configurations_have_the_keys_of_a_node() -> None:
-    given = re.findall(r'--node-config "(.*?)"', PAGE)
+    given = re.findall(r'--node-config "(.*?)"', PAGE.replace("\\\n", ""))
     assert len(given) == 5
     for text in given:
         keys = set(re.findall(r"([\w-]+)=", text))
