@@ -33,8 +33,8 @@ class OtherFormError(StorageError):
 
     def __init__(self, path: object, what: str) -> None:
         super().__init__(
-            f"{path} {what}, as this version of flwr-splitmix writes it: read it with the version "
-            "that wrote it, or begin a new run"
+            f"{path} {what}, which this version of flwr-splitmix always writes: read it with the "
+            "version that wrote it, or begin a new run"
         )
 
 

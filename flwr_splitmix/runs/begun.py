@@ -61,7 +61,7 @@ def _parsed(path: Path, number: int, line: str) -> Begun:
     if begun is None:
         raise unreadable(
             path,
-            f"line {number} lacks {lacks[0]!r}, as this version of flwr-splitmix does not write it",
+            f"line {number} lacks {lacks[0]!r}, which this version of flwr-splitmix always writes",
             "resume with the version that began the run, or begin a new run",
         )
     lists = all(isinstance(named, list) for named in (begun.clients, begun.again))

@@ -64,6 +64,7 @@ class OneRound(RoundMessages):
     def _round(self, job: Job, server_round: int) -> None:
         result = job.result
         began = time.perf_counter()
+        self._participants.forget_draw()
         made = self.configure_train(server_round, result.arrays, job.train_config, job.grid)
         messages = training_messages_of(made, self, server_round)
         with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
@@ -111,7 +112,7 @@ class OneRound(RoundMessages):
         -------
         Its number of steps, as announced; None if it is not known.
         """
-        self._participants.admit(clients, self.min_nodes)
+        self._participants.admit(clients, self.min_nodes, what=f"round {clients.server_round}")
         self.require(clients)
         steps = self._agree_on_steps(clients)
         self.require(clients)
@@ -207,12 +208,13 @@ class OneRound(RoundMessages):
             If none of them has data, but others may have.
         """
         arrays, config = job.result.arrays, job.evaluate_config
+        self._participants.forget_draw()
         made = self.configure_evaluate(server_round, arrays, config, job.grid)
         messages = messages_of(made, self, "configure_evaluate")
         if not messages:
             return None
         with self._open_link.round(job.grid, messages, self.audience.on_exchange) as clients:
-            self._participants.admit(clients, 1)
+            self._participants.admit(clients, 1, what=f"the evaluation of round {server_round}")
             asked = list(clients.nodes)
             required = self.keeps_ledger
             self.recorder.begin(server_round, asked, evaluates=True, required=required)

@@ -136,8 +136,17 @@ class Participants:
             said[first],
         )
 
-    def admit(self, clients: Clients, min_nodes: int) -> None:
-        """Have a round or an evaluation drawn again if too few have data, and others may have.
+    def forget_draw(self) -> None:
+        """Forget the newest draw: one that nobody makes for a round is not made again for it."""
+        self._undrawn = 0
+
+    def admit(self, clients: Clients, min_nodes: int, *, what: str) -> None:
+        """Have clients drawn again if too few of them have data, and others may have.
+
+        Parameters
+        ----------
+        what
+            For messages: what they were drawn for, such as "round 3".
 
         Raises
         ------
@@ -151,8 +160,8 @@ class Participants:
         if len(self._without_data.clients) == known:
             return
         if failures:
-            log.warning("round %d is drawn again: %s", clients.server_round, name_reasons(failures))
-        raise DrawAgainError(f"round {clients.server_round}: too few clients have data")
+            log.warning("%s is drawn again: %s", what, name_reasons(failures))
+        raise DrawAgainError(f"{what}: too few clients have data")
 
     def finish_round(self, clients: Clients) -> dict[int, str]:
         """Note who has finished a round; return why others failed, if not for lack of data."""

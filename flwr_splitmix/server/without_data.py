@@ -29,25 +29,25 @@ class WithoutData:
         self.clients: set[int] = set()
 
     def failures(self, reasons: Mapping[int, str], attached: Container[int]) -> dict[int, str]:
-        """Return the failures of clients with data; record and log clients without data once.
+        """Return the failures of clients with data; record and log each client without data once.
 
         Parameters
         ----------
         attached
             Clients that took part in the round: they had data, whatever they say now.
         """
-        new = sorted(
+        without = {
             client
             for client, reason in reasons.items()
             if NO_DATA in reason and client not in attached
-        )
-        if new:
+        }
+        if new := sorted(without - self.clients):
             self.clients.update(new)
             log.warning(
                 "%s: no training data, so it takes no part in this run and is not asked again",
                 name_clients(new),
             )
-        return {client: reason for client, reason in reasons.items() if client not in new}
+        return {client: reason for client, reason in reasons.items() if client not in without}
 
     @property
     def facts(self) -> dict[str, int]:

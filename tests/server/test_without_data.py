@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import MessageType, RecordDict
 
 from flwr_splitmix import Run
 from flwr_splitmix.clients import NO_DATA, ClientError, Order, SplitClient
@@ -17,6 +18,7 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.schedule import constant
+from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.without_data import WithoutData
 from flwr_splitmix.strategies import PSL, CutMixSL, DPMixSL
 from flwr_splitmix.testing.toy import Toy, sgd
@@ -215,6 +217,41 @@ def test_evaluations_draw_others_in_their_place_too(
     assert sum(message.count("no training data, so it takes") for message in told) <= 4
 
 
+class AsksTheSame(PSL):
+    """Evaluates with the clients 1 and 2, whoever has data."""
+
+    asked = 0
+
+    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        self.asked += 1
+        directory = self._open_link.directory(grid, 1)
+        nodes = {client: directory[client] for client in (1, 2)}
+        content = RecordDict({"arrays": arrays, "config": config})
+        messages = messages_to(
+            list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
+        )
+        ticket = self._ticket(server_round, server_round)
+        return with_tickets(messages, nodes, ticket, lambda _: {"attempt": 0})
+
+
+def test_who_names_the_clients_of_an_evaluation_is_not_asked_for_others(
+    asked: type[Empty], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An own configure_evaluate was called again, and its clients were reported three times."""
+    toy = Toy(clients=4, tests=6)
+    clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=asked))
+    for index in (0, 3):
+        clients[index] = toy.make_clients(sgd(0.1))[index]
+    strategy = AsksTheSame(
+        toy.upper(), device="cpu", steps_per_round=1, evaluation="federated", fraction_train=0.25
+    )
+    caplog.set_level(logging.WARNING, "flwr.splitmix")
+    strategy.fit(clients, 2)
+    assert strategy.asked == 2
+    for client in (1, 2):
+        assert caplog.text.count(f"client {client}: no training data, so it takes") == 1
+
+
 class Lost(SplitClient):
     """Attaches for training, and not for an evaluation."""
 
@@ -228,6 +265,25 @@ class Lost(SplitClient):
     def release(self) -> Any:
         self.trained_in = True
         return super().release()
+
+
+def test_what_is_drawn_again_is_named(asked: type[Empty], caplog: pytest.LogCaptureFixture) -> None:
+    """An evaluation that was drawn again was called the round, which was not."""
+    toy = Toy(clients=3, tests=6)
+    clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=Lost))
+    clients[2] = toy.make_clients(sgd(0.1), kind=asked)[2]
+    for seed in range(8):
+        strategy = PSL(
+            toy.upper(), device="cpu", steps_per_round=1, evaluation="federated", min_nodes=1,
+            fraction_train=0.67, seed=seed,
+        )  # fmt: skip
+        caplog.set_level(logging.WARNING, "flwr.splitmix")
+        for client in clients[:2]:
+            vars(client).pop("trained_in", None)
+        strategy.fit(clients, 1)
+    again = [m for m in caplog.messages if "is drawn again" in m]
+    assert again
+    assert all(m.startswith("the evaluation of round 1 is drawn again: client ") for m in again)
 
 
 def test_an_evaluation_to_which_nobody_attaches_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -250,8 +250,8 @@ def _check_form(checkpoint: Checkpoint) -> None:
         lacks += sorted(_ENTRY - entry.keys())
     if lacks:
         raise RunError(
-            f"{_of(checkpoint)} lacks {lacks[0]!r}, as this version of flwr-splitmix does not "
-            "write it: resume with the version that wrote it, or start a new run"
+            f"{_of(checkpoint)} lacks {lacks[0]!r}, which this version of flwr-splitmix always "
+            "writes: resume with the version that wrote it, or start a new run"
         )
 
 
