@@ -71,7 +71,7 @@ class PrefixTokens(nn.Module):
 class RotaryBlock(nn.Module):
     """A block whose attention rotates queries and keys by the patches' positions.
 
-    The angles follow from the grid of patches: they are no weights, and not in the state.
+    The angles follow from the grid of patches: they are not weights, and not in the state.
     """
 
     def __init__(self, block: nn.Module, angles: Tensor) -> None:

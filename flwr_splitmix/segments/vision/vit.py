@@ -52,7 +52,7 @@ def build_vit(request: Request) -> Any:
     """
     family = plain_transformer(family_of(request.name))
     if family is None:
-        raise ValueError(cannot_cut(request.name, "it is no plain transformer"))
+        raise ValueError(cannot_cut(request.name, "it is not a plain transformer"))
     request.check_patches()
     model = create(
         request, family,
