@@ -47,6 +47,6 @@ def test_labels_that_are_no_classes_are_told_of_no_client(
     assert all(said.startswith("client ") and "allowed are 0..1" in said for said in of_mixer)
     of_server = [said for said in caplog.messages if "sum to less than 1" in said]
     assert of_server == [
-        "round 1: the labels of mixtures sum to less than 1, as nodes have labels that are no "
+        "round 1: the labels of mixtures sum to less than 1, as nodes have labels that are not "
         "classes: pass a larger num_classes; the mixer's log says what they are"
     ]
