@@ -127,7 +127,7 @@ def run(
         return
     _run_cells(
         names, scale,
-        source=dataset, seeds=seeds, epochs=epochs, jobs=jobs, cells=cells, device=device,
+        dataset=dataset, seeds=seeds, epochs=epochs, jobs=jobs, cells=cells, device=device,
         home=run_dir,
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ def _run_cells(
     names: Sequence[str],
     scale: str,
     *,
-    source: str | None,
+    dataset: str | None,
     seeds: str,
     epochs: int | None,
     jobs: int,
@@ -149,14 +149,14 @@ def _run_cells(
     if jobs < 1:
         raise ExperimentError(f"jobs is {jobs}; at least 1 is needed")
     sources = {
-        name: size.source(experiment_named(name).track) if source is None else source
+        name: size.source(experiment_named(name).track) if dataset is None else dataset
         for name in names
     }
     pairs = [
         pair
-        for name, own in sources.items()
+        for name, source in sources.items()
         for pair in experiment_named(name).cells(
-            size, seeds=numbers(seeds), source=own, epochs=epochs
+            size, seeds=numbers(seeds), source=source, epochs=epochs
         )
     ]
     chosen = list(dict.fromkeys(cell for _, cell in choose(pairs, cells or "")))
@@ -165,8 +165,11 @@ def _run_cells(
 
     todo = unfinished(chosen, home)
     grids = [
-        ([cell for cell in todo if cell.dataset == dataset_name(own)], Workplace(home, own, device))
-        for own in dict.fromkeys(sources.values())
+        (
+            [cell for cell in todo if cell.dataset == dataset_name(source)],
+            Workplace(home, source, device),
+        )
+        for source in dict.fromkeys(sources.values())
     ]
     _check_grids(grids)
     if todo:
