@@ -19,7 +19,7 @@ from tests.links.stream.peers import good
 GIGABYTE = 1 << 30
 
 FAT = """
-import json, sys
+import json, os, sys
 import grpc
 from flwr_splitmix.links.frames.codec import PREFIX
 from flwr_splitmix.links.stream.protocol import METHOD, NODE_KEY, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
@@ -44,6 +44,9 @@ try:
     print("the server says", said.decode(errors="replace"))
 except grpc.RpcError as error:
     print(error.code().name, error.details())
+# What the server said is here. Python's own end takes gRPC apart, which once hung for minutes.
+sys.stdout.flush()
+os._exit(0)
 """
 
 
