@@ -83,6 +83,12 @@ def check_options(fraction_train: float, evaluation: str, **counts: int) -> None
         )
 
 
+def check_wait(name: str, seconds: object) -> None:
+    """Raise ValueError unless a wait is a number above 0; NaN is not, as it would never end."""
+    if not real_number(name, seconds) > 0:
+        raise ValueError(f"{name} is {seconds}; it must be above 0")
+
+
 def check_names(strategy: type, options: Mapping[str, object]) -> None:
     """Raise TypeError if the options that a strategy passes on to the loop of rounds are not its.
 

@@ -348,8 +348,9 @@ class SplitStrategy(RoundLoop):
         return evaluate_clients(clients, self.upper, self.evaluation)
 
     @property
-    def _facts_to_keep(self) -> dict[str, Any]:
-        return {**super()._facts_to_keep, PROTECTION: facts_of_mixer(self.mixer)}
+    def facts_to_keep(self) -> dict[str, Any]:
+        """What a checkpoint says of the run, and of how the mixer protects."""
+        return {**super().facts_to_keep, PROTECTION: facts_of_mixer(self.mixer)}
 
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the upper segment and its optimizer."""

@@ -239,8 +239,9 @@ class UShapeStrategy(RoundLoop):
         return result
 
     @property
-    def _facts_to_keep(self) -> dict[str, Any]:
-        facts, link = super()._facts_to_keep, self.link
+    def facts_to_keep(self) -> dict[str, Any]:
+        """What a checkpoint says of the run, and of how clients of this process hide their data."""
+        facts, link = super().facts_to_keep, self.link
         if isinstance(link, LocalLink):  # nodes make their hidings from the run's configuration
             facts[PROTECTION] = facts_of_hidings(link.clients)
         return facts

@@ -9,10 +9,9 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.server import rounds
 from flwr_splitmix.server.aggregation import AggregatorError
-from flwr_splitmix.server.job import message_config
-from flwr_splitmix.server.rounds import RoundLoop
+from flwr_splitmix.server.rounds import RoundLoop, loop
+from flwr_splitmix.server.rounds.job import message_config
 from flwr_splitmix.strategies import PSL, SFL
 from flwr_splitmix.testing.toy import Toy
 
@@ -86,7 +85,7 @@ def test_an_app_says_how_long_its_nodes_may_take(
         made.append(attach_timeout)
         raise LinkError("no node")
 
-    monkeypatch.setattr(rounds, "default_link", link_of)
+    monkeypatch.setattr(loop, "default_link", link_of)
     toy = Toy()
     arrays = ArrayRecord(toy.lower().state_dict())
     grid: Any = None

@@ -9,7 +9,6 @@ from typing import Literal, get_args
 from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.server.aggregation.nodes import AggregatorError, waits_for_ever
-from flwr_splitmix.server.shape import Shape
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -66,18 +65,12 @@ def check_aggregator(strategy: flower.Strategy | None) -> None:
     Raises
     ------
     AggregatorError
-        If it is such a strategy, one of split learning, or none of Flower's.
+        If it is such a strategy, or none of Flower's.
     """
     if strategy is not None and not isinstance(strategy, flower.Strategy):
         raise AggregatorError(
             f"an aggregator is a strategy of flwr.serverapp.strategy, not {type(strategy).__name__}"
         )
-    for own in with_wrapped(strategy):
-        if isinstance(own, Shape):
-            raise AggregatorError(
-                f"{type(own).__name__} runs rounds of split learning, and aggregates nothing by "
-                "itself; an aggregator is one of Flower's strategies, such as FedAvg()"
-            )
     for kind in (kind for own in with_wrapped(strategy) for kind in type(own).__mro__):
         if reason := _REFUSED.get(kind.__name__):
             raise AggregatorError(

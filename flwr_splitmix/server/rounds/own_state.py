@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.server.shape import Shape
+from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.storage import json_values
 from flwr_splitmix.words import described
 
 _PACKAGE = __name__.partition(".")[0]
 
 
-def state_of(strategy: Shape) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def state_of(strategy: RoundHooks) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and JSON values of a strategy's `server_state`, once checked.
 
     Raises
@@ -49,11 +49,11 @@ def state_of(strategy: Shape) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return dict(tensors), dict(values)
 
 
-def _of_package(strategy: Shape) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+def _of_package(strategy: RoundHooks) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
     """Return the state of the package's own class, if that of a user's overrides it."""
     owners = [kind for kind in type(strategy).__mro__ if "server_state" in vars(kind)]
     own = next(kind for kind in owners if kind.__module__.partition(".")[0] == _PACKAGE)
-    if own is owners[0] or own is Shape:
+    if own is owners[0] or own is RoundHooks:
         return {}, {}
     state: tuple[Mapping[str, Tensor], Mapping[str, Any]] = vars(own)["server_state"](strategy)
     return state

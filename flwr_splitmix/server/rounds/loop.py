@@ -1,4 +1,4 @@
-"""What all strategies share: their options, their entries `start` and `fit`, and their link."""
+"""What all strategies share: their options, and their entries `start` and `fit`."""
 
 from __future__ import annotations
 
@@ -18,35 +18,41 @@ from flwr_splitmix.links.link import UNNAMED
 from flwr_splitmix.observers import Audience, Metrics, Observer
 from flwr_splitmix.once import Once
 from flwr_splitmix.runs import Run
-from flwr_splitmix.server.aggregation import LowerAggregator
+from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
 from flwr_splitmix.server.aggregation.choice import (
     check_draws_no_nodes,
     check_works_without_grid,
     warn_of_minima,
+    with_wrapped,
 )
 from flwr_splitmix.server.docstrings import complete
 from flwr_splitmix.server.evaluation.central import EvaluateFn
+from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.fits import LastFit, first_arrays
+from flwr_splitmix.server.flower_run import id_of
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
-from flwr_splitmix.server.job import Job, check_initial_arrays, message_config
+from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.options import (
     Options,
     check_live_clients,
     check_options,
     check_parts,
+    check_wait,
 )
 from flwr_splitmix.server.participants import Participants
 from flwr_splitmix.server.record.recording import RunRecorder
-from flwr_splitmix.server.whole_run import WholeRun
-from flwr_splitmix.values import check_initialized, real_number, whole_number
+from flwr_splitmix.server.rounds.fits import LastFit, first_arrays
+from flwr_splitmix.server.rounds.hooks import RoundHooks
+from flwr_splitmix.server.rounds.job import Job, check_initial_arrays, message_config
+from flwr_splitmix.server.rounds.run import WholeRun
+from flwr_splitmix.values import check_initialized, whole_number
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
 
 
-class RoundLoop(WholeRun):
-    """A Flower strategy whose rounds have steps over a link; subclasses implement a `Shape`.
+class RoundLoop(RoundHooks):
+    """A Flower strategy whose rounds have steps over a link; subclasses define its rounds.
 
     Parameters
     ----------
@@ -60,14 +66,13 @@ class RoundLoop(WholeRun):
 
     Attributes
     ----------
-    draw_seed
-        Seed of random draws, but for the order of a client's examples; `seed`, unless the same
-        clients are fitted again.
-    over
-        Why the run ends after this round, if it does: set by a subclass within a round, or by an
-        observer that asks to stop.
     recorder
         Writes the run's files.
+    participants, intake, reported_epsilons
+        What is known of the run's clients: who takes part, the check of their replies, and the
+        epsilons that they report.
+
+    See `RoundHooks` for the other attributes.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -97,11 +102,12 @@ class RoundLoop(WholeRun):
             evaluate_every=evaluate_every,
             checkpoint_every=checkpoint_every,
         )
+        _check_aggregates(aggregator)
         self.recorder = RunRecorder(run, checkpoint_every, metrics)
         self.aggregator = LowerAggregator(aggregator)
         self.min_nodes = min_nodes
         self.fraction_train = fraction_train
-        self._participants = Participants()
+        self.participants = Participants()
         self.evaluation: Evaluation = evaluation
         self.evaluate_every = evaluate_every
         self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
@@ -109,12 +115,11 @@ class RoundLoop(WholeRun):
         self.link = self._given_link = link
         self._once = Once()
         self._last_fit: LastFit | None = None
-        self._epsilons = ReportedEpsilons(self.recorder.unfinished)
-        self.observers = [*observers, *self.recorder.observers, self._epsilons]
+        self.reported_epsilons = ReportedEpsilons(self.recorder.unfinished)
+        self.observers = [*observers, *self.recorder.observers, self.reported_epsilons]
         self.audience = Audience(self.observers)
         self.over = ""
         self.num_rounds = 0
-        self._finished = 0
         self._agreed = None
 
     def start(
@@ -168,9 +173,9 @@ class RoundLoop(WholeRun):
             aggregator, seed, model or optimizer.
         """
         check_initialized(self, RoundLoop, "over")
-        _check_wait("timeout", timeout)
+        check_wait("timeout", timeout)
         if attach_timeout is not None:
-            _check_wait("attach_timeout", attach_timeout)
+            check_wait("attach_timeout", attach_timeout)
         check_draws_no_nodes(self.aggregator.strategy)
         warn_of_minima(self.aggregator.strategy, self.min_nodes)
         self.prepare(None)
@@ -187,7 +192,9 @@ class RoundLoop(WholeRun):
         self.link.run_of_strategy = own if run is None else run.id
         train = message_config("train_config", train_config)
         evaluate = message_config("evaluate_config", evaluate_config)
-        return self._run(Job(grid, initial_arrays, evaluate_fn, train, evaluate), num_rounds)
+        job = Job(grid, initial_arrays, evaluate_fn, train, evaluate)
+        self._run(job, num_rounds)
+        return job.result
 
     def fit(
         self,
@@ -254,12 +261,29 @@ class RoundLoop(WholeRun):
         self.link = link
         job = Job(None, arrays, evaluate_fn, goes_on=last is not None)
         try:
-            result = self._run(job, num_rounds)
+            finished = self._run(job, num_rounds)
         finally:  # also after an interruption: the clients have learned until then
             if self.recorder.run is None:
                 self._last_fit = LastFit(link, job.result.arrays or arrays, self.draw_seed)
-        link.restore_unasked(self._finished)
-        return result
+        link.restore_unasked(finished)
+        return job.result
+
+    def _run(self, job: Job, num_rounds: int) -> int:
+        """Begin a run and execute its rounds; return the number of the last."""
+        with self.recorder.held():
+            self.recorder.note_flower_run(id_of(job.grid))
+            self.num_rounds = whole_number("num_rounds", num_rounds, least=1)
+            check_evaluate_fn(job.evaluate_fn)
+            self.over = ""
+            self.audience.forget_stops()
+            self.participants.forget()
+            self.reported_epsilons.forget()
+            self.aggregator.forget()
+            self.aggregator.check_has_weights(job.initial)
+            self.intake = ReplyIntake(job.initial)
+            run = WholeRun(self, job)
+            run.execute()
+            return run.finished
 
     def _warn_of_link(self) -> None:
         """Log, once, if `fit` takes the place of a link that was given."""
@@ -287,10 +311,14 @@ class RoundLoop(WholeRun):
     @property
     def last_trained_round(self) -> Mapping[int, int]:
         """By client index, the last round that the client finished."""
-        return self._participants.last_trained_round
+        return self.participants.last_trained_round
 
 
-def _check_wait(name: str, seconds: object) -> None:
-    """Raise ValueError unless a wait is a number above 0; NaN is not, as it would never end."""
-    if not real_number(name, seconds) > 0:
-        raise ValueError(f"{name} is {seconds}; it must be above 0")
+def _check_aggregates(aggregator: flower.Strategy | None) -> None:
+    """Raise AggregatorError if an aggregator is, or wraps, a strategy of split learning."""
+    for own in with_wrapped(aggregator):
+        if isinstance(own, RoundLoop):
+            raise AggregatorError(
+                f"{type(own).__name__} runs rounds of split learning, and aggregates nothing by "
+                "itself; an aggregator is one of Flower's strategies, such as FedAvg()"
+            )

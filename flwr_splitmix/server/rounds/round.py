@@ -1,0 +1,219 @@
+"""A round of a strategy: clients attach, train, answer, and the model is evaluated."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import AbstractContextManager
+from functools import partial
+
+from flwr.app import Message, MetricRecord
+
+from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone
+from flwr_splitmix.hiding.epsilons import is_epsilon
+from flwr_splitmix.links import Clients
+from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.observers.metrics import LOSS
+from flwr_splitmix.server.aggregation import AggregatorError
+from flwr_splitmix.server.aggregation.answers import (
+    aggregated,
+    check_finite,
+    messages_of,
+    training_messages_of,
+)
+from flwr_splitmix.server.evaluation.of_round import checked_result, evaluate_model
+from flwr_splitmix.server.naming import name_reasons
+from flwr_splitmix.server.participants import DrawAgainError
+from flwr_splitmix.server.rounds.hooks import RoundHooks
+from flwr_splitmix.server.rounds.job import Job
+from flwr_splitmix.server.steps.planning import taken_steps
+
+log = logging.getLogger("flwr.splitmix")
+
+
+class OneRound:
+    """One round of a run.
+
+    Parameters
+    ----------
+    strategy
+        Whose hooks say what a round does.
+    job
+        The run; the round reads and replaces the arrays of its result, and adds to its metrics.
+    server_round
+        The round's number, from 1.
+    """
+
+    def __init__(self, strategy: RoundHooks, job: Job, server_round: int) -> None:
+        self._strategy = strategy
+        self._job = job
+        self._number = server_round
+
+    def run(self) -> RoundDone:
+        """Train and evaluate; return what became of the round, as observers are told.
+
+        Raises
+        ------
+        DrawAgainError
+            If too few of the clients that were drawn have data, but others may have.
+        RoundLostError
+            If the round is lost, but not the run.
+        LinkError
+            If fewer than `min_nodes` clients are left.
+        """
+        strategy, result = self._strategy, self._job.result
+        began = time.perf_counter()
+        strategy.participants.forget_draw()
+        made = strategy.configure_train(
+            self._number, result.arrays, self._job.train_config, self._job.grid
+        )
+        messages = training_messages_of(made, strategy, self._number)
+        with self._clients(messages) as clients:
+            announced = self._begin(clients)
+            attached = time.perf_counter()
+            taken = strategy.train_round(clients, self._number)
+            steps = taken_steps(type(strategy), taken, announced)
+            step_seconds = time.perf_counter() - attached
+        norms, means = self._aggregate(clients)
+        seconds = time.perf_counter() - began
+        failures = strategy.participants.finish_round(clients)
+        strategy.heed_observers()
+        evaluation = self.evaluate()
+        epsilons = strategy.reported_epsilons.largest()  # the evaluation has spent some, too
+        means |= epsilons
+        # An aggregator's mean of epsilons would be nobody's.
+        result.train_metrics_clientapp[self._number].update(epsilons)
+        event = RoundDone(
+            server_round=self._number,
+            num_rounds=strategy.num_rounds,
+            seconds=seconds,
+            steps=steps,
+            step_seconds=step_seconds,
+            clients_alive=len(clients.nodes),
+            failures=failures,
+            client_seconds=clients.node_seconds,
+            evaluation=evaluation,
+            client_means=means,
+            update_norms=norms,
+            epsilons=strategy.epsilons(),
+            epsilon=strategy.epsilon(),
+            late=dict(sorted(clients.late.items())),
+        )
+        event = strategy.recorder.metrics.completed(event)
+        strategy.audience.on_round(event)
+        strategy.heed_observers()
+        if failures:
+            log.warning("round %d went on without %s", self._number, name_reasons(failures))
+        return event
+
+    def evaluate(self) -> EvaluationResult | None:
+        """Evaluate the model if due: every `evaluate_every` rounds, and after the last."""
+        strategy, job = self._strategy, self._job
+
+        def over_link() -> EvaluationResult | None:
+            while True:
+                try:
+                    return self._evaluate_over_link()
+                except DrawAgainError:
+                    continue
+
+        last = self._number == strategy.num_rounds or bool(strategy.over)
+        if self._number % strategy.evaluate_every and not last:
+            return None
+        evaluate = None if strategy.evaluation == "none" else over_link
+        return evaluate_model(self._number, job.result, job.evaluate_fn, evaluate)
+
+    def _clients(self, messages: list[Message]) -> AbstractContextManager[Clients]:
+        """Return the clients that answer messages, as they attach to the link."""
+        strategy = self._strategy
+        return strategy.open_link.round(self._job.grid, messages, strategy.audience.on_exchange)
+
+    def _begin(self, clients: Clients) -> int | None:
+        """Record and tell that a round begins with the clients that have attached to it.
+
+        Returns
+        -------
+        Its number of steps, as announced; None if it is not known.
+        """
+        strategy, arrays = self._strategy, self._job.result.arrays
+        recorder, averages = strategy.recorder, strategy.aggregator.averages
+        strategy.participants.admit(clients, strategy.min_nodes, what=f"round {self._number}")
+        strategy.require(clients)
+        steps = strategy.agree_on_steps(clients)
+        strategy.require(clients)
+        if strategy.keeps_ledger:
+            strategy.participants.warn_of_seeds(clients)
+        recorder.begin(self._number, clients.nodes, steps=steps, required=strategy.keeps_ledger)
+        strategy.audience.on_begin(
+            RoundBegun(
+                self._number,
+                attempts={c: recorder.unfinished.of(c) for c in clients.nodes},
+                averaged=averages,
+                descriptions={c: clients.descriptions[c] for c in clients.alive},
+                segment=partial(to_tensors, arrays) if averages else None,
+                nodes=clients.nodes,
+                steps=steps,
+                rounded=strategy.open_link.rounds_uploads,
+            )
+        )
+        return steps
+
+    def _aggregate(self, clients: Clients) -> tuple[dict[int, float], dict[str, float]]:
+        """Check and aggregate the round's replies, and store arrays and metrics in the result.
+
+        Returns
+        -------
+        By client index the norm of its update, and by name the means of what clients report.
+        """
+        strategy, result = self._strategy, self._job.result
+        aggregator, intake = strategy.aggregator, strategy.intake
+        if aggregator.averages:
+            norms, means = intake.check(clients, result.arrays, robust=aggregator.robust)
+        else:
+            norms, means = {}, intake.check_sizes(clients)
+        strategy.require(clients)
+        replies = list(clients.replies.values())
+        # Before a strategy sees them: some of Flower's take the arrays out of the replies.
+        averaged = replies[:1] if aggregator.averages else ()
+        sent = next((dict(own.content.array_records["arrays"]) for own in averaged), result.arrays)
+        made = strategy.aggregate_train(self._number, replies)
+        arrays, metrics = aggregated(made, strategy, sent, aggregator.once)
+        if aggregator.averages and not arrays:
+            raise AggregatorError(
+                f"aggregate_train of {type(strategy).__name__} returns no arrays, so that no "
+                "client's lower segment would learn; return those of super().aggregate_train"
+            )
+        if arrays:  # also of a method that is overridden
+            check_finite(arrays, strategy, sent, result.arrays)
+        result.arrays = arrays or result.arrays
+        strategy.reported_epsilons.take(clients, [name for name in means if is_epsilon(name)])
+        reported = metrics or MetricRecord(dict(means))
+        if LOSS in means:  # the aggregator has none if one client had nothing to predict
+            reported.setdefault(LOSS, means[LOSS])
+        result.train_metrics_clientapp[self._number] = reported
+        return norms, means
+
+    def _evaluate_over_link(self) -> EvaluationResult | None:
+        """Evaluate with the clients that `configure_evaluate` asks.
+
+        Raises
+        ------
+        DrawAgainError
+            If none of them has data, but others may have.
+        """
+        strategy, job = self._strategy, self._job
+        strategy.participants.forget_draw()
+        made = strategy.configure_evaluate(
+            self._number, job.result.arrays, job.evaluate_config, job.grid
+        )
+        messages = messages_of(made, strategy, "configure_evaluate")
+        if not messages:
+            return None
+        with self._clients(messages) as clients:
+            strategy.participants.admit(clients, 1, what=f"the evaluation of round {self._number}")
+            asked, recorder = list(clients.nodes), strategy.recorder
+            recorder.begin(self._number, asked, evaluates=True, required=strategy.keeps_ledger)
+            with recorder.unfinished.evaluating(asked, clients.failures):
+                result = checked_result(strategy.evaluate_round(clients), strategy)
+        strategy.participants.finish_evaluation(clients)
+        return result
