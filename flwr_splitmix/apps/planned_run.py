@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flwr_splitmix.apps.run_config import AppConfig
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.intake.checks import mean_batches
-from flwr_splitmix.server.participants import drawn_clients, size_of_draw
+from flwr_splitmix.server.nodes.participants import drawn_clients, size_of_draw
 from flwr_splitmix.server.steps.planning import RoundLength
 
 Counts = NDArray[np.int64]

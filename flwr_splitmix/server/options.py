@@ -1,4 +1,4 @@
-"""The options of strategies: those of all strategies, of the L shape, and of the U shape."""
+"""The options of strategies (of the loop of rounds, of the L shape, of the U shape), and checks."""
 
 from __future__ import annotations
 
@@ -61,6 +61,21 @@ class Options(RoundOptions, total=False):
     relation: Relation
     pace: Pace | None
     micro_batches: PartsAsked
+
+
+class UShapeOptions(RoundOptions, total=False):
+    """Options of all strategies of the U shape; see `UShapeStrategy`."""
+
+    aggregator: flower.Strategy | None
+    optimizer: OptimizerFactory | None
+    schedule: Schedule | None
+    device: str
+    precision: Precision
+    width: int | None
+    max_length: int | None
+    steps_per_round: int | None
+    epochs_per_round: int
+    min_nodes: int
 
 
 def check_counts(**counts: int | None) -> None:

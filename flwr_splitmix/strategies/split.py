@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from flwr.serverapp import strategy as flower
@@ -24,6 +24,7 @@ from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
 from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
 from flwr_splitmix.server.mixing_setup import MixingSetup, introduce
 from flwr_splitmix.server.options import (
+    Options,
     RoundOptions,
     check_counts,
     check_labels,
@@ -32,7 +33,6 @@ from flwr_splitmix.server.options import (
     check_positions,
 )
 from flwr_splitmix.server.record.same_protection import PROTECTION, digest, facts_of_mixer
-from flwr_splitmix.server.remarks import Remarks
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps.pace import Pace
@@ -40,7 +40,8 @@ from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked, check_l
 from flwr_splitmix.server.steps.planning import Planner, RoundLength, ShapeAgreement, agreed
 from flwr_splitmix.server.steps.split_round import SplitRound
 from flwr_splitmix.server.steps.training import Training
-from flwr_splitmix.server.untrained import warn_if_frozen
+from flwr_splitmix.server.warnings.remarks import Remarks
+from flwr_splitmix.server.warnings.untrained import warn_if_frozen
 from flwr_splitmix.values import check_kind
 
 log = logging.getLogger("flwr.splitmix")
@@ -141,6 +142,7 @@ class SplitStrategy(RoundLoop):
 
     averages: ClassVar[bool] = False
     fixes_length: ClassVar[bool] = True
+    passed_on: ClassVar[Collection[str]] = Options.__annotations__
     needs_noise: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
     _agreed: ShapeAgreement | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from flwr.serverapp import strategy as flower
@@ -19,10 +19,9 @@ from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.segments.modules import check_takes_mask
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_in_u_shape
-from flwr_splitmix.server.frozen_weights import FrozenWeights
 from flwr_splitmix.server.intake.descriptions import agree_on_batches, check_hiding
 from flwr_splitmix.server.naming import evaluated_without
-from flwr_splitmix.server.options import RoundOptions, check_counts, check_names
+from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts, check_names
 from flwr_splitmix.server.record.same_protection import PROTECTION, facts_of_hidings
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment
@@ -30,7 +29,8 @@ from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.planning import Agreement, RoundLength, agreed
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
-from flwr_splitmix.server.untrained import warn_if_frozen
+from flwr_splitmix.server.warnings.frozen_weights import FrozenWeights
+from flwr_splitmix.server.warnings.untrained import warn_if_frozen
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -106,6 +106,7 @@ class UShapeStrategy(RoundLoop):
 
     averages: ClassVar[bool] = False
     fixes_length: ClassVar[bool] = True
+    passed_on: ClassVar[Collection[str]] = UShapeOptions.__annotations__
     hiding: ClassVar[type[Hiding]] = Hiding
 
     def __init__(

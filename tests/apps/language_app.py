@@ -14,7 +14,7 @@ from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.server import build_trunk, initial_arrays, make_strategy
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.runs import Row
-from flwr_splitmix.server.participants import size_of_draw
+from flwr_splitmix.server.nodes.participants import size_of_draw
 from flwr_splitmix.strategies import UShapeStrategy
 from tests.apps.app_config import APPS, app_run_config
 from tests.apps.vision_app import context

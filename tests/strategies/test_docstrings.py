@@ -10,9 +10,11 @@ import pytest
 from torch import nn
 
 from flwr_splitmix.mixers import Mixup
-from flwr_splitmix.server.options import Options, RoundOptions
+from flwr_splitmix.server.options import Options, RoundOptions, UShapeOptions
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import STRATEGIES, USHAPE_STRATEGIES, SplitStrategy, UShapeStrategy
+
+ROUND = set(RoundOptions.__annotations__)
 
 
 def documented(strategy: type) -> list[str]:
@@ -48,6 +50,20 @@ def test_what_is_passed_on_to_the_loop_of_rounds_is_all_that_it_takes(rest: type
     }
 
 
+@pytest.mark.parametrize(
+    ("shape", "options", "own"),
+    [
+        (SplitStrategy, Options, {"upper", "mixer", "labels"}),
+        (UShapeStrategy, UShapeOptions, {"trunk"}),
+    ],
+)
+def test_a_shape_passes_on_all_options_but_its_modules(
+    shape: type, options: type, own: set[str]
+) -> None:
+    taken = set(inspect.signature(shape).parameters) - {"options"}
+    assert taken | ROUND == own | set(options.__annotations__)
+
+
 def test_what_follows_the_parameters_is_kept() -> None:
     text = STRATEGIES["CutMixSFL"].__doc__ or ""
     assert text.startswith("CutMixSL whose lower segments are averaged every round")
@@ -74,6 +90,29 @@ class Own(SplitStrategy):
 
     def __init__(self, upper: nn.Module, *, strength: float = 1, **options: Unpack[Options]):
         super().__init__(upper, mixer=Mixup(), **options)
+
+
+class OwnU(UShapeStrategy):
+    """Sums.
+
+    Parameters
+    ----------
+    trunk
+        The one.
+    strength
+        How much.
+    **options
+        See `UShapeStrategy`.
+    """
+
+    def __init__(self, trunk: nn.Module, *, strength: float = 1, **options: Unpack[UShapeOptions]):
+        super().__init__(trunk, **options)
+
+
+def test_an_own_strategy_of_the_u_shape_lists_what_it_passes_on() -> None:
+    """`width` and `max_length` were missing from its `help`."""
+    passed_on = set(inspect.signature(UShapeStrategy).parameters) - {"trunk", "options"}
+    assert sorted(documented(OwnU)) == sorted({"trunk", "strength", *passed_on, *ROUND})
 
 
 class Brief(SplitStrategy):

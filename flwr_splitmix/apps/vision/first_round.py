@@ -15,7 +15,7 @@ from flwr_splitmix.clients.split.input_mixing import mix_inputs
 from flwr_splitmix.mixers import InputShare, Plan, SmashedShape
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.segments import Geometry
-from flwr_splitmix.server.participants import size_of_draw
+from flwr_splitmix.server.nodes.participants import size_of_draw
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.words import counted
 

@@ -17,7 +17,7 @@ from flwr_splitmix.apps.vision.ushape import make_strategy, open_model, parts_of
 from flwr_splitmix.links.frames.wire import wire_bytes
 from flwr_splitmix.segments.advice import Setting, prefix_sums
 from flwr_splitmix.segments.costs import measure_stages
-from flwr_splitmix.server.participants import size_of_draw
+from flwr_splitmix.server.nodes.participants import size_of_draw
 
 
 def check_model(config: VisionConfig, report: Report) -> None:

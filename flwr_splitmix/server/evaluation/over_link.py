@@ -11,9 +11,9 @@ from flwr.app import MetricRecord
 
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
+from flwr_splitmix.server.evaluation.time_limit import TimeLimit
 from flwr_splitmix.server.intake.checks import UploadError, cap_at_median, check_number
 from flwr_splitmix.server.naming import name_clients
-from flwr_splitmix.server.time_limit import TimeLimit
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")

@@ -16,12 +16,12 @@ from flwr_splitmix.server.evaluation.over_link import (
     sizes_of_tests,
     spread_of,
 )
+from flwr_splitmix.server.evaluation.time_limit import TimeLimit
 from flwr_splitmix.server.intake.checks import UploadError
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, read_test_upload
 from flwr_splitmix.server.naming import evaluated_without
 from flwr_splitmix.server.segments.upper import ServerSegment
-from flwr_splitmix.server.time_limit import TimeLimit
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -17,9 +17,9 @@ from flwr_splitmix.server.evaluation.over_link import (
     sizes_of_tests,
     spread_of,
 )
+from flwr_splitmix.server.evaluation.time_limit import TimeLimit
 from flwr_splitmix.server.intake.checks import read_each
 from flwr_splitmix.server.intake.ushape import ReadScores, read_scores, warn_of_left_out
-from flwr_splitmix.server.time_limit import TimeLimit
 
 MAX_ANSWER = 4096
 """Most exchanges for one test batch, so that a generating client must stop."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.finite import largest_magnitude
 from flwr_splitmix.links import Clients
-from flwr_splitmix.server.finite import FiniteCheck
+from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import with_article
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from flwr_splitmix.labels import misshapen, wrong_labels
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
-from flwr_splitmix.server.finite import FiniteCheck
 from flwr_splitmix.server.intake.checks import (
     NOT_FINITE,
     UploadError,
@@ -21,6 +20,7 @@ from flwr_splitmix.server.intake.checks import (
     check_size,
     check_tensor,
 )
+from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.words import counted
 
 

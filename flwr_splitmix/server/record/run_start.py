@@ -10,7 +10,7 @@ from typing import Any
 from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import note_flower_run
-from flwr_splitmix.server.flower_run import warn_of_given
+from flwr_splitmix.server.record.flower_run import warn_of_given
 from flwr_splitmix.server.record.run_writes import RunWrites, needed
 
 

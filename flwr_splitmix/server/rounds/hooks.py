@@ -23,7 +23,7 @@ from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.naming import reasons
-from flwr_splitmix.server.participants import Participants
+from flwr_splitmix.server.nodes.participants import Participants
 from flwr_splitmix.server.record.checkpointing import facts_of
 from flwr_splitmix.server.record.recording import RunRecorder
 from flwr_splitmix.server.steps.planning import Agreement, announced_steps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
@@ -29,17 +29,17 @@ from flwr_splitmix.server.docstrings import complete
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.flower_run import id_of
 from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.intake.replies import ReplyIntake
+from flwr_splitmix.server.nodes.participants import Participants
 from flwr_splitmix.server.options import (
-    Options,
+    RoundOptions,
     check_live_clients,
     check_options,
     check_parts,
     check_wait,
 )
-from flwr_splitmix.server.participants import Participants
+from flwr_splitmix.server.record.flower_run import id_of
 from flwr_splitmix.server.record.recording import RunRecorder
 from flwr_splitmix.server.rounds.fits import LastFit, first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
@@ -72,13 +72,18 @@ class RoundLoop(RoundHooks):
         What is known of the run's clients: who takes part, the check of their replies, and the
         epsilons that they report.
 
+    passed_on
+        Names of the options that a subclass's constructor may pass on as ``**options``.
+
     See `RoundHooks` for the other attributes.
     """
+
+    passed_on: ClassVar[Collection[str]] = RoundOptions.__annotations__
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Complete the docstring with the parameters that the class inherits."""
         super().__init_subclass__(**kwargs)
-        complete(cls, Options.__annotations__)
+        complete(cls, cls.passed_on)
 
     def __init__(
         self,

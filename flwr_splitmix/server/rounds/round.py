@@ -23,7 +23,7 @@ from flwr_splitmix.server.aggregation.answers import (
 )
 from flwr_splitmix.server.evaluation.of_round import checked_result, evaluate_model
 from flwr_splitmix.server.naming import name_reasons
-from flwr_splitmix.server.participants import DrawAgainError
+from flwr_splitmix.server.nodes.participants import DrawAgainError
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.job import Job
 from flwr_splitmix.server.steps.planning import taken_steps

@@ -16,9 +16,8 @@ from flwr_splitmix.server.evaluation.of_round import (
     warn_of_initial_weights,
     warn_of_uncalled,
 )
-from flwr_splitmix.server.flower_run import given_to
 from flwr_splitmix.server.naming import public_failure
-from flwr_splitmix.server.participants import DrawAgainError
+from flwr_splitmix.server.nodes.participants import DrawAgainError
 from flwr_splitmix.server.record.checkpointing import (
     method_of,
     notify_of_missed,
@@ -26,6 +25,7 @@ from flwr_splitmix.server.record.checkpointing import (
     restoring,
     unpack,
 )
+from flwr_splitmix.server.record.flower_run import given_to
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.job import Job
 from flwr_splitmix.server.rounds.own_state import state_of

@@ -9,14 +9,14 @@ from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import EmptyMixtureError
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.server.naming import name_clients
-from flwr_splitmix.server.remarks import Remarks
 from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.steps.part_count import PartCount
 from flwr_splitmix.server.steps.planning import Planner
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.split import Steps, WholeBatchSteps
 from flwr_splitmix.server.steps.training import Training
-from flwr_splitmix.server.tally import RoundTally
+from flwr_splitmix.server.warnings.remarks import Remarks
+from flwr_splitmix.server.warnings.tally import RoundTally
 from flwr_splitmix.words import counted
 
 

@@ -15,6 +15,7 @@ from flwr_splitmix.finite import all_finite
 from flwr_splitmix.links import Clients
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.segments.shape_errors import out_of_memory
+from flwr_splitmix.server.evaluation.time_limit import TimeLimit
 from flwr_splitmix.server.intake.checks import far_larger, read_each
 from flwr_splitmix.server.intake.ushape import (
     MORE_MESSAGES,
@@ -25,7 +26,6 @@ from flwr_splitmix.server.intake.ushape import (
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.position import StepPosition
-from flwr_splitmix.server.time_limit import TimeLimit
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")

@@ -10,7 +10,7 @@ import torch
 
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.links import Clients
-from flwr_splitmix.server import time_limit
+from flwr_splitmix.server.evaluation import time_limit
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.laws import TextToy

@@ -11,9 +11,9 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix.links import Clients, Link, LinkError
 from flwr_splitmix.once import Once
-from flwr_splitmix.server.federation import Federation
 from flwr_splitmix.server.naming import name_clients, name_reasons
-from flwr_splitmix.server.without_data import WithoutData
+from flwr_splitmix.server.nodes.federation import Federation
+from flwr_splitmix.server.nodes.without_data import WithoutData
 from flwr_splitmix.storage import text_keys, whole_keys
 from flwr_splitmix.words import counted
 

@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, RandomCutout, Shuffled, SmashedShape
-from flwr_splitmix.server.remarks import Remarks
-from flwr_splitmix.server.tally import RoundTally
+from flwr_splitmix.server.warnings.remarks import Remarks
+from flwr_splitmix.server.warnings.tally import RoundTally
 from flwr_splitmix.strategies import PSL, STRATEGIES, CutMixSL, MixupSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
 

@@ -8,7 +8,7 @@ import pytest
 
 from flwr_splitmix.links import LocalLink
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.server.federation import Federation
+from flwr_splitmix.server.nodes.federation import Federation
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
 

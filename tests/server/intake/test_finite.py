@@ -15,7 +15,7 @@ from flwr_splitmix.clients.split import graphs as client_module
 from flwr_splitmix.clients.split import lower_end
 from flwr_splitmix.finite import squares_finite
 from flwr_splitmix.privacy import GaussianNoise
-from flwr_splitmix.server.finite import FiniteCheck
+from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.strategies import PSL, CutMixSL, DPCutMixSL
 from flwr_splitmix.testing.toy import Toy, sgd
 

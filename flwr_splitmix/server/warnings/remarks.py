@@ -21,7 +21,7 @@ from flwr_splitmix.mixers.wrapper import innermost
 from flwr_splitmix.once import Once
 from flwr_splitmix.server.intake.checks import cap_at_median
 from flwr_splitmix.server.naming import name_clients
-from flwr_splitmix.server.tally import RoundTally
+from flwr_splitmix.server.warnings.tally import RoundTally
 from flwr_splitmix.words import counted
 
 log = logging.getLogger("flwr.splitmix")

@@ -19,7 +19,7 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.messages import messages_to, with_tickets
-from flwr_splitmix.server.without_data import WithoutData
+from flwr_splitmix.server.nodes.without_data import WithoutData
 from flwr_splitmix.strategies import PSL, CutMixSL, DPMixSL
 from flwr_splitmix.testing.toy import Toy, sgd
 from tests.laws.makers import toy_for

@@ -16,8 +16,7 @@ from flwr_splitmix.clients import SplitClient, UShapeClient
 from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.server import time_limit
-from flwr_splitmix.server.evaluation import over_link
+from flwr_splitmix.server.evaluation import over_link, time_limit
 from flwr_splitmix.server.evaluation.over_link import MAX_TESTS, Kind, sizes_of_tests
 from flwr_splitmix.strategies import PSL, USplitSL
 from flwr_splitmix.testing.toy import Toy, sgd

@@ -8,7 +8,7 @@ import pytest
 
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.storage import load_tensors, save_tensors
-from tests.server.test_refused_resumes import TOY, contents, finished, psl
+from tests.server.record.test_refused_resumes import TOY, contents, finished, psl
 
 
 @pytest.mark.parametrize("lacks", ["method", "seed-of-run", "trained", "observers", "kind"])
