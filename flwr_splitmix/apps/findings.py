@@ -114,7 +114,7 @@ def remark_warmup(config: AppConfig, report: Report) -> None:
     epochs = config.num_server_rounds * config.epochs_per_round
     if config.warmup_epochs > epochs:
         report.remarks.append(
-            f"warmup-epochs is {config.warmup_epochs:g}, but the run has "
+            f"warmup-epochs is {config.warmup_epochs:g}, but the run counts "
             f"{counted(epochs, 'epoch')} (num-server-rounds times epochs-per-round), so its "
             f"learning rate never reaches lr {config.lr:g}"
         )

@@ -23,6 +23,15 @@ _OTHER_LABELS = (
 )
 
 
+PERPLEXITY = "perplexity"
+"""Name of the score of tokens that follows from their loss."""
+
+
+def perplexity_of(loss: float) -> float:
+    """Return the perplexity of a mean loss over tokens; one that a float can hold."""
+    return math.exp(min(loss, 700.0))
+
+
 def check_labels(batch: MaskedBatch) -> None:
     """Refuse labels that `text_loss` and `TextScores` would score at another place than theirs.
 
@@ -160,7 +169,7 @@ class TextScores:
             )
         scores = {"loss": self._loss / self._scored, "accuracy": self._right / self._scored}
         if self._tokens:
-            scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
+            scores[PERPLEXITY] = perplexity_of(scores["loss"])
         return scores
 
 

@@ -150,7 +150,7 @@ class UShapeStrategy(RoundLoop):
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
         self._calibrations = Calibrations()
-        self._left_out = Once()
+        self._told_scores = Once()
         self._frozen = FrozenWeights()
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
@@ -166,7 +166,7 @@ class UShapeStrategy(RoundLoop):
         """
         check_takes_mask("trunk", self.trunk.module)
         self._calibrations = Calibrations()
-        self._left_out.forget()
+        self._told_scores.forget()
         self._frozen = FrozenWeights()
         self.trunk.check_shares_no_weights(clients or ())
         warn_if_frozen("trunk", self.trunk.module, clients or (), "heads and tails")
@@ -233,7 +233,7 @@ class UShapeStrategy(RoundLoop):
             return None
         self._agree(clients)
         result = evaluate_in_u_shape(
-            clients, self.evaluation, self._steps(clients).look, self._left_out
+            clients, self.evaluation, self._steps(clients).look, self._told_scores
         )
         if clients.failures:
             log.warning("%s", evaluated_without(clients, any_left=result is not None))

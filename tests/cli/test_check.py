@@ -56,7 +56,7 @@ def test_a_warm_up_longer_than_the_run_is_remarked(app: str, epochs: int, remark
     keys = f"num-server-rounds=5 epochs-per-round=2 warmup-epochs={epochs}.0"
     done = check(APPS / app, "--no-cuts", "--run-config", keys)
     assert done.exit_code == 0, done.output
-    said = f"warmup-epochs is {epochs}, but the run has 10 epochs"
+    said = f"warmup-epochs is {epochs}, but the run counts 10 epochs"
     assert (said in " ".join(done.output.split())) is remarked
 
 

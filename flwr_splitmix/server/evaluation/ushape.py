@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.once import Once
+from flwr_splitmix.server.evaluation.client_scores import combine
 from flwr_splitmix.server.evaluation.over_link import (
     Kind,
     batches_of_tests,
@@ -19,7 +19,7 @@ from flwr_splitmix.server.evaluation.over_link import (
 )
 from flwr_splitmix.server.evaluation.time_limit import TimeLimit
 from flwr_splitmix.server.intake.checks import read_each
-from flwr_splitmix.server.intake.ushape import ReadScores, read_scores, warn_of_left_out
+from flwr_splitmix.server.intake.ushape import read_scores, warn_of_left_out
 
 MAX_ANSWER = 4096
 """Most exchanges for one test batch, so that a generating client must stop."""
@@ -29,19 +29,19 @@ Pass = Callable[[Mapping[int, Mapping[str, Any]]], dict[int, list[Tensor]]]
 
 
 def evaluate_in_u_shape(
-    clients: Clients, kind: Kind, through_trunk: Pass, left_out: Once
+    clients: Clients, kind: Kind, through_trunk: Pass, told: Once
 ) -> EvaluationResult | None:
     """Have every client score its model: its head and tail, the server's trunk.
 
     "federated" uses each client's own test split and weights by its size; "benchmark" uses the
     common public test set. Only scores over its whole test set leave a client, so one with far
-    more test examples than the others is not evaluated; the result is the mean over clients. Return
+    more test examples than the others is not evaluated; `combine` says what becomes of them. Return
     None if no client has such data.
 
     Parameters
     ----------
-    left_out
-        The names of scores that were told to be left out of the run's metrics; added to.
+    told
+        Which scores the run was warned of before; added to.
     """
     sizes = sizes_of_tests(clients, kind, in_parts=False)
     if not sizes:
@@ -69,21 +69,11 @@ def evaluate_in_u_shape(
     )
     if not scored:
         return None
-    warn_of_left_out(scored.values(), left_out)
+    warn_of_left_out(scored.values(), told)
     # A client cannot claim to have scored more examples than it reported.
     weights = {c: min(read.examples, sizes[c]) for c, read in scored.items()}
     examples = sum(weights.values())
-    said = Counter(name for read in scored.values() for name in read.scores)
-    # One client of several adds no column; "accuracy" and "loss" are told by all.
-    least = max(min(2, len(scored)), len(scored) / 2)
-    names = sorted(name for name, clients in said.items() if clients >= least)
-    means = {name: _mean(name, scored, weights) for name in names}
+    means = combine(scored, weights, told)
     spread = spread_of([read.scores["accuracy"] for read in scored.values()], [*weights.values()])
     accuracy, loss = means.pop("accuracy"), means.pop("loss")
     return EvaluationResult(kind, accuracy, loss, examples, spread, means)
-
-
-def _mean(name: str, scored: Mapping[int, ReadScores], weights: Mapping[int, int]) -> float:
-    """Return a score's mean over the clients that have it, weighted by their examples."""
-    own = {c: read.scores[name] for c, read in scored.items() if name in read.scores}
-    return sum(weights[c] * value for c, value in own.items()) / sum(weights[c] for c in own)

@@ -24,16 +24,19 @@ MetricKind = tuple[str, int | None]
 def client_means(replies: Sequence[Message]) -> dict[str, float]:
     """Return the example-weighted means of the metrics that most clients report, besides sizes.
 
-    In the U shape they include "train-loss", as the loss is computed at the client; it is of those
-    that had something to predict, however few. Of an epsilon the largest is taken: a mean would be
-    nobody's. It may be infinite.
+    In the U shape they include "train-loss", as the loss is computed at the client: its weights are
+    the clients' steps, which the trunk learned from alike. It is of those that had something to
+    predict, however few. Of an epsilon the largest is taken: a mean would be nobody's. It may be
+    infinite.
     """
     said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) >= 1]
-    weights = cap_at_median([int(m["num-examples"]) for m in said])
+    examples = cap_at_median([int(m["num-examples"]) for m in said])
+    steps = cap_at_median([max(int(m.get("num-steps", 1)), 1) for m in said])
     count = Counter(name for own in said for name in own if NAME.fullmatch(name))
     means: dict[str, float] = {}
     for name in sorted(set(count) - {"num-examples", "num-steps"}):
         if name == LOSS or 2 * count[name] > len(said):
+            weights = steps if name == LOSS else examples
             own = [(m[name], n) for m, n in zip(said, weights, strict=True) if name in m]
             if is_epsilon(name):
                 means[name] = max(value for value, _ in own)

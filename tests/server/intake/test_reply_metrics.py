@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,23 @@ from flwr_splitmix.server.intake.reply_metrics import client_means, common_metri
 from tests.server.replies import reply_of
 
 
-def test_means_of_what_clients_say_have_the_same_cap() -> None:
-    said = [{"num-examples": 10, "train-loss": 1.0} for _ in range(4)]
-    said += [{"num-examples": 2**31 - 1, "train-loss": 0.0}]
-    assert client_means([reply_of({}, own) for own in said])["train-loss"] == pytest.approx(4 / 104)
+@pytest.mark.parametrize(("size", "name"), [("num-examples", "own"), ("num-steps", "train-loss")])
+def test_means_of_what_clients_say_have_the_same_cap(size: str, name: str) -> None:
+    said: list[dict[str, Any]] = [{"num-examples": 10, size: 10, name: 1.0} for _ in range(4)]
+    said += [{"num-examples": 10, size: 2**31 - 1, name: 0.0}]
+    assert client_means([reply_of({}, own) for own in said])[name] == pytest.approx(4 / 104)
+
+
+def test_the_training_loss_is_the_mean_over_the_steps_that_the_trunk_learned_from() -> None:
+    """A client with ten times the texts counted ten times, though it sent as many batches."""
+    said: list[dict[str, Any]] = [
+        {"num-examples": 12, "num-steps": 30, "train-loss": 0.2, "own": 0.2},
+        {"num-examples": 120, "num-steps": 30, "train-loss": 1.3, "own": 1.3},
+        {"num-examples": 60, "num-steps": 15, "train-loss": 0.5, "own": 0.5},
+    ]
+    means = client_means([reply_of({}, own) for own in said])
+    assert means["train-loss"] == pytest.approx((0.2 + 1.3 + 0.5 / 2) / 2.5)
+    assert means["own"] == pytest.approx((12 * 0.2 + 120 * 1.3 + 60 * 0.5) / 192)
 
 
 def test_who_says_that_it_has_no_examples_is_in_no_mean() -> None:

@@ -1,0 +1,68 @@
+"""Scores that clients computed themselves, combined into those of an evaluation."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from flwr_splitmix.once import Once
+from flwr_splitmix.scoring.texts import PERPLEXITY, perplexity_of
+from flwr_splitmix.server.intake.ushape import MOST_NAMED, ReadScores
+
+log = logging.getLogger("flwr.splitmix")
+
+
+def combine(
+    scored: Mapping[int, ReadScores], weights: Mapping[int, int], told: Once
+) -> dict[str, float]:
+    """Return the scores of all clients together, by name; "accuracy" and "loss" among them.
+
+    Each is the mean over the clients that have it, weighted; but for the perplexity of the loss,
+    which is that of the mean loss. A score is left out if fewer than half of the clients have it,
+    or only one of several. A warning says how many have it, if not all do.
+
+    Parameters
+    ----------
+    weights
+        By client index, the number of its examples that count.
+    told
+        What the run was warned of before; added to.
+    """
+    said = Counter(name for read in scored.values() for name in read.scores)
+    # One client of several adds no column; "accuracy" and "loss" are told by all.
+    least = max(min(2, len(scored)), len(scored) / 2)
+    means = {name: _mean(name, scored, weights) for name in sorted(said) if said[name] >= least}
+    _warn_of_few(said, len(scored), means, told)
+    own = [read.scores for read in scored.values()]
+    if all(_is_of_loss(scores) for scores in own):
+        means[PERPLEXITY] = perplexity_of(means["loss"])
+    return means
+
+
+def _mean(name: str, scored: Mapping[int, ReadScores], weights: Mapping[int, int]) -> float:
+    """Return a score's mean over the clients that have it, weighted by their examples."""
+    own = {c: read.scores[name] for c, read in scored.items() if name in read.scores}
+    return sum(weights[c] * value for c, value in own.items()) / sum(weights[c] for c in own)
+
+
+def _is_of_loss(scores: Mapping[str, float]) -> bool:
+    """Return whether a client has a perplexity, and it is that of the loss: users have others."""
+    of_loss = perplexity_of(scores["loss"])
+    return math.isclose(scores.get(PERPLEXITY, math.nan), of_loss, rel_tol=1e-6)
+
+
+def _warn_of_few(
+    said: Mapping[str, int], clients: int, means: Mapping[str, float], told: Once
+) -> None:
+    """Log, once for each score, that not all clients have it."""
+    few = [("few", name) for name in sorted(said) if said[name] < clients]
+    for _, name in told.new([key for key in few if key not in told][:MOST_NAMED]):
+        log.warning(
+            "%r is a score of %d of the %d clients that were evaluated: %s",
+            name,
+            said[name],
+            clients,
+            "the run has the mean over these" if name in means else "the run leaves it out",
+        )
