@@ -32,7 +32,7 @@ from torch import Tensor
 
 from benchmarks.measure import show, write
 from flwr_splitmix import UShapeClient
-from flwr_splitmix.attacks.images.gradient_leaks import regrouped
+from flwr_splitmix.attacks.images.labels.gradient_leaks import regrouped
 from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
 from flwr_splitmix.clients.ushape.step_exchanges import Learns

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flwr.common.config import parse_config_args
 
-from flwr_splitmix.apps.overrides import read_overrides
+from flwr_splitmix.apps.configuration.overrides import read_overrides
 from flwr_splitmix.flwr_command import Flwr, FlwrError, config_text
 
 VALUES: dict[str, Any] = {

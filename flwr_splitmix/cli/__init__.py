@@ -1,6 +1,6 @@
-"""The command `splitmix`; each of its commands is a module here, registered at the end.
+"""The command `splitmix`; its commands are modules here and in the folders, registered at the end.
 
-No module here loads torch on import, so that `splitmix --version` and `splitmix runs` are fast.
+None of them loads torch on import, so that `splitmix --version` and `splitmix runs` are fast.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from flwr_splitmix.cli.apps.check import check
+from flwr_splitmix.cli.apps.new import new
 from flwr_splitmix.cli.attack import attack
-from flwr_splitmix.cli.audit_log import audit_log
-from flwr_splitmix.cli.check import check
-from flwr_splitmix.cli.compare import compare
-from flwr_splitmix.cli.data import data
-from flwr_splitmix.cli.experiment import experiment
-from flwr_splitmix.cli.export import export
-from flwr_splitmix.cli.listing import runs
+from flwr_splitmix.cli.experiment.commands import experiment
 from flwr_splitmix.cli.mixer import mixer
-from flwr_splitmix.cli.model import model
-from flwr_splitmix.cli.new import new
-from flwr_splitmix.cli.plot import plot
-from flwr_splitmix.cli.predict import predict
-from flwr_splitmix.cli.privacy import privacy
-from flwr_splitmix.cli.report import report
-from flwr_splitmix.cli.run import run
-from flwr_splitmix.cli.show import show
+from flwr_splitmix.cli.models.data import data
+from flwr_splitmix.cli.models.export import export
+from flwr_splitmix.cli.models.predict import predict
+from flwr_splitmix.cli.models.pretrained import model
+from flwr_splitmix.cli.privacy.commands import privacy
+from flwr_splitmix.cli.results.audit_log import audit_log
+from flwr_splitmix.cli.results.compare import compare
+from flwr_splitmix.cli.results.listing import runs
+from flwr_splitmix.cli.results.plot import plot
+from flwr_splitmix.cli.results.report import report
+from flwr_splitmix.cli.results.show import show
+from flwr_splitmix.cli.run.command import run
 from flwr_splitmix.cli.terminal import drop_output, output_fails, say
 from flwr_splitmix.extras import MissingExtraError, needed_for
 from flwr_splitmix.runs import RunError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from flwr_splitmix.apps.check import check_app
+from flwr_splitmix.apps.checking.app import check_app
 from tests.apps import language_app, vision_fit
 from tests.apps.app_config import APPS
 

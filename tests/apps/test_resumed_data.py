@@ -11,7 +11,7 @@ import pytest
 from flwr.serverapp import Grid
 from PIL import Image
 
-from flwr_splitmix.apps.check import check_app
+from flwr_splitmix.apps.checking.app import check_app
 from flwr_splitmix.apps.language import inputs as of_texts
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.server import train as train_language

@@ -11,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flwr_splitmix.cli import app
-from flwr_splitmix.cli.superlinks import PORTS
+from flwr_splitmix.cli.run.superlinks import PORTS
 from flwr_splitmix.flwr_command import Flwr, FlwrError
 from flwr_splitmix.runs import Run
 from flwr_splitmix.sandbox.superlink import free_port

@@ -75,7 +75,7 @@ def rows(folder: Path, header: str = "text,target", line: str = "a few words,1")
 
 
 def tokenizer_without_padding(folder: Path) -> None:
-    from tests.apps.test_language_texts import gpt2
+    from tests.apps.language.test_texts import gpt2
 
     tokenizer = gpt2(folder / "model", 300)
     tokenizer.pad_token = None

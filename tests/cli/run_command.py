@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from flwr_splitmix.cli import app
 from tests.apps.app_config import APPS
 
-MODULE = importlib.import_module("flwr_splitmix.cli.run")
+MODULE = importlib.import_module("flwr_splitmix.cli.run.command")
 """The package's attribute `run` is the command, not the module."""
 
 

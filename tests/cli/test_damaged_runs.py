@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
-from flwr_splitmix.cli.following import _facts as of_progress
+from flwr_splitmix.cli.run.following import _facts as of_progress
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.flower_run import facts_of as of_flower
 

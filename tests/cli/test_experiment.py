@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from flwr_splitmix.cli.grid_display import GridDisplay
+from flwr_splitmix.cli.experiment.grid_display import GridDisplay
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES, Entry, Experiment, Ordering, variant
 from flwr_splitmix.experiments.grid import Progress
 from flwr_splitmix.runs import Run

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 import pytest
 
 from flwr_splitmix import Run
-from flwr_splitmix.cli.new import FILES, Template
+from flwr_splitmix.cli.apps.new import FILES, Template
 from flwr_splitmix.flwr_command import config_text
 from flwr_splitmix.sandbox.processes import end_processes_of, processes_of
 from flwr_splitmix.sandbox.superlink import QUIET, free_port

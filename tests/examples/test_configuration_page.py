@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.apps.configuration.run_config import AppConfig
 from flwr_splitmix.apps.language.config import LanguageConfig
-from flwr_splitmix.apps.run_config import AppConfig
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.methods import BY_NAME, plain_options
 from flwr_splitmix.methods.tables import TABLES, options_table, renewed

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from flwr_splitmix.apps.checking.report import Advice
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.model import small_model
-from flwr_splitmix.apps.report import Advice
-from flwr_splitmix.apps.ushape_advice import PARTS, Part, costs_of_pairs, tensors_each_way
+from flwr_splitmix.apps.ushape.advice import PARTS, Part, costs_of_pairs, tensors_each_way
 from flwr_splitmix.links.frames.wire import WireDtype, wire_bytes
 from flwr_splitmix.segments.advice import (
     Setting,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.apps.attacking import division_of, recorded_trace
+from flwr_splitmix.apps.kept.attacking import division_of, recorded_trace
 from flwr_splitmix.apps.language.client import hiding_sources
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.export import trained_parts

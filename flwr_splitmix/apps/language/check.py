@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr_splitmix.apps.checks import Checks
-from flwr_splitmix.apps.config_error import ConfigError
-from flwr_splitmix.apps.findings import (
+from flwr_splitmix.apps.checking.findings import (
     check_devices,
     check_enough,
     describe_clients,
@@ -16,6 +14,9 @@ from flwr_splitmix.apps.findings import (
     remark_warmup,
     remark_wire,
 )
+from flwr_splitmix.apps.checking.parts import Checks
+from flwr_splitmix.apps.checking.report import Report
+from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.language.advice import CALIBRATED, advise, open_run_model
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.inputs import check_inputs
@@ -31,7 +32,6 @@ from flwr_splitmix.apps.language.texts import (
     training_size,
 )
 from flwr_splitmix.apps.language.trial import try_dp_sgd
-from flwr_splitmix.apps.report import Report
 from flwr_splitmix.data.texts.tokens import LongTextsCount
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageParts

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
-from flwr_splitmix.apps.run_config import (
+from flwr_splitmix.apps.configuration.run_config import (
     AppConfig,
     Count,
     CountOrAuto,
@@ -14,8 +14,7 @@ from flwr_splitmix.apps.run_config import (
     Positive,
     Rate,
 )
-from flwr_splitmix.apps.ushape_batch import check_batch
-from flwr_splitmix.apps.ushape_learning import check_learns
+from flwr_splitmix.apps.ushape.needs import check_batch, check_learns
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.clients.ushape.step_exchanges import Learns
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.export_facts import facts_of
-from flwr_splitmix.apps.kept_weights import check_finite, fitting, segment_weights
+from flwr_splitmix.apps.kept.export_facts import facts_of
+from flwr_splitmix.apps.kept.weights import check_finite, fitting, segment_weights
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import build_parts
 from flwr_splitmix.apps.language.texts import class_names, tokenizer_of

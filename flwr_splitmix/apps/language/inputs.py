@@ -6,7 +6,7 @@ import logging
 import os
 from pathlib import Path
 
-from flwr_splitmix.apps.inputs import INPUTS, check_unchanged
+from flwr_splitmix.apps.kept.inputs import INPUTS, check_unchanged
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.data import DataError
 from flwr_splitmix.data.texts.sets import classes_of_texts

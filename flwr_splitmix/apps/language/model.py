@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.config_error import ConfigError, with_key_names
+from flwr_splitmix.apps.configuration.error import ConfigError, with_key_names
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.segments.language import LanguageParts, add_lora, build_language_parts
 from flwr_splitmix.segments.language.lora import has_targets

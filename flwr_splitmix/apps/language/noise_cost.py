@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.texts import training_size
-from flwr_splitmix.apps.report import Report
-from flwr_splitmix.apps.ushape_noise import Charges, remark_spending
+from flwr_splitmix.apps.ushape.noise import Charges, remark_spending
 from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flwr_splitmix.apps.config_error import ConfigError
+from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.language.advice import open_run_model
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.model import unusable

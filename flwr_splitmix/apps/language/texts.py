@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from flwr_splitmix.apps.config_error import ConfigError
+from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.clients import NO_DATA, ClientError
 from flwr_splitmix.data.errors import DataError, MissingColumnError, TestRowsError

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import torch
 
-from flwr_splitmix.apps.config_error import ConfigError
+from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.model import build_parts, small_model
 from flwr_splitmix.clients import TextSet, UShapeClient

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.report import Advice, MethodBytes
+from flwr_splitmix.apps.checking.report import Advice, MethodBytes
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.model import segments_of

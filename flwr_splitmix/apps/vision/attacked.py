@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from flwr_splitmix.apps.kept_weights import fitting
+from flwr_splitmix.apps.kept.weights import fitting
 from flwr_splitmix.apps.vision.attacked_ushape import attacked_ushape
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of

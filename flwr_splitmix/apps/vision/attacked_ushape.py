@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.attacking import division_of, recorded_trace
-from flwr_splitmix.apps.kept_weights import fitting, segment_weights
+from flwr_splitmix.apps.kept.attacking import division_of, recorded_trace
+from flwr_splitmix.apps.kept.weights import fitting, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of
 from flwr_splitmix.apps.vision.model import MODEL_KEYS

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from flwr_splitmix.apps.checks import Checks
-from flwr_splitmix.apps.config_error import ConfigError
-from flwr_splitmix.apps.findings import (
+from flwr_splitmix.apps.checking.findings import (
     check_devices,
     check_enough,
     describe_clients,
@@ -20,7 +18,9 @@ from flwr_splitmix.apps.findings import (
     remark_warmup,
     remark_wire,
 )
-from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.checking.parts import Checks
+from flwr_splitmix.apps.checking.report import Report
+from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.vision import ushape_check
 from flwr_splitmix.apps.vision.advice import advise
 from flwr_splitmix.apps.vision.config import VisionConfig

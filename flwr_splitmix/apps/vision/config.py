@@ -8,8 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
-from flwr_splitmix.apps.links import mixer_link
-from flwr_splitmix.apps.run_config import AppConfig, Count, CountOrAuto, NotNegative, Positive
+from flwr_splitmix.apps.configuration.links import mixer_link
+from flwr_splitmix.apps.configuration.run_config import (
+    AppConfig,
+    Count,
+    CountOrAuto,
+    NotNegative,
+    Positive,
+)
 from flwr_splitmix.apps.vision.third_party import check_third_party
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE, check_ushape
 from flwr_splitmix.clients import PrivacyBudget

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_splitmix.apps.export_facts import facts_of
-from flwr_splitmix.apps.kept_weights import check_finite, fitting, segment_weights
+from flwr_splitmix.apps.kept.export_facts import facts_of
+from flwr_splitmix.apps.kept.weights import check_finite, fitting, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.inputs import recorded_inputs
 from flwr_splitmix.apps.vision.model import MODEL_KEYS, split_of

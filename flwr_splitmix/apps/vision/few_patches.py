@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.mixers import InputShare, Plan
 from flwr_splitmix.mixers.share import Share

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_splitmix.apps.inputs import INPUTS, check_unchanged
+from flwr_splitmix.apps.kept.inputs import INPUTS, check_unchanged
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.data import DataError, ImageSets

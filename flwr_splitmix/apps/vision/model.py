@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from flwr_splitmix.apps.config_error import ConfigError, with_key_names
+from flwr_splitmix.apps.configuration.error import ConfigError, with_key_names
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.apps.vision.third_party import check_sums

@@ -10,9 +10,9 @@ from functools import cached_property
 
 import numpy as np
 
-from flwr_splitmix.apps.config_error import ConfigError
-from flwr_splitmix.apps.planned_run import PlannedRun, Work
-from flwr_splitmix.apps.report import Report
+from flwr_splitmix.apps.checking.planned_run import PlannedRun, Work
+from flwr_splitmix.apps.checking.report import Report
+from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.noisy_uploads import NoisyUploads
 from flwr_splitmix.privacy import ReleasePlan

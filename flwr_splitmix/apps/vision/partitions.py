@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from flwr_splitmix.apps.config_error import ConfigError
+from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images
 from flwr_splitmix.links import LinkError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flwr_splitmix.apps.config_error import ConfigError, key_of, with_key_names
+from flwr_splitmix.apps.configuration.error import ConfigError, key_of, with_key_names
 from flwr_splitmix.links.frames.wire import rounds
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.elsewhere import check_adds_nothing, describe

@@ -11,7 +11,7 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.config_error import ConfigError
+from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of
 from flwr_splitmix.apps.vision.model import buildable

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import torch
 
-from flwr_splitmix.apps.findings import remark_memory
-from flwr_splitmix.apps.report import Advice, Report
-from flwr_splitmix.apps.ushape_advice import PARTS, costs_of_pairs, tensors_each_way
-from flwr_splitmix.apps.ushape_noise import Charges, remark_spending
+from flwr_splitmix.apps.checking.findings import remark_memory
+from flwr_splitmix.apps.checking.report import Advice, Report
+from flwr_splitmix.apps.ushape.advice import PARTS, costs_of_pairs, tensors_each_way
+from flwr_splitmix.apps.ushape.noise import Charges, remark_spending
 from flwr_splitmix.apps.vision.advice import setting_of
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients

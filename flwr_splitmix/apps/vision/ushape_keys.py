@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flwr_splitmix.apps.ushape_batch import check_batch
-from flwr_splitmix.apps.ushape_learning import check_learns
+from flwr_splitmix.apps.ushape.needs import check_batch, check_learns
 from flwr_splitmix.clients.requests import LARGEST_SIGMA
 from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.links.frames.wire import level_bits

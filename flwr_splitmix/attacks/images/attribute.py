@@ -10,13 +10,13 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.alignment import ownership_loss
 from flwr_splitmix.attacks.images.embedding.subspaces import (
     Subspace,
     client_subspaces,
     nearest_subspace,
 )
-from flwr_splitmix.attacks.images.grouping import (
+from flwr_splitmix.attacks.images.mixtures.alignment import ownership_loss
+from flwr_splitmix.attacks.images.mixtures.grouping import (
     agreement,
     cluster,
     rows_share_masks,

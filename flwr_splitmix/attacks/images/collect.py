@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Guess, View
+from flwr_splitmix.attacks.images.collecting.gathering import distances, unite, united_noise
+from flwr_splitmix.attacks.images.collecting.linking import Row, link, query_of
 from flwr_splitmix.attacks.images.embedding.noise import has_noise
 from flwr_splitmix.attacks.images.embedding.noisy_reading import reader_of
-from flwr_splitmix.attacks.images.gathering import distances, unite, united_noise
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.linear_decoder import (
     ROWS,
@@ -21,12 +22,11 @@ from flwr_splitmix.attacks.images.linear_decoder import (
     painter_of,
     set_apart,
 )
-from flwr_splitmix.attacks.images.linking import Row, link, query_of
 from flwr_splitmix.attacks.images.networks.example import SMALL_BATCH, Example, Query, examples_of
+from flwr_splitmix.attacks.images.networks.reading import FrozenLowers, Paint, explained
 from flwr_splitmix.attacks.images.networks.trained import TrainedAttack
 from flwr_splitmix.attacks.images.networks.training import BATCH, image_loss, train_reader
 from flwr_splitmix.attacks.images.networks.transformer import decoder_of
-from flwr_splitmix.attacks.images.reading import FrozenLowers, Paint, explained
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge

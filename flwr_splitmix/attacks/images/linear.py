@@ -12,7 +12,7 @@ from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.embedding.inverse import ROWS, LinearInverse, fit_inverse
 from flwr_splitmix.attacks.images.embedding.patches import grid_of, to_images, to_patches
 from flwr_splitmix.attacks.images.networks.example import Example, Query, public_examples
-from flwr_splitmix.attacks.images.reading import guess_images
+from flwr_splitmix.attacks.images.networks.reading import guess_images
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 

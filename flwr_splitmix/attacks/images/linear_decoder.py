@@ -16,9 +16,9 @@ from flwr_splitmix.attacks.images.embedding.noisy_reading import Read, reader_of
 from flwr_splitmix.attacks.images.embedding.patches import grid_of, to_images
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.networks.example import Example, Query, public_examples
+from flwr_splitmix.attacks.images.networks.reading import Paint, guess_images
 from flwr_splitmix.attacks.images.networks.training import image_loss
-from flwr_splitmix.attacks.images.painting import Painter
-from flwr_splitmix.attacks.images.reading import Paint, guess_images
+from flwr_splitmix.attacks.images.painting.painter import Painter
 from flwr_splitmix.attacks.pictures import Pictures
 
 ROWS = 128

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.images.grouping import moves_patches
+from flwr_splitmix.attacks.images.mixtures.grouping import moves_patches
 from flwr_splitmix.attacks.images.networks.example import Query
-from flwr_splitmix.attacks.images.reading import FrozenLowers, guess_of, placed_queries
+from flwr_splitmix.attacks.images.networks.reading import FrozenLowers, guess_of, placed_queries
 from flwr_splitmix.seeding import seeded_draws
 
 ITERATIONS = {"smoke": 300, "cpu": 2_000, "paper": 100_000}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
-from flwr_splitmix.attacks.images.membership_scores import (
+from flwr_splitmix.attacks.images.networks.membership_scores import (
     confidence_logit,
     lira,
     rmia,

@@ -21,9 +21,9 @@ from flwr_splitmix.attacks.images.networks.example import (
     public_examples,
     whole_releases,
 )
+from flwr_splitmix.attacks.images.networks.reading import placed_queries
 from flwr_splitmix.attacks.images.placing.assignment import assign
 from flwr_splitmix.attacks.images.placing.placing_by_looks import PlacerByLooks
-from flwr_splitmix.attacks.images.reading import placed_queries
 from flwr_splitmix.attacks.pictures import Pictures
 
 PUBLIC = 2_000

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.images.alignment import MOST_MEMBERS, separation_loss
 from flwr_splitmix.attacks.images.embedding.exact_parts import exact_ways
-from flwr_splitmix.attacks.images.grouping import moves_patches
 from flwr_splitmix.attacks.images.linear_decoder import set_apart
+from flwr_splitmix.attacks.images.mixtures.alignment import MOST_MEMBERS, separation_loss
+from flwr_splitmix.attacks.images.mixtures.grouping import moves_patches
 from flwr_splitmix.attacks.images.networks.example import Example, Query, whole_releases
+from flwr_splitmix.attacks.images.networks.reading import Paint, guess_images
 from flwr_splitmix.attacks.images.networks.trained import TrainedAttack
 from flwr_splitmix.attacks.images.networks.transformer import decoder_of
-from flwr_splitmix.attacks.images.reading import Paint, guess_images
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.edges import ShuffledEdge
 from flwr_splitmix.attacks.images.embedding.affine_map import AffineMap
 from flwr_splitmix.attacks.images.placing.arranging import OrderedRows
+from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge
 from flwr_splitmix.attacks.images.placing.order_free import OrderFree, moments
 from flwr_splitmix.attacks.images.placing.patch_map import PatchMap
 from flwr_splitmix.attacks.pictures import Pictures

@@ -149,7 +149,7 @@ def _attacked(
         If there is no such attack or nothing to attack, the adversary lacks what it needs, an
         option is of another kind of run, or images, texts or the model are not on this machine.
     """
-    from flwr_splitmix.apps.project import kind_of_run
+    from flwr_splitmix.apps.configuration.project import kind_of_run
     from flwr_splitmix.attacks.fitted import NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
     from flwr_splitmix.attacks.recording.vault import VaultError

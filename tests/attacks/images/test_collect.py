@@ -6,7 +6,7 @@ import pytest
 
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.images.collect import Collect, near_enough
-from flwr_splitmix.attacks.images.linking import Row, link
+from flwr_splitmix.attacks.images.collecting.linking import Row, link
 from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.mixers.frozen_edge import FrozenEdge

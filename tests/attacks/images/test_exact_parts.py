@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.images import gaussian, painting
 from flwr_splitmix.attacks.images.attribute import Attribute
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.embedding import unmixing
 from flwr_splitmix.attacks.images.embedding.subspaces import fit_subspace
 from flwr_splitmix.attacks.images.embedding.unmixing import Unmixer
-from flwr_splitmix.attacks.images.label_shares import label_shares, of_parts
+from flwr_splitmix.attacks.images.labels.shares import label_shares, of_parts
 from flwr_splitmix.attacks.images.linear_decoder import LinearDecoder
-from flwr_splitmix.attacks.images.painting import Painter
+from flwr_splitmix.attacks.images.painting import gaussian, painter
+from flwr_splitmix.attacks.images.painting.painter import Painter
 from flwr_splitmix.attacks.images.reorder import Reorder
 from flwr_splitmix.attacks.images.separate import Separate
 from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, PatchCutMix, Shuffled
@@ -135,7 +135,7 @@ def test_a_gaussian_paints_what_was_not_sent_better_than_the_decoder(
     view = bench.view(PatchCutMix(2))
     budget = Budget("cpu")
     painted = bench.error(bench.attack(LinearDecoder(lr=1e-2), view, budget), view)
-    monkeypatch.setattr(painting, "MOST_PIXELS", 0)
+    monkeypatch.setattr(painter, "MOST_PIXELS", 0)
     decoded = bench.error(bench.attack(LinearDecoder(lr=1e-2), view, budget), view)
     assert painted < 0.7 * decoded
 
@@ -148,7 +148,7 @@ def striped(n: int, seed: int) -> tuple[Tensor, Tensor]:
     return torch.stack([first, second], dim=1), labels
 
 
-def painter() -> Painter:
+def painter_of_stripes() -> Painter:
     patches, labels = striped(2_000, 0)
     everything, own = gaussian.by_class(patches, labels, 2)
     return Painter(everything, own)
@@ -161,9 +161,9 @@ def test_labels_say_what_is_painted() -> None:
     told, untold, classless = (
         float((each - patches).square().mean())
         for each in (
-            painter()(patches, seen, shares),
-            painter()(patches, seen),
-            painter().classless(patches, seen),
+            painter_of_stripes()(patches, seen, shares),
+            painter_of_stripes()(patches, seen),
+            painter_of_stripes().classless(patches, seen),
         )
     )
     assert told < 0.3 * min(untold, classless)
@@ -201,11 +201,11 @@ def test_members_of_one_class_add_up_in_a_label() -> None:
 def test_classes_that_would_take_too_much_memory_are_not_used(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(painting, "MOST_NUMBERS", 10 * 256**2 - 1)
+    monkeypatch.setattr(painter, "MOST_NUMBERS", 10 * 256**2 - 1)
     made = Painter.of(bench.public, (4, 4), 10)
     assert made is not None
     assert not made.own
-    monkeypatch.setattr(painting, "MOST_PIXELS", 255)
+    monkeypatch.setattr(painter, "MOST_PIXELS", 255)
     assert Painter.of(bench.public, (4, 4), 10) is None
 
 
@@ -231,6 +231,6 @@ def test_gaussians_place_patches_beside_each_other(
 ) -> None:
     view = bench.view(mixer, "upper only", lowers)
     beside = in_place(bench.attack(Reorder(), view), view)
-    monkeypatch.setattr(painting, "MOST_PIXELS", 0)
+    monkeypatch.setattr(painter, "MOST_PIXELS", 0)
     alone = in_place(bench.attack(Reorder(), view), view)
     assert beside > 1.5 * alone

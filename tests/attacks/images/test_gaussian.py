@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flwr_splitmix.attacks.images.gaussian import MOST_PIXELS, Gaussian, by_class
-from flwr_splitmix.attacks.images.painting import Painter
+from flwr_splitmix.attacks.images.painting.gaussian import MOST_PIXELS, Gaussian, by_class
+from flwr_splitmix.attacks.images.painting.painter import Painter
 
 
 def images(n: int = 4_000, seed: int = 0) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.membership import Membership
-from flwr_splitmix.attacks.images.membership_scores import (
+from flwr_splitmix.attacks.images.networks.membership_scores import (
     confidence_logit,
     lira,
     rmia,

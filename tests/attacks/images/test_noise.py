@@ -12,13 +12,13 @@ from flwr_splitmix.attacks.attempt import attempt
 from flwr_splitmix.attacks.base import Attack, View
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.collect import Collect
+from flwr_splitmix.attacks.images.collecting.gathering import unite, united_noise
 from flwr_splitmix.attacks.images.embedding.noisy_reading import Errors, NoisyReader, TokenModel
 from flwr_splitmix.attacks.images.embedding.patches import to_images, to_patches
-from flwr_splitmix.attacks.images.gathering import unite, united_noise
-from flwr_splitmix.attacks.images.gaussian import Gaussian
 from flwr_splitmix.attacks.images.linear_decoder import LinearDecoder
 from flwr_splitmix.attacks.images.networks.example import Query, queries
-from flwr_splitmix.attacks.images.painting import Painter
+from flwr_splitmix.attacks.images.painting.gaussian import Gaussian
+from flwr_splitmix.attacks.images.painting.painter import Painter
 from flwr_splitmix.attacks.images.separate import Separate
 from flwr_splitmix.attacks.release import Adversary
 from flwr_splitmix.attacks.scoring.floors import Floors

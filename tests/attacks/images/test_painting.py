@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.images import match, reading
+from flwr_splitmix.attacks.images import match
 from flwr_splitmix.attacks.images.collect import Collect
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.decoder_transformer import DecoderTransformer
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.linear_decoder import LinearDecoder
 from flwr_splitmix.attacks.images.match import Match, permuted
+from flwr_splitmix.attacks.images.networks import reading
 from flwr_splitmix.attacks.images.networks.example import queries
 from flwr_splitmix.attacks.images.separate import Separate
 from flwr_splitmix.attacks.pictures import Pictures

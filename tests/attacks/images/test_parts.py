@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from flwr_splitmix.attacks.images.collecting.gathering import distances, unite
 from flwr_splitmix.attacks.images.embedding.inverse import fit_inverse
 from flwr_splitmix.attacks.images.embedding.patches import (
     grid_of,
@@ -13,7 +14,6 @@ from flwr_splitmix.attacks.images.embedding.patches import (
     to_patches,
 )
 from flwr_splitmix.attacks.images.embedding.subspaces import fit_subspace, nearest_subspace
-from flwr_splitmix.attacks.images.gathering import distances, unite
 from flwr_splitmix.attacks.images.placing.assignment import assign
 from flwr_splitmix.attacks.images.placing.neighbours import adjacency, arrange, neighbour_loss
 

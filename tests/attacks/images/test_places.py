@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.images import painting
 from flwr_splitmix.attacks.images.attribute import Attribute
 from flwr_splitmix.attacks.images.jigsaw import Jigsaw
+from flwr_splitmix.attacks.images.painting import painter
 from flwr_splitmix.attacks.images.reorder import Reorder
 from flwr_splitmix.mixers import Mixup, NoMixing, PatchCutMix, Shuffled
 from tests.attacks.images.conftest import PATCHES, Bench, Embedding, Noise, origin
@@ -51,7 +51,7 @@ def test_without_positions_what_fits_together_tells_more_than_each_patch(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Jigsaw, "epochs", {"smoke": 7})
-    monkeypatch.setattr(painting, "MOST_PIXELS", 0)  # Gaussians see what is beside a patch, too
+    monkeypatch.setattr(painter, "MOST_PIXELS", 0)  # Gaussians see what is beside a patch, too
     view = bench.view(Shuffled(NoMixing()), "upper only", Embedding(0, positions=False))
     alone = in_place(bench.attack(Reorder(), view), view)
     together = in_place(bench.attack(Jigsaw(lr=1e-2), view), view)

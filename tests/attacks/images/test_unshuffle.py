@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.images.edges import ShuffledEdge, from_where
 from flwr_splitmix.attacks.images.embedding.patches import to_patches
+from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge, from_where
 from flwr_splitmix.attacks.images.placing.order_free import OrderFree, moments
 from flwr_splitmix.attacks.images.placing.patch_map import PatchMap
 from flwr_splitmix.attacks.images.unshuffle import Unshuffle

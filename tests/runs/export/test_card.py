@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flwr_splitmix.apps.export_facts import parts_of
+from flwr_splitmix.apps.kept.export_facts import parts_of
 from flwr_splitmix.methods import METHODS, Method, plain
 from flwr_splitmix.runs.export.card import model_card
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.edges import ShuffledEdge, near
-from flwr_splitmix.attacks.images.gaussian import MOST_PIXELS, Gaussian
+from flwr_splitmix.attacks.images.painting.gaussian import MOST_PIXELS, Gaussian
 from flwr_splitmix.attacks.images.placing.arranging import OrderedRows, arrange
 from flwr_splitmix.attacks.images.placing.assignment import assign
+from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge, near
 from flwr_splitmix.attacks.images.placing.settling import Looks
 
 MOST_NUMBERS = 4096

@@ -26,14 +26,14 @@ from flwr_splitmix.attacks.images.embedding.subspaces import (
     owners_among,
 )
 from flwr_splitmix.attacks.images.embedding.unmixing import Unmixer
-from flwr_splitmix.attacks.images.grouping import moves_patches, rows_share_masks
-from flwr_splitmix.attacks.images.label_shares import of_parts, share_of
+from flwr_splitmix.attacks.images.labels.shares import of_parts, share_of
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.linear_decoder import painter_of, painters
+from flwr_splitmix.attacks.images.mixtures.grouping import moves_patches, rows_share_masks
 from flwr_splitmix.attacks.images.networks.example import Query
-from flwr_splitmix.attacks.images.painting import Painter
+from flwr_splitmix.attacks.images.networks.reading import FrozenLowers, Paint
+from flwr_splitmix.attacks.images.painting.painter import Painter
 from flwr_splitmix.attacks.images.placing.placing_by_looks import Placed, PlacerByLooks
-from flwr_splitmix.attacks.images.reading import FrozenLowers, Paint
 from flwr_splitmix.attacks.pictures import Pictures
 
 LEAST_RATIO = 0.02

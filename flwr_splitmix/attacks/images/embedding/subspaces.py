@@ -12,8 +12,8 @@ from torch import Tensor
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.embedding.inverse import CUTOFF, ROWS
-from flwr_splitmix.attacks.images.grouping import moves_patches
-from flwr_splitmix.attacks.images.reading import FrozenLowers
+from flwr_splitmix.attacks.images.mixtures.grouping import moves_patches
+from flwr_splitmix.attacks.images.networks.reading import FrozenLowers
 from flwr_splitmix.attacks.pictures import Pictures
 
 IMAGES = 512

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.networks.example import Example, public_examples
+from flwr_splitmix.attacks.images.networks.reading import guess_images
 from flwr_splitmix.attacks.images.networks.training import BATCH, Reader, image_loss, train_reader
-from flwr_splitmix.attacks.images.reading import guess_images
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.edges import ShuffledEdge, near
 from flwr_splitmix.attacks.images.embedding.inverse import CUTOFF
 from flwr_splitmix.attacks.images.embedding.patches import (
     grid_of,
@@ -17,13 +16,14 @@ from flwr_splitmix.attacks.images.embedding.patches import (
     to_images,
     to_patches,
 )
-from flwr_splitmix.attacks.images.gaussian import Gaussian, by_class
+from flwr_splitmix.attacks.images.painting.gaussian import Gaussian, by_class
 from flwr_splitmix.attacks.images.placing.arranging import (
     MOST_PATCHES,
     OrderedRows,
     arrange,
     home_of,
 )
+from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge, near
 from flwr_splitmix.attacks.images.placing.settling import Looks
 from flwr_splitmix.segments.vision.patch_shuffle import patches_kept
 

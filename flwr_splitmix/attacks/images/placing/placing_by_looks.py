@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.images.painting import Painter
+from flwr_splitmix.attacks.images.painting.painter import Painter
 from flwr_splitmix.attacks.images.placing.settling import Looks, settled
 
 TURNS = 8

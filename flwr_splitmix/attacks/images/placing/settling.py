@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.images.gaussian import Gaussian
+from flwr_splitmix.attacks.images.painting.gaussian import Gaussian
 from flwr_splitmix.attacks.images.placing.assignment import assign
 
 MadeT = TypeVar("MadeT")

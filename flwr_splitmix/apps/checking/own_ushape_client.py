@@ -1,0 +1,147 @@
+"""Check of a U-shaped client of a user's own app: its data, head, tail, loss and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from flwr_splitmix.apps.checking.findings import FAULTS
+from flwr_splitmix.apps.checking.report import Report
+from flwr_splitmix.clients import FORESEEN, Order, Sent, UShapeClient
+from flwr_splitmix.clients.finite import check_finite
+from flwr_splitmix.clients.requests import LARGEST
+from flwr_splitmix.clients.ushape.hooks import (
+    check_counted,
+    checked_hidden,
+    checked_logits,
+    checked_sent,
+    plain_scores,
+)
+from flwr_splitmix.data.examples import Example, fetch
+from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.links.errors import own_sentence
+from flwr_splitmix.scoring.texts import TextScores
+from flwr_splitmix.server.intake.checks import UploadError
+from flwr_splitmix.server.intake.ushape import read_scores
+from flwr_splitmix.words import cause, counted
+
+_ORDER = Order(client=0, seed=0, server_round=1, num_rounds=1)
+
+
+def look_at_ends(client: UShapeClient, example: Example, report: Report) -> None:
+    """Take a step with one or two examples and report what goes wrong.
+
+    The trunk's outputs are taken to be what the head has sent. With a loss or scores of its own, a
+    batch of test data is scored, too. What goes wrong there is a remark: a strategy need not
+    evaluate.
+    """
+    sent: Sent | None = None
+    with _told("the head", report.problems):
+        batch = MaskedBatch.of(example, client.device)
+        client.ends.width(batch)
+        sent = _messages(client, batch)
+    if sent is None or not _passes_server(client, sent, report):
+        return
+    own = client.own_loss or client.scores is not TextScores
+    learned = "loss, or the tail in it," if client.own_loss else "the tail"
+    with _told(learned, report.problems):
+        client.loss_and_gradients(sent.messages, sent)
+        report.facts["tail"] = f"{_parameters(client.tail)} parameters"
+    if not report.ok or not own:
+        return
+    for kind, data in client.tests.items():
+        size = 0 if data is None else min(len(data), client.batches.size)  # type: ignore[arg-type]
+        if data is not None and size:
+            begin = f"an evaluation would lose this client's {kind} test data: "
+            with _told(f"{begin}the tail or its scores", report.remarks, begin):
+                places = np.arange(size)
+                tests = fetch(data, places, floats=client.batches.floats)
+                _score(client, MaskedBatch.of(tests, client.device))
+
+
+@contextmanager
+def _told(what: str, findings: list[str], begin: str = "") -> Iterator[None]:
+    """Add an error to the findings: a foreseen one as it is, another with what raised it."""
+    try:
+        yield
+    except UploadError as error:
+        findings.append(f"{begin}{error}")
+    except FORESEEN as error:
+        findings.append(f"{begin}{own_sentence(error)}")
+    except FAULTS as error:  # a user's code may raise anything
+        findings.append(f"{what} raised {cause(error, 300)}")
+
+
+def _messages(client: UShapeClient, batch: MaskedBatch) -> Sent:
+    """Begin a round, and return what a step sends of a batch."""
+    client.attach(_ORDER, None)
+    client.segments.train()
+    sent = checked_sent(client.obfuscate(batch))
+    check_finite(
+        "head", client.head, batch.inputs, *(message.detach() for message in sent.messages)
+    )
+    return sent
+
+
+def _passes_server(client: UShapeClient, sent: Sent, report: Report) -> bool:
+    """Report what a server would not take, and the size of the messages."""
+    message, learns = sent.messages[0], [p for p in client.head.parameters() if p.requires_grad]
+    examples, tokens, width = message.shape
+    wrong = ""
+    if sent.mask.shape[:1] != (examples,) or sent.mask.shape[1:] not in ((1,), (tokens,)):
+        wrong = (
+            f"messages are {tuple(message.shape)} and their mask {tuple(sent.mask.shape)}; needed "
+            "are (examples, tokens, width) and (examples, tokens), or (examples, 1)"
+        )
+    elif not message.is_floating_point():
+        wrong = f"the head returns {message.dtype}; needed is torch.float32, the trunk's type"
+    elif float(message.detach().abs().max()) > LARGEST:
+        wrong = (
+            f"the head returns numbers beyond {LARGEST:g}, which the server refuses; normalise the "
+            "inputs"
+        )
+    elif learns and not any(each.requires_grad for each in sent.messages):
+        wrong = (
+            "the head returns data without a gradient, though it has parameters to train; remove "
+            "detach() or no_grad() from its forward, or freeze it with requires_grad_(False)"
+        )
+    if wrong:
+        report.problems.append(wrong)
+        return False
+    report.facts["head"] = (
+        f"{_parameters(client.head)} parameters; {counted(tokens, 'token')} x {width} for each "
+        "example"
+    )
+    if message.dtype != torch.float32:
+        report.remarks.append(
+            f"the head returns {message.dtype}; the server takes the type of its trunk's "
+            f"parameters only, torch.float32 unless you change it: return .float(), or give the "
+            f"trunk {message.dtype}"
+        )
+    return True
+
+
+@torch.no_grad()
+def _score(client: UShapeClient, batch: MaskedBatch) -> None:
+    """Score a batch of test examples; raises what an evaluation would."""
+    scores, own = client.scores(), client.scores is not TextScores
+    client.segments.eval()
+    first = scores.begin(batch)
+    client.ends.width(first)  # it names what does not fit
+    sent = checked_sent(client.obfuscate(first))
+    hidden = checked_hidden(client.recover(sent.messages, sent), client.hiding.side.width)
+    logits: object = client.hiding.logits(hidden, sent)
+    logits = checked_logits(logits, len(first.inputs), own_scores=own)
+    if scores.add(logits, sent.batch) is not None or not own:  # a text is generated by many steps
+        return
+    examples = len(batch.inputs)
+    check_counted(scores.examples, examples, f"it was given {examples}")
+    read_scores({"examples": scores.examples, "scores": plain_scores(scores.result())})
+
+
+def _parameters(part: nn.Module) -> str:
+    return f"{sum(p.numel() for p in part.parameters()):,}"

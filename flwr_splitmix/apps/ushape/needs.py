@@ -1,0 +1,25 @@
+"""What strategies of the U shape need of the keys `batch-size` and `learns`."""
+
+from __future__ import annotations
+
+from flwr_splitmix.clients.ushape.step_exchanges import Learns
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
+
+
+def check_batch(strategy: str, batch_size: int, *, texts: bool) -> None:
+    """Raise ValueError if the strategy does nothing in batches of so few texts, or images."""
+    least = USHAPE_STRATEGIES[strategy].hiding.least_batch(texts=texts)
+    if batch_size < least:
+        raise ValueError(
+            f"batch-size is {batch_size}, but strategy is {strategy!r}, which works only among "
+            f"several examples of a batch; allowed with it is at least {least}"
+        )
+
+
+def check_learns(strategy: str, learns: Learns) -> None:
+    """Raise ValueError if the strategy works only by training heads, and they do not learn."""
+    if learns == "tail" and USHAPE_STRATEGIES[strategy].hiding.teaches_head:
+        raise ValueError(
+            f"learns is 'tail', but strategy is {strategy!r}, which works only by training heads; "
+            "allowed with it is 'all'"
+        )

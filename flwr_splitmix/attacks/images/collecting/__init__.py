@@ -1,0 +1,1 @@
+"""Several releases of one image: which they are, and what they say together."""

@@ -1,0 +1,1 @@
+"""What gradients and received labels say of the labels of images."""

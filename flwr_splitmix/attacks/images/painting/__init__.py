@@ -1,0 +1,1 @@
+"""Patches that were not received, painted by Gaussians of public images."""

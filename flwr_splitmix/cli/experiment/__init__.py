@@ -1,0 +1,1 @@
+"""The commands `splitmix experiment`: the papers' tables."""

@@ -1,0 +1,1 @@
+"""The commands `splitmix privacy`: what noise costs, before a run."""

@@ -1,0 +1,1 @@
+"""The command `splitmix run`: its run is started, followed, and ended with a summary."""
