@@ -80,6 +80,14 @@ def test_every_path_of_the_architecture_page_exists() -> None:
     assert missing - {"pyproject.toml"} == set()
 
 
+@pytest.mark.parametrize("folder", ["server", "clients", "attacks", "apps", "links"])
+def test_the_architecture_page_names_every_file_of_a_folder_that_it_explains(folder: str) -> None:
+    """It left out a third of them: which file does what could not be found there."""
+    text = prose(ROOT / "docs/architecture.md")
+    files = {file.name for file in (ROOT / "flwr_splitmix" / folder).glob("*.py")} - {"__init__.py"}
+    assert {name for name in files if f"`{folder}/{name}`" not in text} == set()
+
+
 def test_the_architecture_page_has_every_room() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rooms = {file.parent.name for file in (ROOT / "flwr_splitmix").glob("*/__init__.py")}
