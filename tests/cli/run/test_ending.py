@@ -73,13 +73,25 @@ def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(
     monkeypatch.setattr(Flwr, "follow", follow)
     monkeypatch.setattr(Flwr, "stop", stop)
     monkeypatch.setattr(Flwr, "status", lambda self, run_id: ("finished:stopped", ""))
-    before = signal.signal(signal.SIGTERM, lambda number, frame: missed.append(number))
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
+
+    def miss(number: int, frame: object) -> None:
+        missed.append(number)
+
+    def end_what_follows() -> None:
+        wait_for(
+            "a log that is written, and a handler of the run's own",
+            lambda: writers and signal.getsignal(signal.SIGTERM) is not miss,
+            60,
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, miss)
+    sender = threading.Thread(target=end_what_follows)
+    sender.start()
     try:
         result = run("--run-dir", str(tmp_path / "home"))
     finally:
-        timer.join()
+        sender.join()
         signal.signal(signal.SIGTERM, before)
     assert (stopped, missed) == ([7], [])
     assert result.exit_code == 130
