@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError
+from flwr_splitmix.clients.guards.batch_trials import BatchTrials
 from flwr_splitmix.clients.guards.budget_limits import BudgetLimits
 from flwr_splitmix.clients.guards.earlier_attempts import FirstAsked
 from flwr_splitmix.clients.guards.first_weights import FirstWeights
-from flwr_splitmix.clients.guards.mixing_batches import mixing_batch
 from flwr_splitmix.clients.guards.node_ledger import NodeLedger
 from flwr_splitmix.clients.guards.node_remarks import NodeRemarks
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
@@ -22,12 +22,6 @@ from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import NoisyShare, Share
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.policy import NodePolicy
-from flwr_splitmix.segments.across_batch import (
-    mixing_layers,
-    needs_whole_batch,
-    warn_of_untold,
-)
-from flwr_splitmix.segments.state_digest import state_digest
 
 
 class GuardedClient(Client):
@@ -62,12 +56,7 @@ class GuardedClient(Client):
         super().__init__()
         self.batches = batches
         self.privacy, self.repeatable_secrets = privacy, repeatable_secrets
-        self._mixes = ""  # by what examples were seen to change each other's smashed data
-        self._data_mix: str | None = None  # by what they change each other's inputs, once tried
-        self._data_untold = ""  # why the trial could not tell
-        self._apart: bytes | None = None
-        """Digest of lower segment and inputs that were last seen to keep examples apart."""
-        self._looked = self._told_incomplete = False
+        self._trials = BatchTrials(batches)
         self._begun_at = 0
         self._first_asked: FirstAsked | None = None
         self._uncovered: Channel | None = None
@@ -149,7 +138,7 @@ class GuardedClient(Client):
         guard = PrivacyGuard(limits, records, file, trains=trains, on_node=on_node)
         if self._uncovered is not None:
             guard.expose(self._uncovered)
-        self._warn_of_untold_data()
+        self._trials.warn_of_untold_data()
         return guard
 
     def _leave_uncovered(self, channel: Channel) -> None:
@@ -192,30 +181,14 @@ class GuardedClient(Client):
     @property
     def _whole_batch(self) -> str:
         """By what examples change each other's smashed data; "" if by nothing."""
-        return needs_whole_batch(self.segment) or self._mixes
+        return self._trials.whole_batch(self.segment)
 
     def _across_batch(self) -> str:
         """Return by what examples change each other's uploads; "" if by nothing."""
-        return self._whole_batch or self._data_mix or ""
+        return self._trials.across_batch(self.segment)
 
-    def _try_data(self) -> None:
-        """Look, once, whether the data set's own `batch` lets examples change each other."""
-        if self._data_mix is None:
-            self._data_mix, self._data_untold = mixing_batch(self.batches.data, self.batches.size)
-            if self.guard is not None:
-                self._warn_of_untold_data()
-
-    def _warn_of_untold_data(self) -> None:
-        """Log, once a client, if its epsilon may not hold as the trial of its data told nothing."""
-        if self._data_untold:
-            data = type(self.batches.data).__name__
-            warn_of_untold(f"batch of the data set {data}", self._data_untold)
-            self._data_untold = ""
-
-    def _try_segment(self, inputs: Callable[[], Tensor]) -> None:
-        """Look whether examples of a batch change each other's smashed data.
-
-        Without a guard once; a budget must hold for any weights that a server sends later.
+    def _try_batches(self, inputs: Callable[[], Tensor]) -> None:
+        """Look whether examples change each other's uploads; see `BatchTrials`.
 
         Parameters
         ----------
@@ -225,38 +198,11 @@ class GuardedClient(Client):
         Raises
         ------
         ClientError
-            If it cannot be told, and nothing may leave without an epsilon.
+            Raised by `BatchTrials.try_segment`.
         """
-        if not self._looked or self.guard is not None:
-            self._looked = self._find_mixing_layers(inputs(), again=self._looked)
-
-    def _find_mixing_layers(self, inputs: Tensor, *, again: bool) -> bool:
-        """Return whether the trial was complete; else other weights may show more.
-
-        The answer depends on weights and inputs, so it holds for no other client and no other
-        weights; it is kept as long as these are the same to the last bit.
-
-        Parameters
-        ----------
-        again
-            Whether a trial with these was complete before; this one has only the current weights.
-        """
-        if self._mixes:
-            return True
-        state = state_digest(self.segment, inputs)
-        if again and state is not None and state == self._apart:
-            return True
-        found = mixing_layers(
-            self.segment, inputs, renewed=not again, warns=not self._told_incomplete
-        )
-        self._apart = state if found == "" else None
-        if found is None:
-            self._told_incomplete = True
-            if self.guard is not None:
-                self.guard.limits.admit_untold()
-        if found:
-            self._mixes = found
-        return found is not None
+        limits = None if self.guard is None else self.guard.limits
+        self._trials.try_segment(self.segment, inputs, limits)
+        self._trials.try_data(accounted=limits is not None)
 
     def _admit_evaluation(self) -> None:
         """Charge test data that are about to leave without noise, or refuse to send them."""

@@ -142,8 +142,7 @@ class SplitClient(PartedExchanges):
         first = self._first_inputs(2 if self._whole_batch else 1)
         with restrained(_DOES_NOT_DESCRIBE, hides=not self.may_name_data()):
             smashed = self.lower.describe(first)
-        self._try_segment(lambda: self._first_inputs(self.batches.size).to(self.device))
-        self._try_data()
+        self._try_batches(lambda: self._first_inputs(self.batches.size).to(self.device))
         self._shapes = self.lower.shapes()
         return {
             "num-examples": self.batches.examples,
