@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import ROUND_CEILING, Context
 
 MAX_WORDS = 500
@@ -93,9 +94,29 @@ def described(value: object) -> str:
     return with_article(type(value).__name__)
 
 
+def listed(names: Iterable[object], most: int = 10) -> str:
+    """Return names as text: "a and b", "a, b and c", or the first `most`: "a, b and 3 more"."""
+    said = [str(name) for name in names]
+    if len(said) > most:
+        said = [*said[:most], f"{len(said) - most} more"]
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+
+
+def verb(number: int, plural: str) -> str:
+    """Return a verb for so many, from its plural: "has" or "have", "sends" or "send"."""
+    if number != 1:
+        return plural
+    return {"are": "is", "were": "was", "have": "has"}.get(plural, f"{plural}s")
+
+
 def are(number: int) -> str:
     """Return the verb of so many: "is" or "are"."""
-    return "is" if number == 1 else "are"
+    return verb(number, "are")
+
+
+def have(number: int) -> str:
+    """Return the verb of so many: "has" or "have"."""
+    return verb(number, "have")
 
 
 def not_attached(seconds: float) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_splitmix.words import epsilon_text, rounded_up
+from flwr_splitmix.words import epsilon_text, listed, rounded_up, verb
 
 
 @given(st.floats(1e-300, 1e300), st.integers(1, 9))
@@ -25,3 +25,23 @@ def test_a_bound_that_is_shown_is_the_next_that_is_not_below(number: float, digi
 )  # fmt: skip
 def test_an_epsilon_has_four_digits(epsilon: float, shown: str) -> None:
     assert epsilon_text(epsilon) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, ""), (1, "0"), (2, "0 and 1"), (3, "0, 1 and 2"), (4, "0, 1, 2 and 1 more"),
+     (9, "0, 1, 2 and 6 more")],
+)  # fmt: skip
+def test_the_first_of_many_names_are_said_and_how_many_more_there_are(
+    count: int, said: str
+) -> None:
+    """Ten modules did so each in its own way, and two left the others out without a word."""
+    assert listed(range(count), most=3) == said
+
+
+def test_a_verb_agrees_with_its_number() -> None:
+    """Of several clients it was said that "each of clients 0, 1 has"."""
+    assert [verb(1, plural) for plural in ("are", "were", "have", "send")] == [
+        *("is", "was", "has", "sends")
+    ]
+    assert verb(0, "have") == verb(2, "have") == "have"

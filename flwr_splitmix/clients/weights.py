@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.words import listed
 
 
 class Shaped(Protocol):
@@ -60,10 +61,4 @@ def differences(own: Mapping[str, Shaped], arrays: Mapping[str, Shaped]) -> str:
             if given.get(name, shapes[name]) != shapes[name]
         ],
     }
-    return "; ".join(f"{kind} {_some(names)}" for kind, names in kinds.items() if names)
-
-
-def _some(names: Sequence[str]) -> str:
-    """Return the first three names, and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return "; ".join(f"{kind} {listed(names, most=3)}" for kind, names in kinds.items() if names)

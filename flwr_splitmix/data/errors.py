@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.extras import how_to_install
+from flwr_splitmix.words import listed
 
 _MOST, _LONGEST = 20, 60  # names in a message, and characters of each
 
@@ -51,19 +52,15 @@ class MissingColumnError(DataError):
     """
 
     def __init__(self, where: str, column: str, there: Sequence[str], hint: str = "") -> None:
-        self.listed = _listed(there)
+        self.listed = listed(map(_shortened, there), most=_MOST)
         super().__init__(f"{where} has no column {column!r:.80}; it has {self.listed}{hint}")
         self.where = where
         self.column = column
         self.hint = hint
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = [
-        repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...") for name in names[:_MOST]
-    ]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+def _shortened(name: str) -> str:
+    return repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...")
 
 
 class TestRowsError(DataError):

@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.values import takes
-from flwr_splitmix.words import with_article
+from flwr_splitmix.words import listed, with_article
 
 Example = tuple[Tensor, Tensor]
 
@@ -146,7 +146,7 @@ def check_map_style(name: str, data: Any) -> None:
     if isinstance(data, Mapping) and 0 not in data:
         raise TypeError(
             f"{name} is {with_article(type(data).__name__)} of "
-            f"{', '.join(map(repr, list(data)[:4]))}; needed are (input, label) pairs: of arrays "
+            f"{listed(map(repr, data), most=4)}; needed are (input, label) pairs: of arrays "
             "of inputs and labels make torch.utils.data.TensorDataset(inputs, labels); of several "
             "splits give one"
         )

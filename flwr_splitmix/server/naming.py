@@ -8,13 +8,12 @@ from flwr_splitmix.links import Clients
 from flwr_splitmix.links.errors import public_sentence, sentence
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.server.aggregation import AggregatorError
-from flwr_splitmix.words import without_folders
+from flwr_splitmix.words import listed, without_folders
 
 
 def name_clients(clients: Sequence[int]) -> str:
-    """Return clients' names for a sentence, at most ten of them."""
-    listed = _listed(clients)
-    return f"client {listed}" if len(clients) == 1 else f"each of clients {listed}"
+    """Return clients' names for a sentence, at most ten: "client 2", "clients 0, 1 and 2"."""
+    return f"client{'' if len(clients) == 1 else 's'} {listed(clients)}"
 
 
 def reasons(clients: Clients) -> str:
@@ -33,12 +32,9 @@ def name_reasons(failures: Mapping[int, str]) -> str:
     by_reason: dict[str, list[int]] = {}
     for client, reason in sorted(failures.items()):
         by_reason.setdefault(reason, []).append(client)
-    listed = [
-        f"client{'s' if len(clients) > 1 else ''} {_listed(clients)}: {reason}"
-        for reason, clients in [*by_reason.items()][:5]
-    ]
+    said = [f"{name_clients(clients)}: {reason}" for reason, clients in [*by_reason.items()][:5]]
     more = sum(len(clients) for clients in [*by_reason.values()][5:])
-    return "; ".join(listed) + (f"; and {more} more" if more else "")
+    return "; ".join(said) + (f"; and {more} more" if more else "")
 
 
 def public_failure(error: BaseException, *, recorded: bool) -> str:
@@ -58,9 +54,3 @@ def public_failure(error: BaseException, *, recorded: bool) -> str:
     if own and isinstance(error.__cause__, (OSError, type(None))):
         return without_folders(sentence(error))
     return public_sentence(error, "the run's log" if recorded else "the log")
-
-
-def _listed(clients: Sequence[int]) -> str:
-    """Return clients' numbers for a sentence, at most ten of them."""
-    more = f" and {len(clients) - 10} more" if len(clients) > 10 else ""
-    return ", ".join(map(str, clients[:10])) + more

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import ClientStore
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, listed
 
 COMPARED = ("loss", "accuracy", "accuracy_spread", "eval_loss", "steps", "clients_alive")
 """Columns of a run's rows that must agree."""
@@ -87,7 +87,7 @@ def check_same_tensors(
     """
     if expected.keys() != actual.keys():
         odd = sorted(expected.keys() ^ actual.keys())
-        raise AssertionError(f"{what}: only one side has {', '.join(odd[:5])}")
+        raise AssertionError(f"{what}: only one side has {listed(odd, most=5)}")
     worst, where = 0.0, ""
     for name, tensor in expected.items():
         other = actual[name]

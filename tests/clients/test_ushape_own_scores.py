@@ -184,9 +184,12 @@ def test_scores_may_be_tensors_and_numbers_of_numpy() -> None:
 @pytest.mark.parametrize(
     ("further", "said"),
     [
-        ({"accuracy": 1.5}, "clients 0, 1: says that its accuracy is 1.5; it must be 0 to 1"),
-        ({"loss": float("nan")}, "clients 0, 1: says that its loss is nan; needed is a finite num"),
-        ({"loss": [1.0]}, "clients 0, 1: says that its loss is None; needed is a finite number"),
+        ({"accuracy": 1.5}, "clients 0 and 1: says that its accuracy is 1.5; it must be 0 to 1"),
+        (
+            {"loss": float("nan")},
+            "clients 0 and 1: says that its loss is nan; needed is a finite num",
+        ),
+        ({"loss": [1.0]}, "clients 0 and 1: says that its loss is None; needed is a finite number"),
     ],
 )
 def test_an_evaluation_without_loss_or_accuracy_is_refused(

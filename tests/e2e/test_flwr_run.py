@@ -163,7 +163,7 @@ def test_a_privacy_budget_ends_the_run_before_it_is_exceeded(
     }
     ended = runner.run(values, tmp_path)
     run = completed(ended)
-    assert "the run ends after round 3: the privacy budget of each of clients 0, 1" in ended.log
+    assert "the run ends after round 3: the privacy budget of clients 0 and 1" in ended.log
     assert [row["epsilon"] for row in run.rows] == pytest.approx([first, second, second])
     assert [row["uplink_bytes"] > 0 for row in run.rows] == [True, True, False]
     # What was learned before is measured, on the server's own test images.

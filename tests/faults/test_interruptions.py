@@ -89,7 +89,7 @@ def test_a_host_that_is_killed_costs_its_clients_one_round(endless: Endless) -> 
     assert "round 2 went on without client" in log
     assert "its host died" in log
     # The dead host's clients go on from where round 1 left them, optimizer and data included.
-    assert "has lost the state" not in log
+    assert "has lost all saved state" not in log
     drawn = []
     for client in range(4):
         state = ClientStore(endless.run.clients_dir).load(client)

@@ -38,7 +38,7 @@ def test_a_port_that_cannot_be_reached_ends_the_run_with_a_sentence(
     assert ended.status == "finished:failed"
     reason = f"could not reach the ServerApp at {nobody} within 60 s"
     assert "round 1: 0 clients are left, min-nodes is 2: " in ended.details
-    assert f"clients 0, 1, 2: {reason}" in ended.details
+    assert f"clients 0, 1 and 2: {reason}" in ended.details
     assert ended.run is not None
     assert ended.run.rows == []
 

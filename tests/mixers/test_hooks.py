@@ -183,8 +183,9 @@ def test_a_mixer_by_which_nobody_learns_is_told(
     train(own(split=lambda *_: returned))
     said = [message for message in caplog.messages if "got a gradient" in message]
     assert said == [
-        "round 1: no client got a gradient, so no lower segment learned: unless another warning "
-        "says why, `split` of Own returned none (a share that is not to learn has a false `learns`)"
+        "round 1: no client got a gradient, so no lower segment learned; if no other warning "
+        "explains it, `Own.split` returned no gradients (for shares that are not meant to learn, "
+        "set `learns=False`)"
     ]
 
 

@@ -173,9 +173,13 @@ def test_clients(clients: Any, said: str) -> None:
 
 def test_clients_of_the_other_shape_are_told_which_class_is_needed() -> None:
     texts = TextToy(clients=2)
-    with pytest.raises(LinkError, match=r"trunk: clients 0, 1: .* strategy needs a UShapeClient"):
+    with pytest.raises(
+        LinkError, match=r"trunk: clients 0 and 1: .* strategy needs a UShapeClient"
+    ):
         USplitSL(texts.server(), device="cpu").fit(TOY.make_clients(), 1)
-    with pytest.raises(LinkError, match=r"segment: clients 0, 1: .* strategy needs a SplitClient"):
+    with pytest.raises(
+        LinkError, match=r"segment: clients 0 and 1: .* strategy needs a SplitClient"
+    ):
         PSL(TOY.upper(), device="cpu").fit(texts.clients_for(), 1)
 
 

@@ -11,7 +11,7 @@ from flwr_splitmix.apps.configuration.run_config import AppConfig
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.links.stream.endpoint import is_loopback, split_address
 from flwr_splitmix.server.naming import name_clients
-from flwr_splitmix.words import counted, gib
+from flwr_splitmix.words import are, counted, gib, have, listed
 
 FAULTS = (Exception, SystemExit)
 """What a user's code may raise: a script's sys.exit() would end a check without a word."""
@@ -32,9 +32,8 @@ def check_devices(**names: str) -> None:
         try:
             pick_device(name)
         except ValueError as error:
-            are = "is" if len(named) == 1 else "are"
             raise ConfigError(
-                f"run-config: {' and '.join(named)} {are} {name!r}: {error}"
+                f"run-config: {listed(named)} {are(len(named))} {name!r}: {error}"
             ) from None
 
 
@@ -92,10 +91,8 @@ def describe_clients(
 
 def remark_empty(report: Report, empty: Sequence[int], remedy: str = "") -> None:
     """Remark that clients `empty` have no data; `remedy` ends the sentence."""
-    have = "has" if len(empty) == 1 else "have"
     report.remarks.append(
-        f"{name_clients(empty).removeprefix('each of ')} {have} no training data and will take no "
-        f"part{remedy}"
+        f"{name_clients(empty)} {have(len(empty))} no training data and will take no part{remedy}"
     )
 
 
@@ -104,8 +101,8 @@ def remark_replacement(
 ) -> None:
     """Remark that clients `few` have less than a batch; `key` is the batch size's name."""
     report.remarks.append(
-        f"{name_clients(few)} has less than one batch of {key} {batch_size} and draws with "
-        "replacement"
+        f"{name_clients(few)} {have(len(few))} less than one batch of {key} {batch_size}: "
+        "examples are drawn with replacement"
     )
 
 

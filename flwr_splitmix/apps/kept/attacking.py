@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from flwr_splitmix.apps.kept.weights import listed_clients
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.runs.recording import trace_dir
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, listed
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Division:
         if client not in self.finished:
             raise RunError(
                 f"run {run.id}: client {client} finished no round; --client names the client whose "
-                f"data are attacked: {listed_clients(self.finished)}"
+                f"data are attacked: {listed(self.finished)}"
             )
         return client
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from torch import Tensor, nn
@@ -14,8 +14,7 @@ from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore, lower_of
 from flwr_splitmix.runs.export.folder import ExportError
 from flwr_splitmix.segments.shape_errors import out_of_memory
 from flwr_splitmix.storage import StorageError, under
-
-_MOST_CLIENTS = 10  # named in an error message
+from flwr_splitmix.words import listed
 
 
 def segment_weights(
@@ -58,7 +57,7 @@ def segment_weights(
         said = f"{own}; name one with --client"
     else:
         hint = "; leave out --client: all clients have the same" if shared else ""
-        only = f"only of: {listed_clients(there)}" if there else "and none of any other"
+        only = f"only of: {listed(there)}" if there else "and none of any other"
         said = f"{missing}, {only}{hint}"
     raise ConfigError(f"run {run.id}: {said}")
 
@@ -109,10 +108,3 @@ def check_finite(run: Run, kept: Checkpoint, segments: Mapping[str, nn.Module]) 
                 f"infinite weights ({wrong}): training has diverged; train again with a lower "
                 f"lr{earlier if run.checkpoints.rounds()[0] < kept.round else ''}"
             )
-
-
-def listed_clients(clients: Sequence[int]) -> str:
-    """Return the first few of these clients, and how many more there are."""
-    more = len(clients) - _MOST_CLIENTS
-    named = ", ".join(map(str, clients[:_MOST_CLIENTS]))
-    return f"{named}{f' and {more} more' if more > 0 else ''}"

@@ -35,7 +35,7 @@ from flwr_splitmix.apps.language.trial import try_dp_sgd
 from flwr_splitmix.data.texts.tokens import LongTextsCount
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageParts
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, listed
 
 MOST_ROWS = 4000
 """Number of training rows that are tokenised: enough to estimate their lengths, and fast."""
@@ -80,10 +80,10 @@ def _check_data(config: LanguageConfig, report: Report) -> None:
     counts = Counter(sets.train.labels.tolist())
     empty = [name for label, name in enumerate(sets.classes) if not counts[label]]
     if empty:
-        named = ", ".join(map(repr, empty[:10]))
+        classes, them = ("class", "it") if len(empty) == 1 else ("classes", "them")
         report.remarks.append(
-            f"the training rows have none of the class {named}: the model cannot learn it; "
-            f"num-labels is {config.num_labels}"
+            f"the training rows have none of the {classes} {listed(map(repr, empty))}: the model "
+            f"cannot learn {them}; num-labels is {config.num_labels}"
         )
     users = [config.strategy] if config.strategy in CALIBRATED else []
     users += ["the small model's tokenizer"] if config.model == SMALL else []

@@ -20,7 +20,7 @@ from flwr_splitmix.data.texts.sets import load_text_sets
 from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.data.texts.tokenizers import open_tokenizer, train_tokenizer
 from flwr_splitmix.data.texts.tokens import LongTextsCount, OnLong
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, have
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -274,7 +274,6 @@ def long_texts_sentence(
     `whole` is as for `run_token_set`.
     """
     cut = count.longer - count.dropped
-    have = "has" if count.longer == 1 else "have"
     why = f"long-texts is {config.long_texts!r}"
     if whole:
         why = "generation-scores needs whole answers"
@@ -282,8 +281,8 @@ def long_texts_sentence(
     if count.dropped:
         done.append(f"{count.dropped} left out")
     return (
-        f"{count.longer} of {counted(count.texts, 'text')} {have} more than {_room(config)[1]}: "
-        f"{' and '.join(done)} ({why})"
+        f"{count.longer} of {counted(count.texts, 'text')} {have(count.longer)} more than "
+        f"{_room(config)[1]}: {' and '.join(done)} ({why})"
     )
 
 

@@ -43,7 +43,7 @@ from flwr_splitmix.segments.spreading import spreading_tokens
 from flwr_splitmix.segments.vision.split_model import LowerSegment
 from flwr_splitmix.server.intake.descriptions import MAX_SMASHED
 from flwr_splitmix.strategies import SplitStrategy
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, have, listed
 
 
 def check(checks: Checks) -> None:
@@ -90,11 +90,11 @@ def _check_data(config: VisionConfig, report: Report) -> None:
         )
         empty = [images.classes[label] for label in np.flatnonzero(counts == 0)]
         if empty:
-            named = ", ".join(map(repr, empty[:10])) + (", ..." if len(empty) > 10 else "")
+            classes, them = ("class", "it") if len(empty) == 1 else ("classes", "them")
             report.remarks.append(
-                f"the {kind} images have none of the class {named}: "
-                + ("the model cannot learn it" if kind == "training" else "it is not tested")
-                + "; put some there, or remove the class from dataset"
+                f"the {kind} images have none of the {classes} {listed(map(repr, empty))}: "
+                f"{'the model cannot learn' if kind == 'training' else 'nothing tests'} {them}"
+                f"; put some there, or remove the {classes} from dataset"
             )
 
 
@@ -113,7 +113,7 @@ def _check_clients(config: VisionConfig, report: Report) -> None:
     except ValueError as error:
         raise ValueError(
             f"{error}: {len(empty)} of the {counted(report.nodes, 'client')} "
-            f"{'has' if len(empty) == 1 else 'have'} no training data; a larger partition-alpha, "
+            f"{have(len(empty))} no training data; a larger partition-alpha, "
             "or fewer SuperNodes, gives every client some"
         ) from None
 

@@ -8,7 +8,7 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.texts.text_set import IGNORED, TextSet
 from flwr_splitmix.scoring.texts import scored
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, have
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -39,6 +39,6 @@ def check_labelled(data: ExampleSet) -> None:
         "which do not count in the loss; leave such texts out",
         without,
         counted(len(data), "training text"),
-        "has" if without == 1 else "have",
+        have(without),
         _UNLABELLED,
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
+from flwr_splitmix.words import listed
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -144,7 +145,7 @@ def _classes(
         if unknown:
             raise DataError(
                 f"the {split_name} split of {name!r} has the label {unknown[0]!r}, "
-                f"which is none of the training classes ({', '.join(classes[:10])})"
+                f"which is none of the training classes ({listed(classes)})"
             )
     return [np.array([known[value] for value in each], np.int64) for each in values], classes
 

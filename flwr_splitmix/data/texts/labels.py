@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr_splitmix.data.errors import DataError
+from flwr_splitmix.words import listed
 
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?")
 _FRACTION = re.compile(r"[+-]?(\d*\.\d+([eE][+-]?\d+)?|\d+[eE]-\d+)")
@@ -63,13 +64,12 @@ def classes_of(
     if len(words) < len(distinct):
         raise DataError(
             f"{source!r} has whole numbers as labels, and beside them "
-            f"{', '.join(map(repr, words[:5]))}; either all must be whole numbers, from 0, or none"
+            f"{listed(map(repr, words), most=5)}; either all must be whole numbers, from 0, or none"
         )
     if len(words) > num_labels:
-        named = ", ".join(map(repr, words[:5])) + (", ..." if len(words) > 5 else "")
         raise DataError(
-            f"{source!r} has {len(words)} labels ({named}), but the head has {num_labels} classes; "
-            "num-labels says how many"
+            f"{source!r} has {len(words)} labels ({listed(map(repr, words), most=5)}), but the "
+            f"head has {num_labels} classes; num-labels says how many"
         )
     return {label: number for number, label in enumerate(words)}
 
@@ -113,7 +113,7 @@ def class_of(
     if label not in classes:
         raise DataError(
             f"{where} has the label {value!r}; the head has {num_labels} classes: "
-            f"{', '.join(list(classes)[:10])}; {_remedy(label, classes)}"
+            f"{listed(classes)}; {_remedy(label, classes)}"
         )
     return classes[label]
 

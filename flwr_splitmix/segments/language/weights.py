@@ -27,6 +27,7 @@ from flwr_splitmix.finite import all_finite
 from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.segments.language.quiet import no_progress_bar
 from flwr_splitmix.segments.language.sources import CONFIG, WeightFiles, readable
+from flwr_splitmix.words import listed
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -188,9 +189,8 @@ def _check_loaded(info: Any, wanted: Collection[str], source: str, new: Sequence
         raise _other_shape(name, stored, needed, source, new)
     missing = {name for name in info.missing_keys & set(wanted) if not name.startswith(tuple(new))}
     if missing or info.conversion_errors:
-        raise ValueError(
-            f"{source!r} lacks weights: {_some(missing | set(info.conversion_errors or ()))}"
-        )
+        lacking = sorted(missing | set(info.conversion_errors or ()))
+        raise ValueError(f"{source!r} lacks weights: {listed(lacking, most=3)}")
 
 
 def _check_finite(name: str, weight: Tensor, source: str) -> None:
@@ -276,11 +276,7 @@ def _matching(
             unexpected.add(name)
     if unexpected:
         raise ValueError(
-            f"{checkpoint.name!r} has weights that its configuration does not: {_some(unexpected)}"
+            f"{checkpoint.name!r} has weights that its configuration does not: "
+            f"{listed(sorted(unexpected), most=3)}"
         )
     return names
-
-
-def _some(names: set[str]) -> str:
-    first = ", ".join(sorted(names)[:3])
-    return first if len(names) <= 3 else f"{first} and {len(names) - 3} more"

@@ -14,7 +14,7 @@ from flwr_splitmix.links import Clients
 from flwr_splitmix.server.evaluation.time_limit import TimeLimit
 from flwr_splitmix.server.intake.checks import UploadError, cap_at_median, check_number
 from flwr_splitmix.server.naming import name_clients
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -73,9 +73,10 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
         log.warning(
             "%s %s, having far more, up to %d: one client must not keep the others waiting",
             name_clients(cut),
-            f"is evaluated on {counted(asked[cut[0]], 'example')}"
+            f"{are(len(cut))} evaluated on {counted(asked[cut[0]], 'example')}"
+            f"{'' if len(cut) == 1 else ' each'}"
             if in_parts
-            else "is not evaluated",
+            else f"{are(len(cut))} not evaluated",
             max(said[client] for client in cut),
         )
     return asked if in_parts else {c: size for c, size in asked.items() if c not in cut}

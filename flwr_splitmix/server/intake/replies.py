@@ -34,7 +34,7 @@ from flwr_splitmix.server.intake.reply_metrics import (
 )
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.values import MAX_COUNT
-from flwr_splitmix.words import one_line
+from flwr_splitmix.words import listed, one_line
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -183,12 +183,9 @@ class ReplyIntake:
         count = Counter(n for own in map(metrics_of, replies) for n in own if not NAME.fullmatch(n))
         excluded = sorted(name for name, n in count.items() if 2 * n > len(replies))
         if excluded and self._once.first("names"):
-            named = [repr(one_line(name)[:60]) for name in excluded[:5]]
-            more = f" and {len(excluded) - 5} more" if len(excluded) > 5 else ""
             log.warning(
-                "left out of the run's metrics: %s%s; the name of a client's metric %s",
-                ", ".join(named),
-                more,
+                "left out of the run's metrics: %s; the name of a client's metric %s",
+                listed((repr(one_line(name)[:60]) for name in excluded), most=5),
                 NAME_RULE,
             )
         self._tell_shared(means)

@@ -211,7 +211,7 @@ class MixedSteps:
             if wrong := self._wrong(labels):
                 self._once.first(client)
                 log.warning(
-                    "client %d: labels %s; those that are none count for nothing in the mixtures, "
+                    "client %d: labels %s; such labels count for nothing in the mixtures, "
                     "and the server is not told whose they are",
                     client,
                     wrong,

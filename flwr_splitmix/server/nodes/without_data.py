@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr_splitmix.clients import NO_DATA
 from flwr_splitmix.server.naming import name_clients
+from flwr_splitmix.words import are, have
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -44,8 +45,10 @@ class WithoutData:
         if new := sorted(without - self.clients):
             self.clients.update(new)
             log.warning(
-                "%s: no training data, so it takes no part in this run and is not asked again",
+                "%s %s no training data and %s not asked again in this run",
                 name_clients(new),
+                have(len(new)),
+                are(len(new)),
             )
         return {client: reason for client, reason in reasons.items() if client not in without}
 

@@ -15,6 +15,7 @@ from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.mixers.wrapper import nested
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.values import options_of
+from flwr_splitmix.words import listed
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -134,16 +135,10 @@ def _of_clients(began: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[list
         for change in zip(*differing, strict=True):
             changes.setdefault(change, []).append(client)
     told = [
-        (change, "" if len(clients) == len(pairs) else f" of {_named(clients)}")
+        (change, "" if len(clients) == len(pairs) else f" of client {listed(clients, most=1)}")
         for change, clients in changes.items()
     ]
     return [was + whose for (was, _), whose in told], [now + whose for (_, now), whose in told]
-
-
-def _named(clients: Sequence[int]) -> str:
-    """Return the first of some clients, and how many more there are."""
-    more = f" and {len(clients) - 1} more" if len(clients) > 1 else ""
-    return f"client {clients[0]}{more}"
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.storage import json_values
-from flwr_splitmix.words import described
+from flwr_splitmix.words import described, listed
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -41,10 +41,9 @@ def state_of(strategy: RoundHooks) -> tuple[dict[str, Tensor], dict[str, Any]]:
     values = json_values(values, whose)
     for own, kept in zip(_of_package(strategy), (tensors, values), strict=True):
         if missing := sorted(own.keys() - kept.keys()):
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise TypeError(
-                f"{whose} lacks {missing[0]!r}{more}; add to what super().server_state() returns, "
-                "and call super().restore_server(tensors, values)"
+                f"{whose} lacks {listed(map(repr, missing), most=1)}; add to what "
+                "super().server_state() returns, and call super().restore_server(tensors, values)"
             )
     return dict(tensors), dict(values)
 

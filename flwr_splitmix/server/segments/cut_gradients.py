@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.events import StepResult
 from flwr_splitmix.finite import all_finite, largest_magnitude
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, verb
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -85,7 +85,7 @@ class CutGradients:
                 server_round,
                 counted(huge, "gradient"),
                 LARGEST,
-                "was" if huge == 1 else "were",
+                verb(huge, "were"),
             )
 
 

@@ -10,7 +10,7 @@ from flwr_splitmix.clients.ushape.frozen_weights import ALIKE, FROZEN
 from flwr_splitmix.links import Clients
 from flwr_splitmix.once import Once
 from flwr_splitmix.server.naming import name_clients
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, have
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -50,11 +50,12 @@ class FrozenWeights:
             return
         others = alike(usual) - 1
         log.warning(
-            "%s has other frozen weights in head or tail than client %d%s: frozen weights are not "
+            "%s %s other frozen weights in head or tail than client %d%s: frozen weights are not "
             "sent, so what is averaged was trained beside different ones; build the parts of all "
             "clients from one seed (torch.manual_seed, or seed=) or from the same pretrained "
             "weights, unless each is meant to have its own",
             name_clients(unlike),
+            have(len(unlike)),
             usual,
             f" and {counted(others, 'other')}" if others else "",
         )

@@ -22,18 +22,18 @@ from flwr_splitmix.once import Once
 from flwr_splitmix.server.intake.checks import cap_at_median
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.warnings.tally import RoundTally
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, verb
 
 log = logging.getLogger("flwr.splitmix")
 
 
 WHERE_STATES_ARE = (
-    " (virtual clients on several machines need one run directory for all; a SuperNode needs a "
+    " (virtual clients on several machines must share one run directory; a SuperNode needs a "
     "state-dir that can be written)"
 )
 
 MUCH_LARGER = 10
-"""Clients whose numbers differ from the median client's by more than this factor are told."""
+"""A warning names clients whose numbers differ from the median client's by a larger factor."""
 
 
 class Remarks:
@@ -90,22 +90,26 @@ class Remarks:
         full = {client: size // batch for client, size in sizes.items()}
         self._say(
             [c for c, n in full.items() if n == 0],
-            f"has less than one batch of {batch} and draws with replacement",
+            "have",
+            f"less than one batch of {batch}: examples are drawn with replacement",
         )
         self._say(
             [c for c, n in full.items() if 0 < n < batches],
-            "has fewer batches than the mean and starts over within an epoch",
+            "have",
+            "fewer batches than the mean: the data start over within an epoch",
         )
         if max(full.values(), default=0) >= epoch:  # if all start over, it is what was asked for
             self._say(
                 [c for c, n in full.items() if batches <= n < epoch],
-                f"has fewer batches than the {epoch} steps of an epoch and starts over within it",
+                "have",
+                f"fewer batches than the {epoch} steps of an epoch: the data start over within it",
             )
         capped = dict(zip(sizes, cap_at_median(list(sizes.values())), strict=True))
         self._say(
             [c for c, n in sizes.items() if capped[c] < n],
-            f"has far more examples than most and counts as {max(capped.values(), default=0)} in "
-            "the length of a round; steps_per_round sets it",
+            "have",
+            f"far more examples than most: {max(capped.values(), default=0)} of each client's "
+            "count for the length of a round (steps_per_round sets it)",
         )
 
     def _on_lost_states(
@@ -115,14 +119,16 @@ class Remarks:
         behind = {c: done for c, done in states.items() if done < last_trained_round.get(c, 0)}
         self._say(
             [c for c, done in behind.items() if not done],
-            "has lost the state that it had and begins anew "
-            + ("its optimizer" if self._averages else "its lower segment and its optimizer")
+            "have",
+            "lost all saved state, so training starts again there with a fresh "
+            + ("optimizer" if self._averages else "lower segment and optimizer")
             + WHERE_STATES_ARE,
         )
         self._say(
             [c for c, done in behind.items() if done],
-            "has lost its newest state and goes on from an older one: the newest is damaged, or "
-            "was not written" + WHERE_STATES_ARE,
+            "have",
+            "lost the newest saved state, so training goes on there from an older one: the newest "
+            "is damaged, or was not written" + WHERE_STATES_ARE,
         )
 
     def _on_shape(self, clients: Sequence[int], shape: SmashedShape) -> None:
@@ -139,7 +145,8 @@ class Remarks:
         if shape.prefix and self._mixer.min_members > 1 and not self._mixer.raw_inputs_cross:
             self._say(
                 clients,
-                f"sends {counted(shape.prefix, 'prefix token')} of every image, which have "
+                "send",
+                f"{counted(shape.prefix, 'prefix token')} of every image, which have "
                 "attended to all of it if the model is cut at a block: they are summed with the "
                 "others', not masked",
             )
@@ -203,8 +210,9 @@ class Remarks:
         ):
             self._say(
                 sorted(client for client, factor in factors.items() if factor > MUCH_LARGER),
-                f"sends smashed data more than {MUCH_LARGER} times {word} than the median "
-                "client's: are its inputs scaled like the others'?",
+                "send",
+                f"smashed data more than {MUCH_LARGER} times {word} than the median client's: are "
+                "the inputs scaled like the others'?",
             )
 
     def on_plans(self, server_round: int, tally: RoundTally, alive: Collection[int]) -> None:
@@ -221,7 +229,7 @@ class Remarks:
                 "round %d: %s left over when groups were formed, in %s in all, and sent all "
                 "smashed data%s",
                 server_round,
-                f"{name_clients(sorted(unmixed))} {'was' if len(unmixed) == 1 else 'was at times'}",
+                f"{name_clients(sorted(unmixed))} {verb(len(unmixed), 'were')}",
                 counted(unmixed.total(), "upload"),
                 ": only the noise protected them"
                 if self._noisy
@@ -231,20 +239,21 @@ class Remarks:
         skips = isinstance(inner, GroupMixer) and inner.leftover == "skip"
         self._say(
             sorted(tally.left_out.intersection(alive)),
-            "was left over in every step of a round (leftover='skip'), so nothing was learned from "
-            "its data: regroup='step', or more steps in a round, let others be left over, too"
+            "were",
+            "left over in every step of a round (leftover='skip'), so nothing was learned from the "
+            "data there: regroup='step', or more steps in a round, let others be left over, too"
             if skips
-            else f"was in none of the plans that {self._mixer} made for a round, so nothing was "
-            "learned from its data; `plan` must give every member a share, at least in some steps "
-            "of a round",
+            else f"in none of the plans that {self._mixer} made for a round, so nothing was "
+            "learned from the data there; `plan` must give every member a share, at least in some "
+            "steps of a round",
         )
         if tally.teachable and not tally.taught and self._once.first("untaught"):
             log.warning(
-                "round %d: no client got a gradient, so no lower segment learned: unless another "
-                "warning says why, `split` of %s returned none (a share that is not to learn has a "
-                "false `learns`)",
+                "round %d: no client got a gradient, so no lower segment learned; if no other "
+                "warning explains it, `%s.split` returned no gradients (for shares that are not "
+                "meant to learn, set `learns=False`)",
                 server_round,
-                self._mixer,
+                type(innermost(self._mixer)).__name__,
             )
         if tally.steps and tally.empty == tally.steps:
             log.warning(
@@ -252,9 +261,10 @@ class Remarks:
                 server_round,
             )
 
-    def _say(self, clients: Sequence[int], what: str) -> None:
+    def _say(self, clients: Sequence[int], plural: str, what: str) -> None:
+        """Warn about clients of which it was not said yet; `plural` is the verb, as in "have"."""
         if new := [client for client in clients if self._once.first((what, client))]:
-            log.warning("%s %s", name_clients(new), what)
+            log.warning("%s %s %s", name_clients(new), verb(len(new), plural), what)
 
 
 def _largest(upload: Upload, shares: Sequence[Share | None]) -> float:

@@ -294,5 +294,5 @@ def test_a_batch_of_more_than_the_data_gets_a_remark(tmp_path: Path) -> None:
     report = checked(tmp_path, first="size = 50")
     assert report.problems == []
     assert only(report.remarks) == (
-        "client 0 has less than one batch of batch_size 50 and draws with replacement"
+        "client 0 has less than one batch of batch_size 50: examples are drawn with replacement"
     )

@@ -169,7 +169,7 @@ def test_a_client_with_a_loss_and_scores_of_the_package_is_looked_at_too(tmp_pat
     report = checked(tmp_path, data=data, made=made)
     assert report.problems == []
     assert only(report.remarks) == (
-        "client 0 has less than one batch of batch_size 50 and draws with replacement"
+        "client 0 has less than one batch of batch_size 50: examples are drawn with replacement"
     )
     assert report.facts["tail"] == "21 parameters"
 

@@ -115,7 +115,7 @@ INTS = datasets.Value("int64")
         ),
         (
             {"train": GOOD, "test": split([1], [-1])},
-            r"test split of .* has the label -1, which is none of .* \(cat, dog\)",
+            r"test split of .* has the label -1, which is none of .* \(cat and dog\)",
         ),
         (
             {

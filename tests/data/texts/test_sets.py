@@ -215,7 +215,7 @@ def test_a_saved_dataset_has_its_own_test_split(tmp_path: Path) -> None:
         assert list(sets.train.labels) == [0, 1] * 4
     with pytest.raises(DataError, match="has no test split; one named soft is needed"):
         load_text_sets(str(tmp_path / "set"), "classification", columns=columns, test="soft")
-    with pytest.raises(DataError, match="has no column 'sentence'; it has 'text', 'label'"):
+    with pytest.raises(DataError, match="has no column 'sentence'; it has 'text' and 'label'"):
         load_text_sets(str(tmp_path / "set"), "classification")
 
 
@@ -306,7 +306,7 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("a.csv", "label;sentence\n1;a\n", {}, "separated by ',', but here by ';'"),
     ("a.tsv", "1,a\n", {"columns": TextColumns("2", "1")}, "separated by tabs, but here by ','"),
     ("a.tsv", "x\t1\t\ta\nx\t0\t\n", {"columns": COLA}, "line 2 of .* has 3 columns, but column 4"),
-    ("a.tsv", "a\tb\n", {}, "has no column 'sentence'; it has 'a', 'b'; .* counted from 1"),
+    ("a.tsv", "a\tb\n", {}, "has no column 'sentence'; it has 'a' and 'b'; .* counted from 1"),
     ("a.csv", "sentence,label,label\na,0,1\n", {}, "first line .* 2 columns named 'label'"),
     ("a.tsv", "a\tb\n", {"columns": TextColumns("0", "1")}, "there is no column 0 in .* from 1"),
     ("a.tsv", "a\tb\n", {"columns": TextColumns("00", "1")}, "there is no column 0 in .*"),
@@ -314,7 +314,7 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
         "a.tsv",
         "a\tb\n",
         {"columns": TextColumns("9" * 5000, "1")},
-        r"first line of .* has no column '9{79}; it has '1', '2'$",
+        r"first line of .* has no column '9{79}; it has '1' and '2'$",
     ),
     ("a.tsv", "", {}, "a.tsv holds no row"),
     ("a.tsv", b"\xff\xfe\x00", {}, "not UTF-8: byte 0 begins UTF-16; save .* as UTF-8"),

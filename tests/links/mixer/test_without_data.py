@@ -78,7 +78,7 @@ def test_others_are_drawn_for_a_mixer_that_wants_more_than_the_server(
     start(strategy, grid, 4)
     grid.wait()
     assert [row["clients_alive"] for row in strategy.rows] == [3, 3, 3, 3]
-    assert "is drawn again: clients 0, 2: the mixer at" in caplog.text
+    assert "is drawn again: clients 0 and 2: the mixer at" in caplog.text
 
 
 def test_a_run_without_two_clients_with_data_ends_and_names_both_reasons(
@@ -89,8 +89,8 @@ def test_a_run_without_two_clients_with_data_ends_and_names_both_reasons(
         start(make("CutMixSL", link_to(start_mixer())), grid, 2)
     grid.wait()
     assert re.fullmatch(
-        r"round 1: 0 clients are left, .* needs at least 2 \(its min_members\): clients 0, 1, 3: "
-        rf"{NO_DATA}; client 2: the mixer at .* \(link-via\) refuses: 1 node is too few for a "
+        r"round 1: 0 clients are left, .* needs at least 2 \(its min_members\): clients 0, 1 and "
+        rf"3: {NO_DATA}; client 2: the mixer at .* \(link-via\) refuses: 1 node is too few for a "
         "group of at least 2",
         str(ended.value),
     )

@@ -137,7 +137,7 @@ def test_a_client_of_its_own_is_exported_by_its_number(
     assert refused.exit_code == 1
     assert "PSL leaves lower segments with their clients; name one with --client" in refused.stderr
     refused = splitmix("export", exported.run.id, tmp_path / "model", "--client", "7")
-    assert "there is no state of client 7 here, only of: 0, 1\n" in refused.stderr
+    assert "there is no state of client 7 here, only of: 0 and 1\n" in refused.stderr
     done = splitmix("export", exported.run.id, tmp_path / "model", "--client", "1")
     assert "after round 1, with the segment of client 1\n" in done.stdout
     model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()

@@ -158,7 +158,7 @@ def test_reasons_are_listed_up_to_five() -> None:
     clients = Described(*(says() for _ in range(8)))
     for client in range(7):
         clients.fail(client, "late")
-    assert reasons(clients) == "clients 0, 1, 2, 3, 4, 5, 6: late"
+    assert reasons(clients) == "clients 0, 1, 2, 3, 4, 5 and 6: late"
     for client in range(7):
         clients.failures[client] = f"late by {client} s"
     assert reasons(clients).startswith("client 0: late by 0 s; client 1: late by 1 s; ")

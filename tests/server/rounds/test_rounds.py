@@ -225,7 +225,10 @@ def test_a_client_left_over_and_small_data_are_said_once(
         run(CutMixSL, Toy(clients=3, examples=(12, 12, 3)), 3)
     lines = [record.getMessage() for record in caplog.records]
     assert ["left over" in line for line in lines].count(True) == 1
-    assert lines.count("client 2 has less than one batch of 4 and draws with replacement") == 1
+    assert (
+        lines.count("client 2 has less than one batch of 4: examples are drawn with replacement")
+        == 1
+    )
 
 
 def test_a_client_left_over_is_said_before_it_sends_anything(
@@ -266,7 +269,7 @@ def test_a_client_that_counts_less_in_the_length_of_a_round_is_named_once(
     """Nothing was said where nothing is averaged: 2 steps, where the mean was 83."""
     run(PSL, Toy(clients=3, examples=(4, 4, 500)), 2)
     lines = [record.getMessage() for record in caplog.records]
-    said = "client 2 has far more examples than most and counts as 400 in the length of a round"
+    said = "client 2 has far more examples than most: 400 of each client's count for the length of"
     assert [line.startswith(said) for line in lines].count(True) == 1
 
 

@@ -114,8 +114,8 @@ class Reports(SplitClient):
 @pytest.mark.parametrize("strategy", [PSL, SFL])
 def test_metrics_that_their_names_exclude(strategy: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert said(caplog, "metrics", strategy, Reports) == [
-        "left out of the run's metrics: 'gradNorm', 'top 1'; the name of a client's metric begins "
-        "with a lower-case letter, and has at most 40 more, digits, '_' or '-'"
+        "left out of the run's metrics: 'gradNorm' and 'top 1'; the name of a client's metric "
+        "begins with a lower-case letter, and has at most 40 more, digits, '_' or '-'"
     ]
     assert said(caplog, "metrics", strategy) == []
 

@@ -36,10 +36,12 @@ def test_a_lost_state_and_an_older_one_are_told_apart(
             trained = {0: 4, 1: 4, 2: 4}
             remarks.on_clients(clients, shape, 2, 2, trained)
     lost, older = (record.getMessage() for record in caplog.records)
-    anew = "its optimizer" if averages else "its lower segment and its optimizer"
-    assert lost.startswith(f"client 0 has lost the state that it had and begins anew {anew} (")
+    fresh = "optimizer" if averages else "lower segment and optimizer"
+    begins = "client 0 has lost all saved state, so training starts again there with a fresh "
+    assert lost.startswith(f"{begins}{fresh} (")
     assert "a SuperNode needs a state-dir that can be written" in lost
-    assert older.startswith("client 1 has lost its newest state and goes on from an older one: ")
+    begins = "client 1 has lost the newest saved state, so training goes on there from an older one"
+    assert older.startswith(f"{begins}: ")
 
 
 def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
@@ -53,7 +55,7 @@ def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         Remarks(mixer).on_clients(clients, shape, 2, 2, {})
     assert caplog.messages == [
-        "each of clients 0, 1 sends 1 prefix token of every image, which have attended to all "
+        "clients 0 and 1 send 1 prefix token of every image, which have attended to all "
         "of it if the model is cut at a block: they are summed with the others', not masked"
     ]
 
@@ -134,21 +136,28 @@ def test_cutout_of_the_only_patch_is_told_once(
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({}, ["client 0 has fewer batches than the mean and starts over within an epoch"]),
-        ({"steps_per_round": 2}, ["client 0 has fewer batches than the mean and starts over with"]),
+        ({}, ["client 0 has fewer batches than the mean: the data start over within an epoch"]),
+        (
+            {"steps_per_round": 2},
+            ["client 0 has fewer batches than the mean: the data start over with"],
+        ),
         (
             {"steps_per_round": 8},
             [
-                "client 0 has fewer batches than the mean and starts over within an epoch",
-                "client 1 has fewer batches than the 8 steps of an epoch and starts over within it",
+                "client 0 has fewer batches than the mean: the data start over within an epoch",
+                "client 1 has fewer batches than the 8 steps of an epoch: the data start over "
+                "within it",
             ],
         ),
         (
             {"steps_per_round": 8, "epochs_per_round": 2},
-            ["client 0 has fewer batches than the mean and starts over within an epoch"],
+            ["client 0 has fewer batches than the mean: the data start over within an epoch"],
         ),
         # All start over, as is asked for.
-        ({"steps_per_round": 9}, ["client 0 has fewer batches than the mean and starts over with"]),
+        (
+            {"steps_per_round": 9},
+            ["client 0 has fewer batches than the mean: the data start over with"],
+        ),
     ],
     ids=str,
 )
@@ -158,6 +167,6 @@ def test_who_starts_over_within_an_epoch_is_named(
     """A client of 6 batches was not, with 8 steps in a round and a mean of 6 batches."""
     toy = Toy(clients=3, examples=(16, 24, 32))
     PSL(toy.upper(), device="cpu", **options).fit(toy.make_clients(), 1)
-    said = [message for message in caplog.messages if "starts over" in message]
+    said = [message for message in caplog.messages if "start over" in message]
     assert len(said) == len(named)
     assert all(one.startswith(told) for one, told in zip(said, named, strict=True))

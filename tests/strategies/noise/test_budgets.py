@@ -110,7 +110,7 @@ def test_a_server_that_asks_for_too_little_noise_gets_nothing() -> None:
     assert outcome.sent == {}
     assert not outcome.seen.steps
     assert [event.steps for event in outcome.seen.rounds] == [1]
-    assert outcome.strategy.over == "the privacy budget of each of clients 0, 1, 2, 3 is spent"
+    assert outcome.strategy.over == "the privacy budget of clients 0, 1, 2 and 3 is spent"
     assert {outcome.by_client(client) for client in range(4)} == {0.0}
     replies = [e.payload for e in outcome.seen.exchanges if e.direction == "up"]
     assert all(reply in ({"budget-spent": True}, {}) for reply in replies)
