@@ -177,7 +177,7 @@ def test_a_resumed_run_keeps_its_configuration_and_lacks_nothing_of_the_apps() -
 REJECTED: dict[str, tuple[dict[str, Any], str]] = {
     "version": ({"version": 1}, "the server speaks version 1 of tickets, this node 2"),
     "values": ({"mood": "good"}, "other values than this node knows"),
-    "type": ({"client": True}, "a client that is no int"),
+    "type": ({"client": True}, "a client that is not of type int"),
     "wait": ({"timeout": float("inf")}, "a timeout of inf s; allowed are 0 to 86400"),
     "client": ({"client": 5}, "the server's ticket is for client 5, and this node's partition-id"),
     "link": ({"link": "telepathy"}, "knows no link 'telepathy'; allowed: 'ray', 'stream'"),

@@ -107,6 +107,7 @@ app = typer.Typer(
     cls=_ErrorMessageGroup,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
+    rich_markup_mode="markdown",  # also of the groups below: paragraphs flow at any width
 )
 
 

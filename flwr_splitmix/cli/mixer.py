@@ -18,8 +18,8 @@ def mixer(
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where nodes and ServerApps dial; runs say it as link-via, with the name that "
-            "the certificate has. Port 0: a free one.",
+            help="Address to listen on. Runs name it in link-via, with the host name of the "
+            "certificate. Port 0 picks a free port.",
         ),
     ],
     token_file: Annotated[
@@ -35,7 +35,7 @@ def mixer(
         typer.Option(
             envvar="SPLITMIX_MIXER_SEED_FILE",
             help="The secret seed of groups, ratios and masks: a file with a whole number of "
-            "2**48 to 2**63 - 1. Only for runs that are to repeat: a server can then rehearse a "
+            "2^48 to 2^63 - 1. Only for runs that are to repeat: a server can then rehearse a "
             "round with nodes of its own. Without it each round has a seed that nobody knows.",
         ),
     ] = None,
@@ -58,8 +58,8 @@ def mixer(
         int,
         typer.Option(
             min=1,
-            help="Take runs of CutMixSL only whose min-patches is at least this: with 1, and a "
-            "small alpha, one client of a group may keep all patches but one.",
+            help="Refuse runs of CutMixSL whose min-patches is lower than this. With 1 and a small "
+            "alpha, one client of a group may contribute all patches but one.",
         ),
     ] = 1,
     most_ratio: Annotated[
@@ -72,7 +72,7 @@ def mixer(
         ),
     ] = 0.95,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow plaintext off the loopback.")
+        bool, typer.Option("--insecure", help="Accept connections from other machines without TLS.")
     ] = False,
 ) -> None:
     """Mix as a third party: nodes upload here, and the server gets mixtures alone.

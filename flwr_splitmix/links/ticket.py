@@ -180,7 +180,9 @@ class Ticket:
             # With `from __future__ import annotations` the annotation is a string.
             kinds = _KINDS.get(str(one.type), (str,))
             if one.name in values and type(values[one.name]) not in kinds:
-                raise ValueError(f"the server's ticket has a {one.name} that is no {one.type}")
+                raise ValueError(
+                    f"the server's ticket has a {one.name} that is not of type {one.type}"
+                )
         ticket = cls(**values)
         for name in ("client", "server_round", "num_rounds"):
             if not 0 <= getattr(ticket, name) <= MAX_COUNT:

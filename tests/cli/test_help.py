@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 import click
 import pytest
@@ -39,3 +41,27 @@ def test_every_argument_and_option_is_explained(path: tuple[str, ...]) -> None:
     for parameter in command.params:
         first = str(getattr(parameter, "help", "")).split(maxsplit=1)[0]
         assert first in said
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_lines_of_a_help_text_are_full_at_any_width(
+    path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source's line ends were kept: at 80 columns every second line had a word or two."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, [*path, "--help"]).output
+    described = shown.partition("Usage: ")[2].partition("╭")[0]
+    for paragraph in re.split(r"\n\s*\n", described)[1:]:
+        for line, after in pairwise(paragraph.strip().splitlines()):
+            assert len(f"{line.strip()} {after.split()[0]}") > 78, line
+
+
+def test_no_help_text_has_marks_of_its_own() -> None:
+    """Help texts are read as Markdown, in which 2**48 would lose its stars."""
+    for path in COMMANDS:
+        command: click.Command = ROOT
+        for name in path:
+            assert isinstance(command, click.Group)
+            command = command.commands[name]
+        texts = [command.help or "", *(str(getattr(p, "help", "")) for p in command.params)]
+        assert not [text for text in texts if re.search(r"\*\*|\b_\w+_\b|<\w|^\s*[#>*-] ", text)]

@@ -106,7 +106,7 @@ def test_a_ticket_with_other_values_is_refused() -> None:
 )
 def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
     record = ConfigRecord({**dict(TICKET.to_record()), name: value})
-    with pytest.raises(ValueError, match=f"the server's ticket has a {name} that is no "):
+    with pytest.raises(ValueError, match=f"the server's ticket has a {name} that is not of type "):
         Ticket.from_message(message(RecordDict({RECORD: record})))
 
 

@@ -78,7 +78,7 @@ class _OwnApp:
         except FAULTS as error:  # a user's module may raise anything on import
             raise ConfigError(f"{kind} {place!r} cannot be imported: {cause(error, 300)}") from None
         if not isinstance(component, expected):
-            raise ConfigError(f"{kind} {place!r} is no {expected.__name__}")
+            raise ConfigError(f"{kind} {place!r} is not a {expected.__name__}")
         return imported, component
 
     def check_client(self, checks: Checks) -> None:

@@ -43,7 +43,10 @@ def run(
     app: AppFolder,
     superlink: Annotated[
         str | None,
-        typer.Argument(help="A SuperLink of flwr's configuration; by default its default."),
+        typer.Argument(
+            help="Name of a SuperLink in Flower's configuration; if omitted, the one set as "
+            "default there."
+        ),
     ] = None,
     run_config: RunConfig = None,
     nodes: Annotated[

@@ -115,11 +115,11 @@ def warn_of_minima(strategy: flower.Strategy | None, min_nodes: int) -> None:
         needed = max(getattr(own, key, 0) for key in _MINIMA)
         if needed > min_nodes:
             log.warning(
-                "min_nodes is %d, but a round with fewer than %d nodes will end the run: that many "
-                "has %s as its min_train_nodes or min_available_nodes; lower them",
+                "min_nodes is %d, but %s requires %d nodes (min_train_nodes or "
+                "min_available_nodes) and ends the run in a round with fewer; lower these values",
                 min_nodes,
-                needed,
                 type(own).__name__,
+                needed,
             )
 
 

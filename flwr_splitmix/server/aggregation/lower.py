@@ -286,8 +286,8 @@ class LowerAggregator:
         if optimizer is None or not has_statistics(reply) or not self.once.first("statistics"):
             return
         _log.warning(
-            "%s within %s takes its step on BatchNorm's statistics, too, which then are none of "
-            "the data; take FedAvg there, or a model without BatchNorm",
+            "%s within %s takes its step on BatchNorm's statistics, too, so they are no longer the "
+            "means and variances of the data; take FedAvg there, or a model without BatchNorm",
             type(optimizer).__name__,
             type(outer).__name__,
         )

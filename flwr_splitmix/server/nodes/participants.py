@@ -137,7 +137,10 @@ class Participants:
         )
 
     def forget_draw(self) -> None:
-        """Forget the newest draw: one that nobody makes for a round is not made again for it."""
+        """Forget the last draw, before a hook says whom to ask.
+
+        So clients that an overridden hook has chosen itself are not drawn again.
+        """
         self._undrawn = 0
 
     def admit(self, clients: Clients, min_nodes: int, *, what: str) -> None:

@@ -24,9 +24,9 @@ def first_arrays(
 ) -> ArrayRecord:
     """Return the lower segment that all clients of a `fit` start from; empty: their own.
 
-    Without a given one it is the first client's, of those whose weights have the names and shapes
-    of most clients' (of several as frequent, those that come first): a single one that trains only
-    its tail does not decide for the others. A warning says if it replaces others.
+    If none is given, it is taken from a client: from the first one whose weights have the most
+    common names and shapes. So one client that trains only its tail does not decide for all. A
+    warning tells if this replaces other clients' weights.
 
     Parameters
     ----------

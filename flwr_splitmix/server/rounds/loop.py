@@ -218,13 +218,13 @@ class RoundLoop(RoundHooks):
             strategy, keep their optimizers' moments and their place in the data.
         initial_arrays
             The lower segment that all clients start from; without an aggregator an empty record
-            lets each start from its own. None uses the first client's that fits most of them; if
+            lets each start from its own. None uses the first client's that fits most of them. If
             they are the clients of the last `fit`, they go on with what they have learned, by other
-            random draws, with the schedule from its beginning. With a `run` its newest checkpoint
-            decides, and `num_rounds` includes the rounds before; it needs the run's seed. Clients
-            that no round asks again are restored at the end, but for a privacy ledger. A warning
-            says if there are more of them, or fewer, than in the last `fit`. A ledger of noise
-            counts every `fit`, as other clients may have the same data.
+            random draws, with the schedule from its beginning. A ledger of noise counts every
+            `fit`, as other clients may have the same data. With a `run` its newest checkpoint
+            decides, and `num_rounds` includes the rounds before. It needs the run's seed; another
+            number of clients is warned of. A client that no further round asks is set, at the end,
+            to its state in the last finished round; its privacy ledger is not reset.
 
         Returns
         -------

@@ -55,7 +55,7 @@ def test_an_aggregator_that_waits_for_more_nodes_is_an_error_not_a_wait(
 @pytest.mark.parametrize(
     ("aggregator", "told"),
     [
-        (flower.FedAdam(), ["min_nodes is 1, but a round with fewer than 2 nodes will end the"]),
+        (flower.FedAdam(), ["min_nodes is 1, but FedAdam requires 2 nodes (min_train_nodes or"]),
         (make_aggregator("FedAdam"), []),
         (flower.FedAvg(min_train_nodes=1, min_available_nodes=1), []),
         (None, []),

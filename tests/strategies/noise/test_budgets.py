@@ -93,7 +93,7 @@ def test_a_run_ends_early_and_cleanly_when_too_few_are_left(
     assert 1 < last < 50
     ends = [r.getMessage() for r in caplog.records if "the run ends" in r.getMessage()]
     assert len(ends) == 1
-    assert ends[0].startswith(f"the run ends after round {last}: the privacy budget of each of")
+    assert ends[0].startswith(f"the run ends after round {last}: the privacy budget of clients")
     again = Run.open(home.id, home=tmp_path)
     assert again.status == "finished"
     assert again.summary is not None
