@@ -193,8 +193,8 @@ def warn_of_missed(rounds: range) -> None:
     """Log that rounds of the run leave it no epsilon, as its ledger did not observe them."""
     first, last = rounds[0], rounds[-1]
     log.warning(
-        "%s of this run had no noise, or noise that another ledger counted, so the run has no "
-        "epsilon, whatever noise there is from now on: begin a new run with noise, and with "
+        "%s of this run had no noise, or noise that another ledger counted. So the run has no "
+        "epsilon, and later noise does not change that: begin a new run with noise, and with "
         "clients that have sent nothing yet",
         f"round {first}" if first == last else f"rounds {first} to {last}",
     )

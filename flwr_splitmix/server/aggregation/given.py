@@ -94,9 +94,9 @@ class GivenNumbers:
                 continue
             if not _is_option(self._strategy, path):
                 log.warning(
-                    "the aggregator goes on with %s = %s, as its checkpoint has it, not with the "
-                    "%s that it begins with now: it is neither an argument nor an attribute of the "
-                    "class; to change it, start a new run",
+                    "the aggregator goes on with %s = %s, as its checkpoint has it, not with %s as "
+                    "given now: only arguments and attributes of the class can be changed in a "
+                    "run; to change this, start a new run",
                     self._name(path),
                     _said(kept),
                     _said(given),

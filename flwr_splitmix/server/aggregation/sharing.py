@@ -26,8 +26,8 @@ def warn_of_use(aggregator: flower.Strategy, owner: object) -> bool:
     if keeps_nothing or not used_by_another(aggregator, owner):
         return False
     log.warning(
-        "the aggregator, %s, has aggregated for another strategy, and may go on with what it keeps "
-        "from that, such as moments: for an equal start make a new one for each strategy",
+        "the aggregator, %s, has aggregated for another strategy, and may still have its state, "
+        "such as moments: to compare from equal starts, make a new one for each strategy",
         type(aggregator).__name__,
     )
     return True

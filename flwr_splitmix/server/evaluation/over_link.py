@@ -71,7 +71,7 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
     cut = [client for client in sizes if asked[client] < said[client]]
     if cut:
         log.warning(
-            "%s %s, having far more, up to %d: one client must not keep the others waiting",
+            "%s %s: far more test data than the others have, up to %d, would keep them waiting",
             name_clients(cut),
             f"{are(len(cut))} evaluated on {counted(asked[cut[0]], 'example')}"
             f"{'' if len(cut) == 1 else ' each'}"

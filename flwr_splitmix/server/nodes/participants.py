@@ -128,8 +128,9 @@ class Participants:
         first = changed[0]
         log.warning(
             "num-partitions of %s changed during the run, such as that of client %d from %d to %d: "
-            "which part of a common data set it trained on is no longer certain, for attacks on "
-            "the run, either; start a SuperNode again with the number that it had",
+            "it is no longer certain which part of a common data set it trained on, and attacks "
+            "on the run cannot know it, either; start a SuperNode again with the number that it "
+            "had",
             counted(len(changed), "node"),
             first,
             known[first],

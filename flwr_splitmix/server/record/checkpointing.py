@@ -162,9 +162,8 @@ def restoring(checkpoint: Checkpoint, method: str, facts: Mapping[str, Any]) -> 
     if (clients := kept.get(_CLIENTS)) != facts.get(_CLIENTS):
         here = facts[_CLIENTS]
         log.warning(
-            "the run had %s, and here %s %d: it goes on as if each still had the data "
-            "that it had, by its place in the list; clients whose data are divided anew need a new "
-            "run",
+            "the run had %s, and here %s %d: each is taken for the earlier client of its place in "
+            "the list, with the same data; if the data were divided anew, start a new run",
             counted(clients or 0, "client"),
             are(here),
             here,

@@ -117,8 +117,8 @@ def check_same(checkpoint: str, began: Mapping[str, Any], here: Mapping[str, Any
         before, now = [*before, *was], [*now, *is_now]
     if before:
         log.warning(
-            "%s is of %s with %s, and here it has %s: the run goes on with that, and its results "
-            "are of both",
+            "%s is of %s with %s, and here it has %s: the run goes on with the latter, so its "
+            "results come from both",
             checkpoint,
             began["kind"],
             ", ".join(before),

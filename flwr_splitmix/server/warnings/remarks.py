@@ -137,9 +137,9 @@ class Remarks:
         drawn = isinstance(inner, RandomCutout) and inner.ratio is None
         if drawn and shape.patches == 1 and self._once.first("whole"):
             log.warning(
-                "%s leaves out patches, and each sample has only one: at times nothing of a batch "
-                "is left but zeros, with its labels, from which nothing can be learned and the "
-                "loss may grow without bound; cut the model where there are several patches",
+                "%s leaves out patches, and each sample has only one. At times a batch is all "
+                "zeros, with its labels: nothing can be learned from it, and the loss may grow "
+                "without bound. Cut the model where there are several patches",
                 self._mixer,
             )
         if shape.prefix and self._mixer.min_members > 1 and not self._mixer.raw_inputs_cross:
@@ -160,11 +160,11 @@ class Remarks:
         except ValueError as error:
             self._once.first("few")
             log.warning(
-                "round %d goes on in smaller mixing groups than asked for, as later ones may, down "
-                "to %s: %s",
+                "round %d goes on in smaller mixing groups than asked for: %s. Later rounds may, "
+                "too, down to %s",
                 server_round,
-                counted(self._min_nodes, "client"),
                 error,
+                counted(self._min_nodes, "client"),
             )
 
     def on_leftover(self, nodes: int) -> None:

@@ -27,8 +27,8 @@ def warn_if_frozen(name: str, module: nn.Module, clients: Sequence[Client], thei
     if any(True for client in clients for _ in client.trainable_parameters()):
         return
     log.warning(
-        "nothing is trained: all weights of the %s and of the clients' %s are frozen, if there are "
-        "any; .requires_grad_(True) on what is to learn, before clients and strategy are made",
+        "nothing is trained: the %s and the clients' %s have no weights, or only frozen ones; call "
+        ".requires_grad_(True) on what should learn before you make clients and strategy",
         name,
         theirs,
     )

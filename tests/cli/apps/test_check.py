@@ -187,7 +187,7 @@ def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:
     assert report.problems == []
     sizes = [int(number) for number in re.findall(r"\d+", report.facts["clients"])[1:]]
     assert 20 < min(sizes) <= max(sizes) < 40
-    assert "has less than one batch of batch-size 32" in " ".join(report.remarks)
+    assert "have less than one batch of batch-size 32: examples" in " ".join(report.remarks)
 
 
 def test_a_classifier_of_another_number_of_labels_is_named_by_its_key(tmp_path: Path) -> None:

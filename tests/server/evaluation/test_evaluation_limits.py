@@ -118,7 +118,9 @@ def test_what_is_left_out_of_a_large_test_set_is_said(caplog: pytest.LogCaptureF
     """Of the 1,000 examples of one client, the accuracy was that of the first 200."""
     said = {client: {"federated-examples": n} for client, n in enumerate((2, 2, 1000))}
     assert sizes_of_tests(Says(1, said, {}, None), "federated") == {0: 2, 1: 2, 2: 200}
-    assert "client 2 is evaluated on 200 examples, having far more, up to 1000" in caplog.text
+    assert (
+        "client 2 is evaluated on 200 examples: far more test data than the others" in caplog.text
+    )
 
 
 def test_a_client_of_the_u_shape_is_evaluated_on_all_of_its_texts_or_none(
@@ -135,7 +137,10 @@ def test_a_client_of_the_u_shape_is_evaluated_on_all_of_its_texts_or_none(
     evaluation = seen.rounds[-1].evaluation
     assert evaluation is not None
     assert evaluation.examples == 8
-    assert "client 1 is not evaluated, having far more, up to 401" in caplog.text
+    assert (
+        "client 1 is not evaluated: far more test data than the others have, up to 401,"
+        in caplog.text
+    )
     assert "went on without" not in caplog.text
 
 

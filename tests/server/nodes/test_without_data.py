@@ -87,8 +87,8 @@ def test_groups_are_smaller_without_them(
     assert groups.sizes == [[2], [2], [2]]
     said = [record.getMessage() for record in caplog.records if "groups" in record.getMessage()]
     assert said == [
-        "round 1 goes on in smaller mixing groups than asked for, as later ones may, down to 2 "
-        "clients: k is 3, but only 2 clients take part in a round; allowed is only 2"
+        "round 1 goes on in smaller mixing groups than asked for: k is 3, but only 2 clients "
+        "take part in a round; allowed is only 2. Later rounds may, too, down to 2 clients"
     ]
     with pytest.raises(ValueError, match="k is 3, but only 2 clients take part"):
         strategy.fit(clients[:2], 1)

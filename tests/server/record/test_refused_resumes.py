@@ -169,7 +169,7 @@ def test_another_seed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "said"), [(1, "here is 1: it"), (2, ""), (3, "here are 3: it")]
+    ("clients", "said"), [(1, "here is 1: each"), (2, ""), (3, "here are 3: each")]
 )
 def test_another_number_of_clients_is_warned_of(
     clients: int, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

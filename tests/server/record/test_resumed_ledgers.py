@@ -21,7 +21,7 @@ from flwr_splitmix.testing.toy import Toy
 
 TOY = Toy(clients=2, batch_norm=False)
 NOISE = GaussianNoise(sigma_s=20.0, sigma_y=10.0, clip_norm=1.5)
-MISSED = "had no noise, or noise that another ledger counted, so the run has no epsilon"
+MISSED = "had no noise, or noise that another ledger counted. So the run has no epsilon"
 
 
 def new_run(home: Path) -> Run:

@@ -65,7 +65,7 @@ def test_an_aggregator_of_two_strategies_keeps_its_moments_with_a_word(
     kind: Any, told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second strategy began with the moments of the first, silently."""
-    toy, said = Toy(), "has aggregated for another strategy, and may go on with what it"
+    toy, said = Toy(), "has aggregated for another strategy, and may still have its state"
     shared = kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     first, second = (SFL(toy.upper(), aggregator=shared, device="cpu") for _ in range(2))
     clients = toy.make_clients(sgd(0.1))

@@ -60,7 +60,7 @@ def test_if_no_part_of_the_l_shape_learns_it_is_told_once(
     for client in clients:
         client.segment.requires_grad_(frozen == "upper")
     strategy.fit(clients, 2)
-    said = "nothing is trained: all weights of the upper segment and of the clients' lower segments"
+    said = "nothing is trained: the upper segment and the clients' lower segments have no weights"
     assert caplog.text.count(said) == (frozen == "both")
 
 
@@ -75,7 +75,5 @@ def test_if_no_part_of_the_u_shape_learns_it_is_told_once(
         client.head.requires_grad_(learns == "head")
         client.tail.requires_grad_(learns == "tail")
     strategy.fit(clients, 2)
-    said = (
-        "nothing is trained: all weights of the trunk and of the clients' heads and tails are fro"
-    )
+    said = "nothing is trained: the trunk and the clients' heads and tails have no weights, or"
     assert caplog.text.count(said) == (not learns)
