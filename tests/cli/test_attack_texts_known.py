@@ -150,5 +150,5 @@ def test_a_client_that_is_not_in_a_run_is_told_who_is(
     assert result.exit_code == 1
     assert result.stderr.endswith(
         f"run {run.id}: client 7 finished no round; --client names the client whose data are "
-        "attacked: 0, 1\n"
+        "attacked: 0 and 1\n"
     )

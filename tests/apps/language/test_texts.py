@@ -36,11 +36,11 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
         ({"dataset": "cola"}, "no text dataset 'cola': allowed are 'generated'"),
         (
             {"dataset": "FILE"},
-            "question-column is 'question', but line 1 of .* it has 'sentence', 'label'",
+            "question-column is 'question', but line 1 of .* it has 'sentence' and 'label'",
         ),
         (
             {"dataset": "FILE", "task": "classification", "second_text_column": "sentence2"},
-            "second-text-column is 'sentence2', but line 1 of .* it has 'sentence', 'label'",
+            "second-text-column is 'sentence2', but line 1 of .* it has 'sentence' and 'label'",
         ),
         (
             {"dataset": "EMPTY_ANSWER"},
@@ -48,7 +48,7 @@ def rows(path: Path, *texts: dict[str, Any]) -> str:
         ),
         (
             {"dataset": "FILE", "task": "classification"},
-            "row 2 of .* has the label 2; the head has 2 classes: 0, 1",
+            "row 2 of .* has the label 2; the head has 2 classes: 0 and 1",
         ),
         (
             {"public": "/nowhere"},
