@@ -93,18 +93,22 @@ def test_a_late_answer_is_dropped_and_its_client_goes_on(link: StreamLink) -> No
 
 
 def test_an_answer_that_came_while_the_server_computed_is_not_late(link: StreamLink) -> None:
+    """The test slept 0.5 s, at the first answer: with one answer nobody is late at any time."""
     with a_round(link, [good, good, slow := Slow()]) as clients:
         call(clients, "first")
         came: list[int] = []
         assert isinstance(clients, StreamClients)
         lines = clients.lines.values()
         payloads = {client: {"value": "slowly"} for client in clients.alive}
+        began = time.monotonic()
         for client, _ in clients.answers("echo", payloads, patience=Patience(3.0, 1)):
-            if not came:
+            came.append(client)
+            if len(came) == 2:
+                # The others were asked after `began`, and took no longer than until now.
+                late = began + 4 * (time.monotonic() - began)
                 slow.go_on.set()
                 wait_for("all answers", lambda: not any(line._in_flight for line in lines))
-                time.sleep(0.5)  # more than three times what the others took
-            came.append(client)
+                wait_for("what is too late", lambda late=late: time.monotonic() > late)
         assert sorted(came) == [0, 1, 2]
         assert clients.late == {}
 
