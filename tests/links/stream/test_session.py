@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ import torch
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.frames.codec import Frame, encode
 from flwr_splitmix.links.link import Outcome
-from flwr_splitmix.links.stream import session
+from flwr_splitmix.links.stream import session, silence
 from flwr_splitmix.links.stream.session import Answer, Session
 from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.peers import DESCRIPTION, echo
@@ -82,8 +83,8 @@ def test_a_node_is_back_before_the_server_has_noticed_that_it_was_away(
 ) -> None:
     """Its address had changed, and the server refused it for longer than its patience."""
     handler, address = server
-    handler.says = holds_the_old_connection(2.0)
-    attach(address, timeout=30, patience=0.5)
+    handler.says = holds_the_old_connection(4.0)
+    attach(address, timeout=30, patience=2)
     assert handler.streams > 3
 
 
@@ -137,18 +138,20 @@ def test_a_server_may_be_silent_for_longer_than_its_ticket_says(server: tuple[Se
 
     def says(number: int, context: Any) -> Iterator[bytes]:
         yield HELLO
-        time.sleep(2.5)
+        time.sleep(5)
         yield encode(Frame("finish"))
 
     handler.says = says
-    attach(address, timeout=2, patience=2)
+    attach(address, timeout=4, patience=4)
     assert handler.streams == 1
 
 
 def test_a_node_that_computes_for_long_is_not_a_silent_server(
     server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "SILENCE", 0.5)
+    now = [0.0]
+    monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(silence, "LOOK_SECONDS", 0.1)
     handler, address = server
 
     def says(number: int, context: Any) -> Iterator[bytes]:
@@ -158,7 +161,8 @@ def test_a_node_that_computes_for_long_is_not_a_silent_server(
         yield encode(Frame("finish"))
 
     def slow(method: str, arguments: Mapping[str, Any]) -> Outcome:
-        time.sleep(1.5)
+        now[0] += 2 * session.SILENCE
+        time.sleep(1.5)  # its limit is looked at meanwhile
         return echo(method, arguments)
 
     handler.says = says

@@ -22,13 +22,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def secured(files: Certificates, **options: Any) -> StreamLink:
+IMPATIENT = 12.0
+"""Seconds to attach where a node is refused and dials again: it gives up after half of them."""
+
+
+def secured(files: Certificates, attach_timeout: float = 60.0, **options: Any) -> StreamLink:
     link = StreamLink(
         address="127.0.0.1:0",
         certificate=files.certificate,
         key=files.key,
         ca=files.ca,
-        attach_timeout=8,
+        attach_timeout=attach_timeout,
         **options,
     )
     link.open(None)
@@ -45,7 +49,7 @@ def test_large_frames_travel_over_tls(files: Certificates) -> None:
 
 def test_a_server_of_another_authority_is_not_trusted(files: Certificates, tmp_path: Path) -> None:
     other = make_certificates(tmp_path)
-    link = secured(files)
+    link = secured(files, IMPATIENT)
 
     def wary(ticket: Ticket, node: int) -> None:
         good(replace(ticket, ca=other.ca.read_text()), node)
@@ -70,7 +74,7 @@ def test_nodes_show_a_certificate_where_one_is_asked_for(tmp_path: Path) -> None
         make_certificates(tmp_path / "own"),
         make_certificates(tmp_path / "other", nodes=3),
     )
-    link = secured(files, client_ca=files.ca)
+    link = secured(files, IMPATIENT, client_ca=files.ca)
     with a_round(link, [with_identity(files, 0), good, with_identity(other, 2)]) as clients:
         assert clients.alive == (0,)
         assert call(clients, 1) == {0: 1}
