@@ -149,12 +149,12 @@ def serve(play: Play) -> None:
 
         last = server_round == play.rounds
         seconds = play.last_seconds if last and play.last_seconds else play.seconds
-        began, longest, calls = time.monotonic(), 0.0, 0
+        began, calls = time.monotonic(), 0
         with a_round(link, [relay] * play.nodes, server_round) as clients:
             attached = time.monotonic()
-            while clients.alive and (now := time.monotonic()) < attached + seconds:
+            while clients.alive and time.monotonic() < attached + seconds:
                 call(clients, value)
-                longest, calls = max(longest, time.monotonic() - now), calls + 1
+                calls += 1
             over.set()
         say(
             round=server_round,
@@ -162,7 +162,6 @@ def serve(play: Play) -> None:
             failures=clients.failures,
             attach_seconds=attached - began,
             calls=calls,
-            longest=longest,
         )
     link.close()
     sys.stdin.read()  # until the test has looked at the process
