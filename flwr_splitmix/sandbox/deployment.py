@@ -37,8 +37,8 @@ from flwr_splitmix.sandbox.superlink import (
     one_port,
 )
 
-ONLINE_SECONDS = 60.0
-"""Seconds for all SuperNodes to connect."""
+ONLINE_SECONDS = 240.0
+"""Seconds for all SuperNodes to connect: on a machine that does much else they import for long."""
 
 
 class Node:
@@ -227,11 +227,11 @@ class LocalDeployment(SuperLink):
         Raises
         ------
         SandboxError
-            If they are not connected in time, or a SuperNode fails; the message quotes their logs.
+            If they are not connected in time, or a SuperNode ends; the message quotes their logs.
         """
         deadline = time.monotonic() + ONLINE_SECONDS
         while (online := self.online()) < nodes:
-            ended = [node for node in self.nodes if node.process and node.process.poll()]
+            ended = [n for n in self.nodes if n.process and n.process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 said = "".join(node.log()[-1000:] for node in ended or self.nodes)
                 raise SandboxError(f"{online} of {nodes} SuperNodes are connected: {said}")

@@ -31,6 +31,9 @@ QUIET = {
 }
 NAME = "splitmix"
 
+START_SECONDS = 240.0
+"""Seconds for the SuperLink to listen: on a machine that does much else it imports for long."""
+
 
 class SandboxError(RuntimeError):
     """The SuperLink or a SuperNode did not start, or a run did not end in time."""
@@ -103,7 +106,7 @@ class SuperLink(ABC):
         Raises
         ------
         SandboxError
-            If it does not listen within 60 s.
+            If it ends, or does not listen within `START_SECONDS`.
         """
         self.port = free_port()
         (self.home / "config.toml").write_text(
@@ -117,7 +120,7 @@ class SuperLink(ABC):
             "--database", str(self.home / "state.db"),
             *_addresses(self.port),
         )  # fmt: skip
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and superlink.poll() is None:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
                 return

@@ -1,0 +1,36 @@
+"""A private deployment: how long it waits for what it has started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from flwr_splitmix.sandbox.deployment import LocalDeployment
+from flwr_splitmix.sandbox.superlink import SandboxError
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("status", [0, 1])
+def test_nobody_waits_for_a_supernode_that_has_ended(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that had ended without an error was waited for to the end."""
+    deployment = LocalDeployment(1)
+    monkeypatch.setattr(deployment, "online", lambda: 0)
+    node = deployment.node(0)
+    node.process = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({status})"])
+    assert node.process.wait() == status
+    (deployment.home / "node-0.log").write_text("it has ended")
+    with pytest.raises(SandboxError, match=r"^0 of 1 SuperNodes are connected: it has ended"):
+        deployment.wait_until_online(1)
+    deployment.stop()
+
+
+@pytest.mark.timeout(120)
+def test_nobody_waits_for_a_superlink_that_has_ended() -> None:
+    deployment = LocalDeployment(0)
+    with pytest.raises(SandboxError, match=r"(?s)the SuperLink did not start: .*no-such-option"):
+        deployment._start_superlink(["--no-such-option"], "insecure = true")
+    deployment.stop()
