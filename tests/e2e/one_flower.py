@@ -20,7 +20,7 @@ def watch() -> Iterator[Watch]:
     yield watch
     # The two agents of a Ray session that was cut off wait a minute for it to come back.
     with contextlib.suppress(AssertionError):
-        wait_for("the end of all processes", lambda: not watch.left(), 90)
+        wait_for("the end of all processes", lambda: not watch.left(), 240)
     left = watch.left()
     watch.end()
     watch.kill_left()
