@@ -22,23 +22,30 @@ START = 300.0
 
 
 class Step(NamedTuple):
-    """One step of a client, as it noted it."""
+    """One step of a client, as it noted it; `began` is of a clock that all processes share."""
 
     round: int
     number: int
     process: int
+    began: float
 
 
 def steps_of(home: Path, client: int) -> list[Step]:
     """Return the steps that a client has begun so far."""
     diary = home / f"client-{client}.txt"
     lines = diary.read_text().splitlines() if diary.exists() else []
-    return [Step(*map(int, line.split())) for line in lines if line.count(" ") == 2]
+    steps = [line.split() for line in lines if line.count(" ") == 3]
+    return [Step(*map(int, whole), float(began)) for *whole, began in steps]
 
 
 def steps_in(home: Path, client: int, server_round: int) -> list[int]:
     """Return the numbers of the steps that a client has begun in a round."""
     return [step.number for step in steps_of(home, client) if step.round == server_round]
+
+
+def go_on(home: Path, server_round: int) -> None:
+    """Let the clients of a round that is held go on."""
+    (home / f"go-on-{server_round}").touch()
 
 
 def leftovers(deployment: LocalDeployment) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from tests.e2e.flower_run import Deployed, measured, rows
 from tests.faults.faulty_run import (
     APP,
     START,
+    go_on,
     run_here,
     server_process,
     steps_in,
@@ -60,20 +62,26 @@ def test_a_clientapp_that_is_killed_in_a_step_costs_its_node_one_round(
 def test_a_supernode_that_is_killed_comes_back_with_its_state(
     deployed: Deployed, home: Path
 ) -> None:
-    values = {"rounds": 6, "steps": 20, "pause": 0.5, "run-dir": str(home)}
-    run_id = deployed.start(values, APP)
+    """It had to be back before three rounds of 10 s were over: a busy machine was too slow."""
+    values = {"rounds": 4, "steps": 20, "held": "2 3", "step-timeout": 600.0}
+    run_id = deployed.start({**values, "run-dir": str(home)}, APP)
     deployed.reach(run_id, "the first round's end", lambda: len(rows(home)) >= 1, START)
     deployed.flower.node(2).kill()
+    go_on(home, 2)
     deployed.reach(run_id, "the second round's end", lambda: len(rows(home)) >= 2, START)
     deployed.flower.node(2).start()
+    deployed.flower.wait_until_online(3)
+    go_on(home, 3)
     ended = deployed.finish(run_id, home)
     assert ended.status == "finished:completed", ended.log
     clients_alive = alive(ended.run)
     assert clients_alive[:2] == [3, 2]
     assert clients_alive[-1] == 3
-    assert "is not connected to the SuperLink any more" in ended.log
+    # It is one or the other, depending on whether its client had attached to the round.
+    gone = "is not connected to the SuperLink any more|was cut off and not back within 20 s"
+    assert re.search(rf"round 2 went on without client 2: ({gone})", ended.log)
     assert ended.run is not None
-    assert [drawn(deployed, ended.run, client) for client in (0, 1)] == [120, 120]
+    assert [drawn(deployed, ended.run, client) for client in (0, 1)] == [80, 80]
     assert drawn(deployed, ended.run, 2) == 20 * clients_alive.count(3)
 
 

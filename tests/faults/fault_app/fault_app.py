@@ -26,18 +26,27 @@ MISBEHAVES = 1
 
 
 class FaultyClient(SplitClient):
-    """Takes its time, leaves a line in a file for every step, and may misbehave."""
+    """Takes its time, leaves a line in a file for every step, and may misbehave.
+
+    In a round that is held it waits in every step until the file `go-on-ROUND` is beside its diary.
+    """
 
     pause = 0.0
     faults = ""
+    held: frozenset[int] = frozenset()
     diary: Path | None = None
 
     @exchange
     def step(self, **arguments: Any) -> dict[str, Any]:
         """Make a step, and what is wrong with it."""
         if self.diary is not None:
+            own_round = self.order.server_round
             with self.diary.open("a") as file:
-                file.write(f"{self.order.server_round} {arguments['number']} {os.getpid()}\n")
+                file.write(f"{own_round} {arguments['number']} {os.getpid()} {time.monotonic()}\n")
+            while (
+                own_round in self.held and not self.diary.with_name(f"go-on-{own_round}").exists()
+            ):
+                time.sleep(0.05)
         time.sleep(self.pause)
         reply = super().step(**arguments)
         faults = self.faults.split(",")
@@ -73,6 +82,7 @@ def make_clients(values: Values) -> list[FaultyClient]:
         assert isinstance(client, FaultyClient)
         client.pause = float(values["pause"])
         client.faults = str(values["faults"])
+        client.held = frozenset(map(int, str(values["held"]).split()))
         if values["run-dir"]:
             client.diary = Path(str(values["run-dir"]), f"client-{index}.txt")
         faulty.append(client)
