@@ -94,7 +94,7 @@ ROUNDS, AT_ONCE = 8, 50
 
 def test_nodes_that_send_damaged_frames_disturb_no_other() -> None:
     link = StreamLink(
-        address="127.0.0.1:0", attach_timeout=60, step_timeout=6, reattach_timeout=1,
+        address="127.0.0.1:0", attach_timeout=60, step_timeout=12, reattach_timeout=1,
         max_body=MAX_BODY,
     )  # fmt: skip
     link.open(None)

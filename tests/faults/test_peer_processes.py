@@ -73,7 +73,9 @@ def processes() -> Iterator[list[Process]]:
 
 
 def test_killed_and_frozen_peers(processes: list[Process]) -> None:
-    link = StreamLink(address="127.0.0.1:0", attach_timeout=90, step_timeout=10, reattach_timeout=2)
+    link = StreamLink(
+        address="127.0.0.1:0", attach_timeout=240, step_timeout=10, reattach_timeout=2
+    )
     link.open(None)
     killed, frozen, slow = processes
     with a_round(link, [good, killed, frozen, slow]) as clients:
@@ -87,7 +89,7 @@ def test_killed_and_frozen_peers(processes: list[Process]) -> None:
         frozen.signal(signal.SIGSTOP)
         began = time.monotonic()
         assert sorted(call(clients, 4)) == [0, 3]
-        assert 9.9 <= time.monotonic() - began < 25
+        assert 9.9 <= time.monotonic() - began < 60
         assert clients.failures[2] == "did not answer echo within 10 s"
         frozen.signal(signal.SIGCONT)
         wait_for("the end of the frozen peer", lambda: frozen.said)
@@ -99,7 +101,9 @@ def test_killed_and_frozen_peers(processes: list[Process]) -> None:
 
 
 def test_a_peer_killed_while_it_is_late_costs_its_own_steps_only(processes: list[Process]) -> None:
-    link = StreamLink(address="127.0.0.1:0", attach_timeout=90, step_timeout=30, reattach_timeout=2)
+    link = StreamLink(
+        address="127.0.0.1:0", attach_timeout=240, step_timeout=30, reattach_timeout=2
+    )
     link.open(None)
     killed, frozen, other = processes
     with a_round(link, [good, killed, frozen, other]) as clients:

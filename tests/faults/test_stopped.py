@@ -66,7 +66,7 @@ def test_no_finished_round_is_lost(tmp_path: Path, how: str) -> None:
         [sys.executable, "-c", PROGRAM, str(tmp_path), run.id, how],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
         check=False,
     )
     assert "LinkError" not in done.stderr, done.stderr

@@ -133,7 +133,7 @@ def test_with_certificates_a_server_cannot_pretend_to_be_a_node(
     pair = own.read_bytes(), own_key.read_bytes()
     channel = MixerChannel(Dialled(mixer.address, True, ca, pair, TOKEN), 5.0)
     token = channel.open(OPENING)["tokens"]["1"]
-    ticket = Ticket(1, 7, 1, 9, address=mixer.address, ca=ca.decode(), timeout=2.0)
+    ticket = Ticket(1, 7, 1, 9, address=mixer.address, ca=ca.decode(), timeout=60.0)
     pretending = Session(
         replace(ticket, token=token),
         101,

@@ -24,7 +24,7 @@ def hosts_looked_up(names: str, folder: Path, **variables: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.observers.trackers.looked_up", names, str(folder)],
         env={**quiet, "HOME": str(folder), "WANDB_SILENT": "true", **variables},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("looked up:")]
