@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
@@ -20,7 +20,7 @@ from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
-from flwr_splitmix.flwr_command import config_text
+from flwr_splitmix.flwr_command import FlwrError, config_text
 from flwr_splitmix.runs import Row
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.sandbox.deployment import LocalDeployment
@@ -66,6 +66,21 @@ class Ended:
     run: Run | None
 
 
+T = TypeVar("T")
+
+
+def patiently(ask: Callable[[int], T], run_id: int) -> T:
+    """Ask `flwr` about a run, and again if a busy machine has let its connection time out."""
+    for _ in range(5):
+        try:
+            return ask(run_id)
+        except FlwrError as error:
+            if "is unavailable" not in str(error):
+                raise
+        time.sleep(2.0)
+    return ask(run_id)
+
+
 class Runs(ABC):
     """Waits for the runs of one SuperLink without slowing them down."""
 
@@ -94,14 +109,14 @@ class Runs(ABC):
         while True:
             # Asking Flower costs a second of a CPU that the run needs: look for its process.
             wait_for(f"the end of run {run_id}", lambda: not self.in_progress(), timeout)
-            status, details = self.flower.status(run_id)
+            status, details = patiently(self.flower.status, run_id)
             if status.startswith("finished"):
                 break
             assert time.monotonic() < deadline, f"run {run_id} is {status}: {details}"
             time.sleep(0.5)
         wait_for("the end of the run's processes", lambda: not self.in_progress(), 120)
         runs = Run.all(run_dir)
-        log = self.flower.log(run_id)
+        log = patiently(self.flower.log, run_id)
         return Ended(status, details, log, runs[-1] if runs else None)
 
 
