@@ -15,7 +15,7 @@
 | NaN, a wrong shape, another dtype, too many patches, patches that are not its own | test_uploads |
 | peers of a link in processes of their own, killed and frozen | test_peer_processes |
 
-Quick ones, which need no process of their own, are among the link's tests: tokens of every kind and
-a peer that never reads in tests/links/stream/test_peers, broken connections in test_network,
-damaged bytes in tests/links/frames/test_not_frames. Floods and soaks are in tests/hostile.
+Quick ones, which need no process of their own, are among the link's tests: tokens of every kind in
+tests/links/stream/test_peers, a peer that never reads in test_awaited_peers, broken connections in
+test_network, damaged bytes in tests/links/frames/test_not_frames. Floods and soaks are in tests/hostile.
 """

@@ -35,7 +35,7 @@ def steps_of(home: Path, client: int) -> list[Step]:
     diary = home / f"client-{client}.txt"
     lines = diary.read_text().splitlines() if diary.exists() else []
     steps = [line.split() for line in lines if line.count(" ") == 3]
-    return [Step(*map(int, whole), float(began)) for *whole, began in steps]
+    return [Step(int(r), int(n), int(pid), float(began)) for r, n, pid, began in steps]
 
 
 def steps_in(home: Path, client: int, server_round: int) -> list[int]:
