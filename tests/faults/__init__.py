@@ -17,5 +17,6 @@
 
 Quick ones, which need no process of their own, are among the link's tests: tokens of every kind in
 tests/links/stream/test_peers, a peer that never reads in test_awaited_peers, broken connections in
-test_network, damaged bytes in tests/links/frames/test_not_frames. Floods and soaks are in tests/hostile.
+test_network, damaged bytes in tests/links/frames/test_not_frames. Floods and soaks are in
+tests/hostile.
 """

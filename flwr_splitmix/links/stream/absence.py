@@ -10,8 +10,11 @@ from flwr_splitmix.links.polling import Mail, Online, why_not_attached
 from flwr_splitmix.links.stream.replies import LOST
 from flwr_splitmix.words import not_attached
 
-BUSY = "while a node takes part in a round of another run, it begins no other"
-"""What may be why: a SuperNode handles one message at a time, and a round is one."""
+WHY = (
+    "the log of its node says why: it may be starting still, not reach the link's address, or take "
+    "part in a round of another run, during which it begins no other"
+)
+"""A SuperNode handles one message at a time, and a round is one."""
 
 
 class Absence:
@@ -40,4 +43,4 @@ class Absence:
             return LOST
         if time.monotonic() <= self._deadline:
             return ""
-        return f"{not_attached(self._timeout)}; {BUSY}"
+        return f"{not_attached(self._timeout)}; {WHY}"

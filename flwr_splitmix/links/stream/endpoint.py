@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from pathlib import Path
@@ -10,7 +11,12 @@ import grpc
 
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.stream.names import names_of
-from flwr_splitmix.links.stream.pairs import check_signed, read_authority, read_pair
+from flwr_splitmix.links.stream.pairs import (
+    check_signed,
+    read_authority,
+    read_pair,
+    warn_if_private,
+)
 from flwr_splitmix.values import check_truth
 
 
@@ -88,6 +94,8 @@ class Endpoint:
         self._ca = None if not ca else read_authority(ca, "ssl-ca-certfile")
         if self._certificate is not None and self._ca is not None:
             check_signed(self._certificate, self._ca, "ssl-ca-certfile", str(ca))
+        elif self._certificate is not None and not dashes:
+            warn_if_private(self._certificate, "ssl-ca-certfile")
         self._client_ca = (
             None if not client_ca else read_authority(client_ca, f"{dashes}link-client-ca")
         )
@@ -213,3 +221,21 @@ def _matches(host: str, name: str) -> bool:
     if name.startswith("*.") and not _is_ip(host):
         return host.partition(".")[2].lower() == name[2:].lower()
     return host.lower() == name.lower()
+
+
+def why_not_bound(address: str) -> str:
+    """Return why an address cannot be bound, with the remedy; gRPC does not say."""
+    host, port = split_address(address, "address")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.create_server((host, port or 0), family=family):
+            return "it could a moment later; try again"
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return f"port {port} is taken; choose another, or end the process that has it"
+        if error.errno == errno.EADDRNOTAVAIL:
+            return (
+                f"{host} is not an address of this machine; listen on 0.0.0.0:{port}, and name the "
+                "address that others dial as link-advertise (that of a mixer as link-via)"
+            )
+        return error.strerror or str(error)

@@ -143,7 +143,7 @@ class StreamLink(DialledLink):
                 self._service, self.endpoint.address, self.endpoint.credentials()
             )
         except OSError as error:
-            raise LinkError(f"the stream link {error}; is its port taken?") from None
+            raise LinkError(f"link-address: the stream link {error}") from None
         self.dialled = self.endpoint.dialled(self._server.port)
         tls = "with TLS" if self.endpoint.tls else "in plaintext"
         log.info("stream link: nodes dial %s, %s", self.dialled, tls)

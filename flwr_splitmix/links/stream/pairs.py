@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import ssl
 import stat
+import warnings
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from flwr_splitmix.files import expanded
 from flwr_splitmix.links.link import LinkError
+
+log = logging.getLogger("flwr.splitmix")
 
 CERTIFICATE, KEY = "ssl-certfile", "ssl-keyfile"
 """Keys in the configuration of a run, and of a node."""
@@ -107,18 +114,58 @@ def check_signed(chain: bytes, authorities: bytes, name: str, path: str) -> None
     LinkError
         If it does not: no peer could connect, which would show only after its time limit.
     """
-    trusted = x509.load_pem_x509_certificates(authorities)
+    unsigned = _not_signed_by(x509.load_pem_x509_certificates(authorities), chain)
+    if unsigned is not None:
+        raise LinkError(
+            f"{name}: {path} has not signed the certificate ({CERTIFICATE}), whose issuer is "
+            f"{unsigned.issuer.rfc4514_string()!r}, so no node could connect; give the file of "
+            f"that authority, or add intermediate certificates to {CERTIFICATE}"
+        )
+
+
+def warn_if_private(chain: bytes, name: str) -> None:
+    """Log if no authority of this machine signed a certificate that peers must trust by theirs.
+
+    Parameters
+    ----------
+    chain
+        PEM: the certificate, then the intermediate ones that are sent with it.
+    name
+        Configuration key of the authority, which is not set.
+    """
+    trusted = _public_authorities()
+    unsigned = _not_signed_by(trusted, chain)
+    if trusted and unsigned is not None:
+        log.warning(
+            "%s is not set, so nodes trust public authorities only, and none that this machine "
+            "knows has signed the link's certificate, whose issuer is %r; if that is an authority "
+            "of your own, set %s to its file",
+            name,
+            unsigned.issuer.rfc4514_string(),
+            name,
+        )
+
+
+def _public_authorities() -> list[x509.Certificate]:
+    """Return the authorities that this machine trusts, as far as they can be read."""
+    read = []
+    for one in ssl.create_default_context().get_ca_certs(binary_form=True):
+        with warnings.catch_warnings(), contextlib.suppress(ValueError):
+            warnings.simplefilter("ignore")  # of odd serial numbers
+            read.append(x509.load_der_x509_certificate(one))
+    return read
+
+
+def _not_signed_by(trusted: Sequence[x509.Certificate], chain: bytes) -> x509.Certificate | None:
+    """Return the last certificate of a chain that no authority signed; None if one did."""
     holder, *between = x509.load_pem_x509_certificates(chain)
     while not any(holder == one or _signed(holder, one) for one in trusted):
         signer = next((one for one in between if _signed(holder, one)), None)
         if signer is None:
-            raise LinkError(
-                f"{name}: {path} has not signed the certificate ({CERTIFICATE}), whose issuer is "
-                f"{holder.issuer.rfc4514_string()!r}, so no node could connect; give the file of "
-                f"that authority, or add intermediate certificates to {CERTIFICATE}"
-            )
+            return holder
         between.remove(signer)
         holder = signer
+    return None
 
 
 def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

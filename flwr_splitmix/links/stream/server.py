@@ -20,6 +20,7 @@ import grpc
 
 from flwr_splitmix.links.stream.call import ClosedLineError, LiveLineError
 from flwr_splitmix.links.stream.conversation import Conversation
+from flwr_splitmix.links.stream.endpoint import why_not_bound
 from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.names import node_name
 from flwr_splitmix.links.stream.protocol import (
@@ -221,7 +222,7 @@ class StreamServer:
             self.port = 0
         if not self.port:
             self._thread.join()
-            raise OSError(f"cannot listen on {address}")
+            raise OSError(f"cannot listen on {address}: {why_not_bound(address)}")
 
     def stop(self, grace: float) -> None:
         """Refuse new connections, cut open ones after `grace` seconds, and end all threads."""

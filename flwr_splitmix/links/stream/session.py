@@ -63,6 +63,13 @@ RETRIED = frozenset(
 """Statuses that may be temporary; any other is final."""
 
 
+UNREACHED = ("Failed to connect to remote host", "DNS resolution failed", "Timeout occurred")
+"""What gRPC says if nobody answered at an address."""
+
+UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "BAD_SIGNATURE")
+"""What it says if the server's certificate is not of an authority that this node trusts."""
+
+
 class _SilentError(Exception):
     """The server keeps the connection, answers pings and says nothing."""
 
@@ -160,15 +167,25 @@ class Session:
             elif time.monotonic() + pause > since + patience:
                 raise LinkError(
                     f"could not reach the ServerApp at {self._ticket.address} within "
-                    f"{patience:g} s: {reason}{self._unshown}"
+                    f"{patience:g} s: {reason}{self._hint(reason)}"
                 )
             log.info("dialling %s again: %s", self._ticket.address, reason)
             time.sleep(pause * self._jitter.uniform(0.75, 1.25))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    @property
-    def _unshown(self) -> str:
-        """What the server may have asked for that this node does not show."""
+    def _hint(self, reason: str) -> str:
+        """Return what to look at, by why no connection came about; "" if nothing is known."""
+        if any(said in reason for said in UNREACHED):
+            return (
+                ". Check link-advertise and link-address of the run (with a mixer, link-via), and "
+                "the firewalls on the way"
+            )
+        if any(said in reason for said in UNTRUSTED):
+            trusted = "another" if self._ticket.ca else "not set, so that only public ones pass"
+            return (
+                ". The authority to trust is the run's ssl-ca-certfile, and a mixer's is the "
+                f"node's link-via-ca; here it is {trusted}"
+            )
         if not self._ticket.tls or self._pair is not None:
             return ""
         return (

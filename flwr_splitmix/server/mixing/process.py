@@ -124,7 +124,7 @@ class MixerServer:
         try:
             server = StreamServer(nodes, endpoint.address, endpoint.credentials(), servers)
         except OSError as error:
-            raise LinkError(f"the mixer {error}; is its port taken?") from None
+            raise LinkError(f"--listen: the mixer {error}") from None
         self._server = server
         self.address = join_address(endpoint.host, server.port)
         tls = "with TLS" if endpoint.tls else "in plaintext"

@@ -64,3 +64,10 @@ class WithoutData:
     def restore(self, meta: Mapping[str, Any]) -> None:
         """Begin a run: anew, or from a checkpoint's plain values."""
         self.clients = {int(client) for client in meta.get(_KEY, ())}
+        if self.clients:
+            log.warning(
+                "%s had no training data when the run began and %s not asked now that it is "
+                "resumed; if there are data now, begin a new run",
+                name_clients(sorted(self.clients)),
+                are(len(self.clients)),
+            )

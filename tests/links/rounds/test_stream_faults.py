@@ -178,12 +178,22 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     first = StreamLink(address="127.0.0.1:0")
     first.open(None)
     taken = first.dialled
-    with pytest.raises(LinkError, match=f"cannot listen on {taken}; is its port taken"):
+    said = (
+        f"link-address: the stream link cannot listen on {taken}: port .* is taken; choose another"
+    )
+    with pytest.raises(LinkError, match=said):
         StreamLink(address=taken).open(None)
     first.close()
     again = StreamLink(address=taken)
     again.open(None)
     again.close()
+
+
+def test_an_address_that_this_machine_does_not_have_is_named() -> None:
+    """It was asked whether the port was taken."""
+    said = "link-address: .*192.0.2.7 is not an address of this machine; listen on 0.0.0.0:9443"
+    with pytest.raises(LinkError, match=said):
+        StreamLink(address="192.0.2.7:9443", insecure=True).open(None)
 
 
 def test_the_link_works_inside_a_run_only() -> None:

@@ -201,6 +201,7 @@ def test_a_port_that_cannot_be_reached_is_named_and_dialling_again_draws_no_publ
         assert clients.failures[1].startswith(
             f"could not reach the ServerApp at {nowhere} within 4 s: "
         )
+        assert "Check link-advertise and link-address of the run" in clients.failures[1]
     assert random.getstate() == state
 
 

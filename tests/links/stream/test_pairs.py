@@ -22,7 +22,12 @@ from cryptography.x509.oid import NameOID
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.stream import pairs
 from flwr_splitmix.links.stream.endpoint import Endpoint
-from flwr_splitmix.links.stream.pairs import check_signed, read_authority, read_pair
+from flwr_splitmix.links.stream.pairs import (
+    check_signed,
+    read_authority,
+    read_pair,
+    warn_if_private,
+)
 from flwr_splitmix.sandbox.certificates import Certificates, make_certificates
 
 OVER, TO_COME = timedelta(minutes=-30), timedelta(days=1)
@@ -126,6 +131,41 @@ def signed(name: str, by: tuple[str, ec.EllipticCurvePrivateKey] | None, path: P
     builder = builder.not_valid_before(now - TO_COME).not_valid_after(now + TO_COME)
     path.write_bytes(builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM))
     return key
+
+
+def test_an_authority_of_ones_own_that_is_not_named_is_warned_of(
+    files: Certificates,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run went on until every node had dialled for half of attach-timeout."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(make_certificates(tmp_path / "public").ca))
+    chain = files.certificate.read_bytes()
+    warn_if_private(chain, "ssl-ca-certfile")
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said.startswith("ssl-ca-certfile is not set, so nodes trust public authorities only")
+    issuer = x509.load_pem_x509_certificate(chain).issuer.rfc4514_string()
+    assert f"{issuer!r}; if that is an authority of your own, set ssl-ca-certfile" in said
+    caplog.clear()
+    monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))
+    warn_if_private(chain, "ssl-ca-certfile")
+    assert not caplog.records
+
+
+def test_a_link_looks_for_the_authority_of_its_certificate(
+    files: Certificates,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(make_certificates(tmp_path / "public").ca))
+    StreamLink(address="127.0.0.1:0", certificate=files.certificate, key=files.key)
+    assert "ssl-ca-certfile is not set" in caplog.text
+    caplog.clear()
+    StreamLink(address="127.0.0.1:0", certificate=files.certificate, key=files.key, ca=files.ca)
+    assert not caplog.records
 
 
 def test_a_certificate_leads_to_its_authority_by_others_or_is_its_own(tmp_path: Path) -> None:

@@ -195,6 +195,30 @@ def test_a_resumed_run_draws_the_same_clients(asked: type[Empty], tmp_path: Path
     assert alive(tmp_path / "parts", 2, 6) == alive(tmp_path / "whole", 6)
 
 
+def test_a_resumed_run_names_whom_it_does_not_ask(
+    asked: type[Empty], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever gave a node its data meanwhile could not see that it took no part."""
+    toy = Toy(clients=3)
+    run = Run.create({}, name="toy", home=tmp_path)
+    for rounds in (1, 2):
+        caplog.clear()
+        clients: list[SplitClient] = list(toy.make_clients(sgd(0.1)))
+        if rounds == 1:
+            clients[2] = toy.make_clients(sgd(0.1), kind=asked)[2]
+        PSL(toy.upper(), device="cpu", steps_per_round=1, run=run).fit(clients, rounds)
+        run = Run.open(run.id, home=tmp_path)
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if "no training data" in record.getMessage()
+    ]
+    assert said == [
+        "client 2 had no training data when the run began and is not asked now that it is resumed; "
+        "if there are data now, begin a new run"
+    ]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_evaluations_draw_others_in_their_place_too(
     asked: type[Empty], seed: int, caplog: pytest.LogCaptureFixture
