@@ -236,7 +236,8 @@ class RoundDone:
     client_seconds
         By client index, seconds spent in its exchanges.
     client_means
-        Example-weighted means of metrics reported by clients, such as "train-loss" in the U shape.
+        Means of metrics reported by clients, weighted by their examples; of "train-loss", which is
+        theirs in the U shape, by their steps.
     update_norms
         By client index, the Euclidean norm of its update of the lower segment; empty if segments
         are not averaged.

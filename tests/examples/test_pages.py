@@ -84,8 +84,15 @@ def test_every_path_of_the_architecture_page_exists() -> None:
 def test_the_architecture_page_names_every_file_of_a_folder_that_it_explains(folder: str) -> None:
     """It left out a third of them: which file does what could not be found there."""
     text = prose(ROOT / "docs/architecture.md")
-    files = {file.name for file in (ROOT / "flwr_splitmix" / folder).glob("*.py")} - {"__init__.py"}
-    assert {name for name in files if f"`{folder}/{name}`" not in text} == set()
+    library = ROOT / "flwr_splitmix"
+    files = [file for file in (library / folder).rglob("*.py") if file.name != "__init__.py"]
+    unnamed = set()
+    for file in files:
+        folders = [parent for parent in file.parents if (library / folder) in parent.parents]
+        paths = [str(file.relative_to(library)), *(f"{f.relative_to(library)}/" for f in folders)]
+        if not any(f"`{path}`" in text for path in paths):
+            unnamed.add(paths[0])
+    assert unnamed == set()
 
 
 def test_the_architecture_page_has_every_room() -> None:

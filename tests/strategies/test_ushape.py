@@ -293,3 +293,15 @@ def test_what_clients_say_of_their_round_is_in_its_row() -> None:
     assert row["train_decode_error"] > 0
     assert row["train_calibrated_error"] > 0
     assert result.train_metrics_clientapp[1]["decode-error"] == row["train_decode_error"]
+
+
+def test_a_row_and_flowers_result_have_the_same_loss() -> None:
+    """FedAvg's own mean was weighted by examples, and the row's by steps."""
+    few, many = TextToy(clients=2, examples=4), TextToy(clients=2, examples=40)
+    strategy = USplitFL(few.server(), device="cpu", steps_per_round=2)
+    few_texts, many_texts = few.clients_for(strategy)[0], many.clients_for(strategy)[1]
+    result = strategy.fit([few_texts, many_texts], 1)
+    means = result.train_metrics_clientapp
+    assert means is not None
+    (row,) = strategy.rows
+    assert means[1]["train-loss"] == row["loss"]

@@ -11,10 +11,10 @@ from flwr_splitmix.links.stream.replies import LOST
 from flwr_splitmix.words import not_attached
 
 WHY = (
-    "the log of its node says why: it may be starting still, not reach the link's address, or take "
-    "part in a round of another run, during which it begins no other"
+    "a node may be starting still, not reach the link's address, or be busy in a round of another "
+    "run; its own log may say more"
 )
-"""A SuperNode handles one message at a time, and a round is one."""
+"""What may be why; a SuperNode handles one message at a time, and a round is one."""
 
 
 class Absence:

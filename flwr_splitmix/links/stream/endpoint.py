@@ -224,18 +224,23 @@ def _matches(host: str, name: str) -> bool:
 
 
 def why_not_bound(address: str) -> str:
-    """Return why an address cannot be bound, with the remedy; gRPC does not say."""
+    """Return why an address cannot be bound, which gRPC does not say, and the remedy."""
     host, port = split_address(address, "address")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family, every = (socket.AF_INET6, "[::]") if ":" in host else (socket.AF_INET, "0.0.0.0")
     try:
+        socket.getaddrinfo(host, port, family)
         with socket.create_server((host, port or 0), family=family):
-            return "it could a moment later; try again"
+            return "gRPC could not bind it, though it is free now; try again"
+    except socket.gaierror:
+        return f"{host} is not a name that this machine can resolve; listen on {every}:{port}"
+    except PermissionError:
+        return f"port {port} needs more rights than this process has; choose one above 1023"
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return f"port {port} is taken; choose another, or end the process that has it"
         if error.errno == errno.EADDRNOTAVAIL:
             return (
-                f"{host} is not an address of this machine; listen on 0.0.0.0:{port}, and name the "
+                f"{host} is not an address of this machine; listen on {every}:{port}, and name the "
                 "address that others dial as link-advertise (that of a mixer as link-via)"
             )
         return error.strerror or str(error)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import ssl
+import os
+import re
 import stat
 import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 
 from cryptography import x509
@@ -124,7 +126,7 @@ def check_signed(chain: bytes, authorities: bytes, name: str, path: str) -> None
 
 
 def warn_if_private(chain: bytes, name: str) -> None:
-    """Log if no authority of this machine signed a certificate that peers must trust by theirs.
+    """Log if no public authority signed a certificate, and peers are to trust only those.
 
     Parameters
     ----------
@@ -137,9 +139,9 @@ def warn_if_private(chain: bytes, name: str) -> None:
     unsigned = _not_signed_by(trusted, chain)
     if trusted and unsigned is not None:
         log.warning(
-            "%s is not set, so nodes trust public authorities only, and none that this machine "
-            "knows has signed the link's certificate, whose issuer is %r; if that is an authority "
-            "of your own, set %s to its file",
+            "%s is not set, so nodes trust public authorities only, and none that gRPC knows here "
+            "has signed the link's certificate, whose issuer is %r; if that is an authority of "
+            "your own, set %s to its file",
             name,
             unsigned.issuer.rfc4514_string(),
             name,
@@ -147,12 +149,18 @@ def warn_if_private(chain: bytes, name: str) -> None:
 
 
 def _public_authorities() -> list[x509.Certificate]:
-    """Return the authorities that this machine trusts, as far as they can be read."""
+    """Return the authorities that gRPC trusts by default, as far as they can be found and read."""
+    named = os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
+    packaged = resources.files("grpc").joinpath("_cython", "_credentials", "roots.pem")
+    file = Path(named) if named else packaged
+    if not file.is_file():
+        return []
+    blocks = re.findall(rb"-+BEGIN CERTIFICATE-+.*?-+END CERTIFICATE-+", file.read_bytes(), re.S)
     read = []
-    for one in ssl.create_default_context().get_ca_certs(binary_form=True):
+    for block in blocks:
         with warnings.catch_warnings(), contextlib.suppress(ValueError):
             warnings.simplefilter("ignore")  # of odd serial numbers
-            read.append(x509.load_der_x509_certificate(one))
+            read.append(x509.load_pem_x509_certificate(block))
     return read
 
 

@@ -123,7 +123,7 @@ class Session:
         self._jitter = random.Random()
         self._number = 0
         self._replies: dict[int, list[bytes]] = {}
-        self._attached = False
+        self._attached = self._was_attached = False
 
     def run(self) -> None:
         """Serve calls until the server finishes the round.
@@ -159,7 +159,7 @@ class Session:
                     raise LinkError(reason) from None
                 held = error.code() is grpc.StatusCode.ALREADY_EXISTS
             if self._attached:
-                self._attached = False
+                self._attached, self._was_attached = False, True
                 pause, since, patience = FIRST_PAUSE, time.monotonic(), self._ticket.patience
                 noticed = since + NOTICE_SECONDS
             elif held and time.monotonic() < noticed:
@@ -175,16 +175,22 @@ class Session:
 
     def _hint(self, reason: str) -> str:
         """Return what to look at, by why no connection came about; "" if nothing is known."""
+        if self._was_attached:
+            return ". It was reached before: the ServerApp may have ended, and its log says why"
         if any(said in reason for said in UNREACHED):
             return (
                 ". Check link-advertise and link-address of the run (with a mixer, link-via), and "
                 "the firewalls on the way"
             )
         if any(said in reason for said in UNTRUSTED):
-            trusted = "another" if self._ticket.ca else "not set, so that only public ones pass"
+            if not self._ticket.ca:
+                return (
+                    ". The run's ssl-ca-certfile is not set, so that nodes trust public "
+                    "authorities only: set it to the authority of the link's certificate"
+                )
             return (
-                ". The authority to trust is the run's ssl-ca-certfile, and a mixer's is the "
-                f"node's link-via-ca; here it is {trusted}"
+                ". The link's certificate is of another authority than the run's ssl-ca-certfile "
+                "(with a mixer, the node's link-via-ca)"
             )
         if not self._ticket.tls or self._pair is not None:
             return ""

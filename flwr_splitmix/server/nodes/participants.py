@@ -190,6 +190,10 @@ class Participants:
             **kept,
         }
 
+    def warn_of_unasked(self) -> None:
+        """Log which clients a resumed run does not ask, as they had no data."""
+        self._without_data.warn_of_unasked()
+
     def restore(self, meta: Mapping[str, Any]) -> None:
         """Begin a run: anew ({}), or from a checkpoint's plain values."""
         self.last_trained_round = whole_keys(meta.get("trained", {}))

@@ -64,9 +64,12 @@ class WithoutData:
     def restore(self, meta: Mapping[str, Any]) -> None:
         """Begin a run: anew, or from a checkpoint's plain values."""
         self.clients = {int(client) for client in meta.get(_KEY, ())}
+
+    def warn_of_unasked(self) -> None:
+        """Log which clients a resumed run does not ask."""
         if self.clients:
             log.warning(
-                "%s had no training data when the run began and %s not asked now that it is "
+                "%s had no training data when asked before and %s not asked now that the run is "
                 "resumed; if there are data now, begin a new run",
                 name_clients(sorted(self.clients)),
                 are(len(self.clients)),

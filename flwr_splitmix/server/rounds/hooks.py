@@ -19,13 +19,11 @@ from flwr_splitmix.observers import Audience
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.aggregation import LowerAggregator
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
-from flwr_splitmix.server.intake.replies import ReplyIntake
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.naming import reasons
-from flwr_splitmix.server.nodes.participants import Participants
 from flwr_splitmix.server.record.checkpointing import facts_of
 from flwr_splitmix.server.record.recording import RunRecorder
+from flwr_splitmix.server.rounds.known_clients import KnownClients
 from flwr_splitmix.server.steps.planning import Agreement, announced_steps
 from flwr_splitmix.words import are, counted
 
@@ -60,17 +58,15 @@ class RoundHooks(flower.Strategy):
     evaluation: Evaluation
     evaluate_every: int
     fraction_train: float
-    intake: ReplyIntake
     link: Link | None
     min_nodes: int
     num_rounds: int
     over: str
-    participants: Participants
     recorder: RunRecorder
-    reported_epsilons: ReportedEpsilons
     seed: int
     draw_seed: int
     _agreed: Agreement | None
+    _known: KnownClients
 
     # --- what a subclass defines ---
 
@@ -185,7 +181,7 @@ class RoundHooks(flower.Strategy):
         return {"attempt": len(attempts), "earlier": known}
 
     def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:
-        return self.participants.draw(
+        return self._known.participants.draw(
             self.open_link,
             grid,
             generator(self.draw_seed, f"sample-{purpose}", server_round),
@@ -241,7 +237,7 @@ class RoundHooks(flower.Strategy):
         left = len(clients.nodes)
         if left < self.min_nodes:
             key = "min_nodes" if isinstance(self.open_link, LocalLink) else "min-nodes"
-            number, named = self.intake.unusual
+            number, named = self._known.intake.unusual
             before = number == clients.server_round - 1 and not self.aggregator.robust
             said = f" (round {number} averaged an unusual update of {named}, which may be why)"
             raise LinkError(

@@ -29,9 +29,6 @@ from flwr_splitmix.server.docstrings import complete
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
-from flwr_splitmix.server.intake.replies import ReplyIntake
-from flwr_splitmix.server.nodes.participants import Participants
 from flwr_splitmix.server.options import (
     RoundOptions,
     check_live_clients,
@@ -44,6 +41,7 @@ from flwr_splitmix.server.record.recording import RunRecorder
 from flwr_splitmix.server.rounds.fits import LastFit, first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.job import Job, check_initial_arrays, message_config
+from flwr_splitmix.server.rounds.known_clients import KnownClients
 from flwr_splitmix.server.rounds.run import WholeRun
 from flwr_splitmix.values import check_initialized, whole_number
 from flwr_splitmix.words import are, counted
@@ -68,10 +66,6 @@ class RoundLoop(RoundHooks):
     ----------
     recorder
         Writes the run's files.
-    participants, intake, reported_epsilons
-        What is known of the run's clients: who takes part, the check of their replies, and the
-        epsilons that they report.
-
     passed_on
         Names of the options that a subclass's constructor may pass on as ``**options``.
 
@@ -112,7 +106,6 @@ class RoundLoop(RoundHooks):
         self.aggregator = LowerAggregator(aggregator)
         self.min_nodes = min_nodes
         self.fraction_train = fraction_train
-        self.participants = Participants()
         self.evaluation: Evaluation = evaluation
         self.evaluate_every = evaluate_every
         self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
@@ -120,8 +113,8 @@ class RoundLoop(RoundHooks):
         self.link = self._given_link = link
         self._once = Once()
         self._last_fit: LastFit | None = None
-        self.reported_epsilons = ReportedEpsilons(self.recorder.unfinished)
-        self.observers = [*observers, *self.recorder.observers, self.reported_epsilons]
+        self._known = KnownClients(self.recorder.unfinished)
+        self.observers = [*observers, *self.recorder.observers, self._known.epsilons]
         self.audience = Audience(self.observers)
         self.over = ""
         self.num_rounds = 0
@@ -281,12 +274,10 @@ class RoundLoop(RoundHooks):
             check_evaluate_fn(job.evaluate_fn)
             self.over = ""
             self.audience.forget_stops()
-            self.participants.forget()
-            self.reported_epsilons.forget()
             self.aggregator.forget()
             self.aggregator.check_has_weights(job.initial)
-            self.intake = ReplyIntake(job.initial)
-            run = WholeRun(self, job)
+            self._known.begin(job.initial)
+            run = WholeRun(self, self._known, job)
             run.execute()
             return run.finished
 
@@ -316,7 +307,7 @@ class RoundLoop(RoundHooks):
     @property
     def last_trained_round(self) -> Mapping[int, int]:
         """By client index, the last round that the client finished."""
-        return self.participants.last_trained_round
+        return self._known.participants.last_trained_round
 
 
 def _check_aggregates(aggregator: flower.Strategy | None) -> None:

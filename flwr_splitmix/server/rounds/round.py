@@ -26,6 +26,7 @@ from flwr_splitmix.server.naming import name_reasons
 from flwr_splitmix.server.nodes.participants import DrawAgainError
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.job import Job
+from flwr_splitmix.server.rounds.known_clients import KnownClients
 from flwr_splitmix.server.steps.planning import taken_steps
 
 log = logging.getLogger("flwr.splitmix")
@@ -38,14 +39,19 @@ class OneRound:
     ----------
     strategy
         Whose hooks say what a round does.
+    known
+        What is known of the run's clients.
     job
         The run; the round reads and replaces the arrays of its result, and adds to its metrics.
     server_round
         The round's number, from 1.
     """
 
-    def __init__(self, strategy: RoundHooks, job: Job, server_round: int) -> None:
+    def __init__(
+        self, strategy: RoundHooks, known: KnownClients, job: Job, server_round: int
+    ) -> None:
         self._strategy = strategy
+        self._known = known
         self._job = job
         self._number = server_round
 
@@ -63,7 +69,7 @@ class OneRound:
         """
         strategy, result = self._strategy, self._job.result
         began = time.perf_counter()
-        strategy.participants.forget_draw()
+        self._known.participants.forget_draw()
         made = strategy.configure_train(
             self._number, result.arrays, self._job.train_config, self._job.grid
         )
@@ -76,10 +82,10 @@ class OneRound:
             step_seconds = time.perf_counter() - attached
         norms, means = self._aggregate(clients)
         seconds = time.perf_counter() - began
-        failures = strategy.participants.finish_round(clients)
+        failures = self._known.participants.finish_round(clients)
         strategy.heed_observers()
         evaluation = self.evaluate()
-        epsilons = strategy.reported_epsilons.largest()  # the evaluation has spent some, too
+        epsilons = self._known.epsilons.largest()  # the evaluation has spent some, too
         means |= epsilons
         # An aggregator's mean of epsilons would be nobody's.
         result.train_metrics_clientapp[self._number].update(epsilons)
@@ -137,12 +143,12 @@ class OneRound:
         """
         strategy, arrays = self._strategy, self._job.result.arrays
         recorder, averages = strategy.recorder, strategy.aggregator.averages
-        strategy.participants.admit(clients, strategy.min_nodes, what=f"round {self._number}")
+        self._known.participants.admit(clients, strategy.min_nodes, what=f"round {self._number}")
         strategy.require(clients)
         steps = strategy.agree_on_steps(clients)
         strategy.require(clients)
         if strategy.keeps_ledger:
-            strategy.participants.warn_of_seeds(clients)
+            self._known.participants.warn_of_seeds(clients)
         recorder.begin(self._number, clients.nodes, steps=steps, required=strategy.keeps_ledger)
         strategy.audience.on_begin(
             RoundBegun(
@@ -166,7 +172,7 @@ class OneRound:
         By client index the norm of its update, and by name the means of what clients report.
         """
         strategy, result = self._strategy, self._job.result
-        aggregator, intake = strategy.aggregator, strategy.intake
+        aggregator, intake = strategy.aggregator, self._known.intake
         if aggregator.averages:
             norms, means = intake.check(clients, result.arrays, robust=aggregator.robust)
         else:
@@ -186,10 +192,12 @@ class OneRound:
         if arrays:  # also of a method that is overridden
             check_finite(arrays, strategy, sent, result.arrays)
         result.arrays = arrays or result.arrays
-        strategy.reported_epsilons.take(clients, [name for name in means if is_epsilon(name)])
+        self._known.epsilons.take(clients, [name for name in means if is_epsilon(name)])
         reported = metrics or MetricRecord(dict(means))
-        if LOSS in means:  # the aggregator has none if one client had nothing to predict
-            reported.setdefault(LOSS, means[LOSS])
+        if (
+            LOSS in means
+        ):  # an aggregator weights it by examples, and has none if one client has none
+            reported[LOSS] = means[LOSS]
         result.train_metrics_clientapp[self._number] = reported
         return norms, means
 
@@ -202,7 +210,7 @@ class OneRound:
             If none of them has data, but others may have.
         """
         strategy, job = self._strategy, self._job
-        strategy.participants.forget_draw()
+        self._known.participants.forget_draw()
         made = strategy.configure_evaluate(
             self._number, job.result.arrays, job.evaluate_config, job.grid
         )
@@ -210,10 +218,12 @@ class OneRound:
         if not messages:
             return None
         with self._clients(messages) as clients:
-            strategy.participants.admit(clients, 1, what=f"the evaluation of round {self._number}")
+            self._known.participants.admit(
+                clients, 1, what=f"the evaluation of round {self._number}"
+            )
             asked, recorder = list(clients.nodes), strategy.recorder
             recorder.begin(self._number, asked, evaluates=True, required=strategy.keeps_ledger)
             with recorder.unfinished.evaluating(asked, clients.failures):
                 result = checked_result(strategy.evaluate_round(clients), strategy)
-        strategy.participants.finish_evaluation(clients)
+        self._known.participants.finish_evaluation(clients)
         return result

@@ -28,6 +28,7 @@ from flwr_splitmix.server.record.checkpointing import (
 from flwr_splitmix.server.record.flower_run import given_to
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.job import Job
+from flwr_splitmix.server.rounds.known_clients import KnownClients
 from flwr_splitmix.server.rounds.own_state import state_of
 from flwr_splitmix.server.rounds.round import OneRound
 from flwr_splitmix.words import counted
@@ -42,6 +43,8 @@ class WholeRun:
     ----------
     strategy
         Whose rounds they are.
+    known
+        What is known of the run's clients.
     job
         The run's inputs; its result grows with the rounds.
 
@@ -51,8 +54,9 @@ class WholeRun:
         Number of the last round that was finished or lost.
     """
 
-    def __init__(self, strategy: RoundHooks, job: Job) -> None:
+    def __init__(self, strategy: RoundHooks, known: KnownClients, job: Job) -> None:
         self._strategy = strategy
+        self._known = known
         self._recorder, self._audience = strategy.recorder, strategy.audience
         self._job = job
         self.finished = 0
@@ -106,7 +110,7 @@ class WholeRun:
             while self.finished < strategy.num_rounds and not strategy.over:
                 number = self.finished + 1
                 try:
-                    event = OneRound(strategy, self._job, number).run()
+                    event = OneRound(strategy, self._known, self._job, number).run()
                     self._recorder.end_round(event, self._snapshot)
                 except DrawAgainError:
                     continue
@@ -141,7 +145,7 @@ class WholeRun:
                 f"every round of the run was lost, so there are no results; round {rounds}, "
                 f"the last: {lost}"
             ) from lost
-        evaluation = OneRound(self._strategy, self._job, self.finished).evaluate()
+        evaluation = OneRound(self._strategy, self._known, self._job, self.finished).evaluate()
         self._recorder.end_lost(self.finished, evaluation, self._snapshot)
 
     def _facts(self, error: str = "") -> dict[str, Any]:
@@ -153,7 +157,7 @@ class WholeRun:
         strategy = self._strategy
         return {
             "strategy": type(strategy).__name__,
-            **strategy.participants.facts,
+            **self._known.participants.facts,
             "seed": strategy.seed,
             "stopped": strategy.over or None,
         }
@@ -161,7 +165,7 @@ class WholeRun:
     def _snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a checkpoint holds: tensors, and JSON values."""
         strategy = self._strategy
-        facts = {**strategy.participants.state(), **strategy.facts_to_keep}
+        facts = {**self._known.participants.state(), **strategy.facts_to_keep}
         state, arrays = state_of(strategy), self._job.result.arrays
         return pack(state, arrays, strategy.aggregator, self._audience, self._method, facts)
 
@@ -173,7 +177,7 @@ class WholeRun:
         """Resume from the newest checkpoint; return (finished rounds, lower segment's arrays)."""
         strategy, recorder, num_rounds = self._strategy, self._recorder, self._strategy.num_rounds
         checkpoint = recorder.resume(num_rounds)
-        strategy.participants.restore({} if checkpoint is None else checkpoint.meta)
+        self._known.participants.restore({} if checkpoint is None else checkpoint.meta)
         self._audience.absent = ()
         if checkpoint is None:
             return 0, self._job.initial
@@ -185,6 +189,7 @@ class WholeRun:
         notify_of_missed(checkpoint, self._audience, begun, recorder.unfinished.clients)
         if checkpoint.round < num_rounds:
             log.info("resuming after round %d", checkpoint.round)
+            self._known.participants.warn_of_unasked()
         else:
             log.warning(
                 "the run has finished its %s, and nothing is left to do: raise %s to go on with it",

@@ -189,11 +189,17 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     again.close()
 
 
-def test_an_address_that_this_machine_does_not_have_is_named() -> None:
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("192.0.2.7", r"192.0.2.7 is not an address of this machine; listen on 0.0.0.0:9443"),
+        ("nosuch.invalid", r"nosuch.invalid is not a name that this machine can resolve"),
+    ],
+)
+def test_an_address_that_this_machine_does_not_have_is_named(host: str, said: str) -> None:
     """It was asked whether the port was taken."""
-    said = "link-address: .*192.0.2.7 is not an address of this machine; listen on 0.0.0.0:9443"
-    with pytest.raises(LinkError, match=said):
-        StreamLink(address="192.0.2.7:9443", insecure=True).open(None)
+    with pytest.raises(LinkError, match=f"link-address: .*{said}"):
+        StreamLink(address=f"{host}:9443", insecure=True).open(None)
 
 
 def test_the_link_works_inside_a_run_only() -> None:

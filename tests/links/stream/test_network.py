@@ -218,7 +218,11 @@ def test_a_server_that_dies_frees_its_nodes(impatient: StreamLink) -> None:
     with a_round(impatient, [peer]) as clients:
         call(clients, 1)
         impatient.close()
-        assert "could not reach the ServerApp" in str(raised.get(timeout=60))
+        said = str(raised.get(timeout=60))
+        assert "could not reach the ServerApp" in said
+        assert said.endswith(
+            "It was reached before: the ServerApp may have ended, and its log says why"
+        )
 
 
 @pytest.mark.parametrize(

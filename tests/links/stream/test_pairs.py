@@ -140,7 +140,9 @@ def test_an_authority_of_ones_own_that_is_not_named_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The run went on until every node had dialled for half of attach-timeout."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(make_certificates(tmp_path / "public").ca))
+    monkeypatch.setenv(
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(make_certificates(tmp_path / "public").ca)
+    )
     chain = files.certificate.read_bytes()
     warn_if_private(chain, "ssl-ca-certfile")
     (record,) = caplog.records
@@ -149,18 +151,16 @@ def test_an_authority_of_ones_own_that_is_not_named_is_warned_of(
     issuer = x509.load_pem_x509_certificate(chain).issuer.rfc4514_string()
     assert f"{issuer!r}; if that is an authority of your own, set ssl-ca-certfile" in said
     caplog.clear()
-    monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))
+    monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(files.ca))
     warn_if_private(chain, "ssl-ca-certfile")
     assert not caplog.records
 
 
 def test_a_link_looks_for_the_authority_of_its_certificate(
-    files: Certificates,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    files: Certificates, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(make_certificates(tmp_path / "public").ca))
+    """The authorities are those in gRPC's package, as at a node, and not this machine's."""
+    monkeypatch.delenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", raising=False)
     StreamLink(address="127.0.0.1:0", certificate=files.certificate, key=files.key)
     assert "ssl-ca-certfile is not set" in caplog.text
     caplog.clear()

@@ -214,8 +214,8 @@ def test_a_resumed_run_names_whom_it_does_not_ask(
         if "no training data" in record.getMessage()
     ]
     assert said == [
-        "client 2 had no training data when the run began and is not asked now that it is resumed; "
-        "if there are data now, begin a new run"
+        "client 2 had no training data when asked before and is not asked now that the run is "
+        "resumed; if there are data now, begin a new run"
     ]
 
 
