@@ -132,4 +132,4 @@ def test_a_token_that_has_expired_lets_nobody_in(deployed: Deployed, home: Path)
     ended = deployed.run({"rounds": 1, "token-seconds": 0.001}, home, app=APP)
     assert ended.status == "finished:failed", ended.log
     assert "round 1: 0 clients are left, min-nodes is 2" in ended.log
-    assert re.search(r"min-nodes is 2: clients? 0[\d, ]*: the token has expired", ended.log)
+    assert re.search(r"min-nodes is 2: clients? 0[\d, and]*: the token has expired", ended.log)
