@@ -63,8 +63,17 @@ RETRIED = frozenset(
 """Statuses that may be temporary; any other is final."""
 
 
-UNREACHED = ("Failed to connect to remote host", "DNS resolution failed", "Timeout occurred")
-"""What gRPC says if nobody answered at an address."""
+MUTE = "no message came from it"
+
+UNREACHED = (
+    "Failed to connect to remote host",
+    "tcp handshaker shutdown",
+    "errors resolving",
+    "DNS resolution failed",
+    MUTE,
+)
+"""What is said if nobody answered at an address: refused, dropped, or of an unknown name (gRPC has
+two forms of that), or if something else did."""
 
 UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "BAD_SIGNATURE")
 """What it says if the server's certificate is not of an authority that this node trusts."""
@@ -152,7 +161,7 @@ class Session:
                         f"the ServerApp at {self._ticket.address} said nothing for "
                         f"{SILENCE / 3600:g} h and kept the connection; its log may say why"
                     ) from None
-                reason = "no message came from it"
+                reason = MUTE
             except grpc.RpcError as error:
                 reason = one_line(error.details() or error.code().name)
                 if error.code() not in RETRIED:
@@ -175,9 +184,9 @@ class Session:
 
     def _hint(self, reason: str) -> str:
         """Return what to look at, by why no connection came about; "" if nothing is known."""
-        if self._was_attached:
-            return ". It was reached before: the ServerApp may have ended, and its log says why"
         if any(said in reason for said in UNREACHED):
+            if self._was_attached:
+                return ". It was reached before: the ServerApp may have ended, and its log says why"
             return (
                 ". Check link-advertise and link-address of the run (with a mixer, link-via), and "
                 "the firewalls on the way"
@@ -185,14 +194,15 @@ class Session:
         if any(said in reason for said in UNTRUSTED):
             if not self._ticket.ca:
                 return (
-                    ". The run's ssl-ca-certfile is not set, so that nodes trust public "
-                    "authorities only: set it to the authority of the link's certificate"
+                    ". The run's ssl-ca-certfile is not set (with a mixer, the node's "
+                    "link-via-ca), so that public authorities only are trusted: set it to the "
+                    "authority of the link's certificate"
                 )
             return (
                 ". The link's certificate is of another authority than the run's ssl-ca-certfile "
                 "(with a mixer, the node's link-via-ca)"
             )
-        if not self._ticket.tls or self._pair is not None:
+        if not self._ticket.tls or self._pair is not None or self._was_attached:
             return ""
         return (
             f". This node shows no certificate: if the run asks for one (link-client-ca), set "

@@ -68,8 +68,6 @@ class RoundHooks(flower.Strategy):
     _agreed: Agreement | None
     _known: KnownClients
 
-    # --- what a subclass defines ---
-
     def agree(self, clients: Clients) -> int | None:
         """Leave out of a round who does not fit, and return the round's number of steps.
 
@@ -127,8 +125,6 @@ class RoundHooks(flower.Strategy):
 
     def warn_if_trained(self) -> None:
         """Log if what the server trains has learned already, though a run begins anew."""
-
-    # --- a round's messages ---
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid | None
@@ -203,8 +199,6 @@ class RoundHooks(flower.Strategy):
             run_config=self.recorder.resumed_config,
             draw_seed=None if self.draw_seed == self.seed else self.draw_seed,
         )
-
-    # --- what a round and its steps ask ---
 
     @property
     def open_link(self) -> Link:

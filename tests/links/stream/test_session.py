@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,7 +98,7 @@ def test_a_node_does_not_wait_forever_for_a_server_to_notice(
     handler, address = server
     handler.says = holds_the_old_connection(600.0)
     began = time.monotonic()
-    with pytest.raises(LinkError, match=r"within 0\.5 s: another connection stands"):
+    with pytest.raises(LinkError, match=r"within 0\.5 s: another connection stands$"):
         attach(address, timeout=30, patience=0.5)
     assert time.monotonic() - began > 1.0
 
@@ -113,6 +115,37 @@ def test_a_server_that_takes_the_connection_and_says_nothing(server: tuple[Serve
     handler.says = says
     with pytest.raises(LinkError, match=r"within 1 s: no message came from it"):
         attach(address, timeout=1)
+
+
+@pytest.fixture
+def full() -> Iterator[str]:
+    """Yield an address at which connections are dropped, as by a firewall: its queue is full."""
+    with socket.socket() as taken, ExitStack() as waiting:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(0)
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            with suppress(BlockingIOError):
+                one.connect(taken.getsockname())
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+CHECK = r"\. Check link-advertise and link-address of the run .*, and the firewalls on the way"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("address", ["nosuch.invalid:9443", "127.0.0.1:1"])
+def test_an_address_that_is_not_reached_names_the_keys_that_it_is_from(address: str) -> None:
+    """Of a name that nobody knows it named no key: gRPC says so in other words than it did."""
+    with pytest.raises(LinkError, match=f"could not reach .*{CHECK}"):
+        attach(address, timeout=0.5)
+
+
+@pytest.mark.timeout(60)
+def test_a_firewall_that_drops_what_it_gets_is_named(full: str) -> None:
+    with pytest.raises(LinkError, match=f"could not reach .*{CHECK}"):
+        attach(full, timeout=1)
 
 
 @pytest.mark.timeout(60)
