@@ -21,7 +21,7 @@ from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
-from flwr_splitmix.server.mixing.elsewhere import mix_elsewhere
+from flwr_splitmix.server.mixing.elsewhere import MixerRequest, mix_elsewhere
 from flwr_splitmix.server.mixing_setup import MixingSetup, introduce
 from flwr_splitmix.server.options import (
     Options,
@@ -215,7 +215,7 @@ class SplitStrategy(RoundLoop):
         self.labels = labels
         self.pace = pace or Pace()
         self._parts = PartCount(micro_batches)
-        self.mixer = self._mixer_here(mixing.mixer)
+        self.mixer, self._mixer_request = self._mixer_here(mixing.mixer)
         self.pace.check(self.mixer, server_update)
         self._parts.check(self.mixer, server_update, upper, self.pace)
         rules = LabelRules(self.upper.num_classes, multi_label)
@@ -226,10 +226,10 @@ class SplitStrategy(RoundLoop):
         self._remarks = self._new_remarks()
         self._seconds: dict[int, float] = {}
 
-    def _mixer_here(self, mixer: Mixer) -> Mixer:
-        """Return the mixer at the server: what a third party leaves to it, if that mixes."""
+    def _mixer_here(self, mixer: Mixer) -> tuple[Mixer, MixerRequest | None]:
+        """Return the mixer at the server and, if a third party mixes, the request to that."""
         if not isinstance(self.link, MixerLink):
-            return mixer
+            return mixer, None
         return mix_elsewhere(
             self.link,
             mixer,
@@ -253,6 +253,8 @@ class SplitStrategy(RoundLoop):
             segment.
         """
         introduce(type(self).__name__, self.mixer, clients)
+        if self._mixer_request is not None:
+            self._mixer_request.make()
         self._remarks = self._new_remarks()
         self.upper.check_shares_no_weights(clients or ())
         warn_if_frozen("upper segment", self.upper.module, clients or (), "lower segments")

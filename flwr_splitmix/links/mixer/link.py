@@ -53,15 +53,6 @@ class MixerLink(DialledLink):
         unchanged. Where the mixer adds uploads up, `wire_dtype` must be "keep".
         `attach_timeout` is also how long to wait for a mixer that cannot be reached.
 
-    Attributes
-    ----------
-    mixing
-        The request to the mixer, set by the strategy: "mixing", "classes", "multi-label", "dtype",
-        "geometry", "steps-per-round", "epochs-per-round", and with noise the "ledger": its delta
-        and relation.
-    hear
-        Called after a round's last step with the mixer's account of the run; None without noise.
-
     Raises
     ------
     LinkError
@@ -116,9 +107,23 @@ class MixerLink(DialledLink):
             None if certificate is None or key is None else read_pair(certificate, key),
             read_token(token_file, "token_file (link-via-token)"),
         )
-        self.mixing: Mapping[str, Any] | None = None
-        self.hear: Callable[[RunAccount], None] | None = None
+        self._mixing: Mapping[str, Any] | None = None
+        self._hear: Callable[[RunAccount], None] | None = None
         self._unread: set[str] = set()
+
+    def request(self, mixing: Mapping[str, Any], hear: Callable[[RunAccount], None] | None) -> None:
+        """Set what a strategy asks of the mixer in its next run.
+
+        Parameters
+        ----------
+        mixing
+            "mixing", "classes", "multi-label", "dtype", "geometry", "steps-per-round",
+            "epochs-per-round", and with noise the "ledger": its delta and relation.
+        hear
+            Called after a round's last step with the mixer's account of the run; None without
+            noise.
+        """
+        self._mixing, self._hear = mixing, hear
 
     def open(self, grid: Grid | None) -> None:
         """Check the request and log the address that nodes dial; each round connects anew.
@@ -126,9 +131,9 @@ class MixerLink(DialledLink):
         Raises
         ------
         LinkError
-            If no strategy has set the request to the mixer.
+            If no strategy has set the request to the mixer for this run.
         """
-        if self.mixing is None:
+        if self._mixing is None:
             raise LinkError(
                 "a third party mixes (link-via), and this strategy has nothing that is mixed"
             )
@@ -136,7 +141,8 @@ class MixerLink(DialledLink):
         log.info("mixer link: nodes dial %s, %s, and so does this run", self._dialled.address, tls)
 
     def close(self) -> None:
-        """Do nothing: every round closes its own connection."""
+        """Forget the run's request; every round closes its own connection."""
+        self._mixing, self._hear = None, None
 
     @contextmanager
     def round(
@@ -182,7 +188,7 @@ class MixerLink(DialledLink):
     def _opening(self, tickets: Sequence[Ticket], nodes: Mapping[int, int]) -> dict[str, Any]:
         ticket = tickets[0]
         return {
-            **(self.mixing or {}),
+            **(self._mixing or {}),
             "ledger": self._ledger(tickets),
             "round": ticket.server_round,
             "seed": ticket.seed,
@@ -194,7 +200,7 @@ class MixerLink(DialledLink):
         }
 
     def _ledger(self, tickets: Sequence[Ticket]) -> dict[str, Any] | None:
-        asked = (self.mixing or {}).get("ledger")
+        asked = (self._mixing or {}).get("ledger")
         if asked is None:
             return None
         attempts = {str(ticket.client): ticket.attempt for ticket in tickets}
@@ -231,10 +237,10 @@ class MixerLink(DialledLink):
             # The strategy knows whether others can be drawn instead of those that are missing.
             reasons = {client: failures.get(client, str(refusal)) for client in nodes}
             return NoGroups(server_round, {}, reasons, observe)
-        mixing = self.mixing or {}
+        mixing = self._mixing or {}
         one_class = not mixing.get("multi-label") and mixing.get("ledger") is None
         return MixedGroups(
-            server_round, began, nodes, failures, observe, channel, self.hear, one_class=one_class
+            server_round, began, nodes, failures, observe, channel, self._hear, one_class=one_class
         )
 
     def _attach(

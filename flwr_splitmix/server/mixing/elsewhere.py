@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.links.frames.wire import rounds
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.elsewhere import HERE, VIA, MixedElsewhere, check_adds_nothing
 from flwr_splitmix.observers import LedgerElsewhere
+from flwr_splitmix.privacy import RunAccount
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.segments.upper import ServerSegment
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartsAsked
+
+
+@dataclass(frozen=True)
+class MixerRequest:
+    """What a strategy asks of a link's mixer in each of its runs.
+
+    Parameters
+    ----------
+    link
+        The link, which other strategies may have, too.
+    mixing, hear
+        See `MixerLink.request`.
+    """
+
+    link: MixerLink
+    mixing: Mapping[str, Any]
+    hear: Callable[[RunAccount], None] | None
+
+    def make(self) -> None:
+        """Have the link ask this of its mixer in the run that begins."""
+        self.link.request(self.mixing, self.hear)
 
 
 def mix_elsewhere(
@@ -24,8 +50,8 @@ def mix_elsewhere(
     ledger: LedgerElsewhere | None,
     pace: Pace,
     parts: PartsAsked,
-) -> MixedElsewhere:
-    """Set the request to a link's mixer and return the mixer that remains at the server.
+) -> tuple[MixedElsewhere, MixerRequest]:
+    """Return the mixer that remains at the server, and the request to the link's mixer.
 
     Parameters
     ----------
@@ -51,7 +77,7 @@ def mix_elsewhere(
     if rounds(link.wire_dtype, upper.input_dtype):
         prefix = 0 if geometry is None else geometry.prefix
         check_adds_nothing(mixer, prefix, link.wire_dtype)
-    link.mixing = {
+    mixing = {
         "mixing": elsewhere.description,
         "classes": upper.num_classes,
         **({"multi-label": True} if upper.multi_label else {}),
@@ -68,8 +94,7 @@ def mix_elsewhere(
         "epochs-per-round": epochs,
         "ledger": None if ledger is None else ledger.asked,
     }
-    link.hear = None if ledger is None else ledger.hear
-    return elsewhere
+    return elsewhere, MixerRequest(link, mixing, None if ledger is None else ledger.hear)
 
 
 def check_goes_elsewhere(

@@ -162,7 +162,7 @@ def test_a_mixer_elsewhere_is_dialled_in_plaintext_only_if_it_is_told_so(
     via: str, options: dict[str, Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     link = MixerLink(via, secret(tmp_path / "token", TOKEN), **options)
-    link.mixing = OPENING["mixing"]
+    link.request(OPENING["mixing"], None)
     with caplog.at_level(logging.INFO, "flwr.splitmix"):
         link.open(None)
     assert f"nodes dial {via}, {said}, " in caplog.messages[-1]

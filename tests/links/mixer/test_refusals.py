@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from flwr_splitmix.mixers.elsewhere import describe, mixer_of
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.steps.pace import Pace
-from flwr_splitmix.strategies import PSL, CutMixSL, MixGuard, USplitSL
+from flwr_splitmix.strategies import PSL, CutMixSL, MixGuard, SplitStrategy, USplitSL
 from flwr_splitmix.testing.toy_texts import text_toy
 from tests.links.mixer.third_party import TOKEN, TOY, make, secret
 
@@ -25,6 +25,18 @@ from tests.links.mixer.third_party import TOKEN, TOY, make, secret
 @pytest.fixture
 def link(tmp_path: Path) -> MixerLink:
     return MixerLink("127.0.0.1:9444", secret(tmp_path / "token", TOKEN))
+
+
+def asked_by(strategy: SplitStrategy) -> Mapping[str, Any]:
+    """Return what a strategy asks of the mixer once its run is prepared."""
+    asked: list[Mapping[str, Any]] = []
+    link = strategy.link
+    assert isinstance(link, MixerLink)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link, "request", lambda mixing, _: asked.append(mixing))
+        strategy.prepare(None)
+    (mixing,) = asked
+    return mixing
 
 
 @pytest.mark.parametrize(
@@ -66,9 +78,8 @@ def test_a_mixer_that_hides_nobody_is_refused(
 
 
 def test_the_mixer_is_asked_for_what_the_upper_segment_expects(link: MixerLink) -> None:
-    CutMixSL(replace(TOY, prefix=1).upper(), min_patches=1, link=link)
-    assert link.mixing is not None
-    assert link.mixing["geometry"] == {
+    strategy = CutMixSL(replace(TOY, prefix=1).upper(), min_patches=1, link=link)
+    assert asked_by(strategy)["geometry"] == {
         "patches": TOY.patches, "width": TOY.width, "prefix": 1, "grid": list(TOY.grid),
     }  # fmt: skip
 
@@ -134,9 +145,9 @@ def test_with_noise_the_ledger_is_the_mixers_whatever_is_said_of_it(
     strategy = make("CutMixSL", link, noise=noise, delta=1e-4, trusted_mixer=trusted)
     assert strategy.ledger is None
     assert strategy.ledger_elsewhere is not None
-    assert link.mixing is not None
-    assert link.mixing["ledger"] == {"delta": 1e-4, "relation": "replace"}
-    assert link.mixing["mixing"]["noise"] == noise.to_plain()
+    asked = asked_by(strategy)
+    assert asked["ledger"] == {"delta": 1e-4, "relation": "replace"}
+    assert asked["mixing"]["noise"] == noise.to_plain()
     assert strategy.keeps_ledger
 
 
