@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-import numpy as np
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -122,27 +121,6 @@ class LowerAggregator:
     def robust(self) -> bool:
         """Whether the strategy bounds what one client can do, and may need the replies of all."""
         return any(isinstance(own, _BOUNDING) for own in with_wrapped(self.strategy))
-
-    def check_has_weights(self, initial: ArrayRecord) -> None:
-        """Reject lower segments that have nothing to average.
-
-        Raises
-        ------
-        AggregatorError
-            If there is an aggregator, and `initial` has no arrays, or some that no average is of.
-        """
-        if self.averages and not initial:
-            raise AggregatorError(
-                "the clients have no weights that could be averaged; take a strategy that does "
-                "not average, such as CutMixSL instead of CutMixSFL, or USplitSL instead of "
-                "USplitFL, or no aggregator"
-            )
-        for name, array in initial.items() if self.averages else ():
-            if np.dtype(array.dtype).kind not in "biuf":
-                raise AggregatorError(
-                    f"the clients' weights {name!r} are {array.dtype}, which cannot be averaged; "
-                    "keep its real and imaginary parts, or take a strategy that does not average"
-                )
 
     def configure(
         self,

@@ -9,9 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
-from flwr_splitmix.server.aggregation import AggregatorError
 from flwr_splitmix.server.evaluation.central import EvaluateFn
-from flwr_splitmix.words import described
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -33,32 +31,6 @@ class Job:
     evaluate_config: ConfigRecord = field(default_factory=ConfigRecord)
     result: flower.Result = field(default_factory=flower.Result)
     goes_on: bool = False
-
-
-def check_initial_arrays(arrays: object, *, averages: bool) -> None:
-    """Refuse, before the first round, arrays that cannot be the first lower segment.
-
-    Parameters
-    ----------
-    averages
-        Whether lower segments are averaged: then there must be one.
-
-    Raises
-    ------
-    TypeError
-        If it is not an ArrayRecord.
-    AggregatorError
-        If it is empty, and lower segments are averaged.
-    """
-    needed = "ArrayRecord(lower.state_dict())"
-    if not isinstance(arrays, ArrayRecord):
-        raise TypeError(f"initial_arrays is {described(arrays)}; needed is {needed}")
-    if averages and not arrays:
-        raise AggregatorError(
-            "initial_arrays is empty, and a strategy that averages needs the first lower segment: "
-            f"{needed}; for one without weights take a strategy that does not average, such as "
-            "CutMixSL instead of CutMixSFL, or no aggregator"
-        )
 
 
 def message_config(name: str, config: ConfigRecord | None) -> ConfigRecord:

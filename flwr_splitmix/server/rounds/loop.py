@@ -25,6 +25,7 @@ from flwr_splitmix.server.aggregation.choice import (
     warn_of_minima,
     with_wrapped,
 )
+from flwr_splitmix.server.aggregation.first_arrays import check_first_arrays
 from flwr_splitmix.server.docstrings import complete
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn
@@ -40,7 +41,7 @@ from flwr_splitmix.server.record.flower_run import id_of
 from flwr_splitmix.server.record.recording import RunRecorder
 from flwr_splitmix.server.rounds.fits import LastFit, first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
-from flwr_splitmix.server.rounds.job import Job, check_initial_arrays, message_config
+from flwr_splitmix.server.rounds.job import Job, message_config
 from flwr_splitmix.server.rounds.known_clients import KnownClients
 from flwr_splitmix.server.rounds.run import WholeRun
 from flwr_splitmix.values import check_initialized, whole_number
@@ -178,7 +179,7 @@ class RoundLoop(RoundHooks):
         warn_of_minima(self.aggregator.strategy, self.min_nodes)
         self.prepare(None)
         self.forget_clients()
-        check_initial_arrays(initial_arrays, averages=self.aggregator.averages)
+        self._check_first(initial_arrays, given=True)
         self.draw_seed = self.seed
         run = self.recorder.run
         if isinstance(self.link, LocalLink):  # that of a `fit`
@@ -243,7 +244,7 @@ class RoundLoop(RoundHooks):
         check_works_without_grid(self.aggregator.strategy, len(clients))
         self.prepare(clients)
         if initial_arrays is not None:
-            check_initial_arrays(initial_arrays, averages=self.aggregator.averages)
+            self._check_first(initial_arrays, given=True)
         self._warn_of_link()
         last, self._last_fit = self._last_fit, None
         if last is None or not last.has(clients):
@@ -275,11 +276,14 @@ class RoundLoop(RoundHooks):
             self.over = ""
             self.audience.forget_stops()
             self.aggregator.forget()
-            self.aggregator.check_has_weights(job.initial)
+            self._check_first(job.initial, given=False)
             self._known.begin(job.initial)
             run = WholeRun(self, self._known, job)
             run.execute()
             return run.finished
+
+    def _check_first(self, arrays: object, *, given: bool) -> None:
+        check_first_arrays(arrays, averages=self.aggregator.averages, given=given)
 
     def _warn_of_link(self) -> None:
         """Log, once, if `fit` takes the place of a link that was given."""
