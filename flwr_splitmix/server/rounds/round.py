@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractContextManager
 from functools import partial
 
-from flwr.app import Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord
 
 from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone
 from flwr_splitmix.hiding.epsilons import is_epsilon
@@ -178,19 +178,12 @@ class OneRound:
         else:
             norms, means = {}, intake.check_sizes(clients)
         strategy.require(clients)
-        replies = list(clients.replies.values())
-        # Before a strategy sees them: some of Flower's take the arrays out of the replies.
-        averaged = replies[:1] if aggregator.averages else ()
-        sent = next((dict(own.content.array_records["arrays"]) for own in averaged), result.arrays)
-        made = strategy.aggregate_train(self._number, replies)
-        arrays, metrics = aggregated(made, strategy, sent, aggregator.once)
+        arrays, metrics = self._aggregated(list(clients.replies.values()))
         if aggregator.averages and not arrays:
             raise AggregatorError(
                 f"aggregate_train of {type(strategy).__name__} returns no arrays, so that no "
                 "client's lower segment would learn; return those of super().aggregate_train"
             )
-        if arrays:  # also of a method that is overridden
-            check_finite(arrays, strategy, sent, result.arrays)
         result.arrays = arrays or result.arrays
         self._known.epsilons.take(clients, [name for name in means if is_epsilon(name)])
         reported = metrics or MetricRecord(dict(means))
@@ -200,6 +193,23 @@ class OneRound:
             reported[LOSS] = means[LOSS]
         result.train_metrics_clientapp[self._number] = reported
         return norms, means
+
+    def _aggregated(self, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return what `aggregate_train` makes of the replies, checked.
+
+        The aggregator has checked what it made; what an overriding method returns is checked here.
+        """
+        strategy, before = self._strategy, self._job.result.arrays
+        aggregator = strategy.aggregator
+        if type(strategy).aggregate_train is RoundHooks.aggregate_train:
+            return strategy.aggregate_train(self._number, replies)
+        # Before a strategy sees them: some of Flower's take the arrays out of the replies.
+        averaged = replies[:1] if aggregator.averages else ()
+        sent = next((dict(own.content.array_records["arrays"]) for own in averaged), before)
+        made = strategy.aggregate_train(self._number, replies)
+        arrays, metrics = aggregated(made, strategy, sent, aggregator.once)
+        check_finite(arrays or {}, strategy, sent, before)
+        return arrays, metrics
 
     def _evaluate_over_link(self) -> EvaluationResult | None:
         """Evaluate with the clients that `configure_evaluate` asks.

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from flwr_splitmix.server.aggregation import AggregatorError
+from flwr_splitmix.server.aggregation import AggregatorError, lower
+from flwr_splitmix.server.rounds import round as one_round
 from flwr_splitmix.strategies import PSL, SFL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy, sgd
 
@@ -69,6 +70,20 @@ def test_what_an_override_returns_is_named(name: str, made: Method, sentence: st
     """Each was an error about something else, and without arrays nothing learned, silently."""
     with pytest.raises(AggregatorError, match=sentence):
         rows(own(SFL, name, made), evaluation="federated")
+
+
+def test_an_aggregation_is_checked_by_whoever_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was read as a whole twice, though no method was overridden."""
+    checked: list[str] = []
+    for module in (lower, one_round):
+        monkeypatch.setattr(
+            module, "check_finite", lambda _, strategy, *__: checked.append(type(strategy).__name__)
+        )
+    rows(SFL)
+    assert checked == ["FedAvg"] * 2
+    checked.clear()
+    rows(own(SFL, "aggregate_train", lambda pair: pair))
+    assert checked == ["FedAvg", "Own"] * 2
 
 
 def test_without_averaging_nothing_need_be_returned() -> None:
