@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -114,9 +113,3 @@ class GroupsOnArrival:
         gradients = training.split(result, mixed, group_plan)
         self.gradients |= gradients
         return gradients
-
-
-def deliveries(number: int, progress: float, gradients: Gradients) -> dict[int, dict[str, Any]]:
-    """Return each client's `step` call that delivers gradients and asks for no upload."""
-    payload = {"number": number, "progress": progress, "plan": None}
-    return {client: {**payload, "gradient": gradient} for client, gradient in gradients.items()}

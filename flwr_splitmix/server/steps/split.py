@@ -6,15 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from flwr_splitmix.events import StepDone
+from flwr_splitmix.events import StepDone, StepResult
 from flwr_splitmix.links import Clients
-from flwr_splitmix.mixers import Plan, Upload
+from flwr_splitmix.mixers import Mixed, Plan, Upload
 from flwr_splitmix.mixers.hooks import Gradients
 from flwr_splitmix.seeding import generator
-from flwr_splitmix.server.steps.arrival import GroupsOnArrival, deliveries
+from flwr_splitmix.server.steps.arrival import GroupsOnArrival
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.training import Training
-from flwr_splitmix.server.steps.whole_batches import WholeBatches, accepted
+from flwr_splitmix.server.steps.whole_batches import WholeBatches, accepted, deliveries
 
 
 class Steps(ABC):
@@ -88,16 +88,7 @@ class WholeBatchSteps(Steps):
         )
         gradients = training.split(result, mixed, plan)
         self._batches.owed = gradients
-        return StepDone(
-            position.server_round,
-            position.number,
-            uploads,
-            gradients,
-            loss=result.loss,
-            plan=plan,
-            mixed=mixed,
-            result=result,
-        )
+        return _done(position, plan, uploads, gradients, mixed, result)
 
     def _learn_on_arrival(
         self, position: StepPosition, plan: Plan, came: Iterable[tuple[int, Upload]]
@@ -110,13 +101,25 @@ class WholeBatchSteps(Steps):
         owed = groups.learn(came, deliver)
         mixed, result = groups.result()
         self._batches.owed = owed
-        return StepDone(
-            position.server_round,
-            position.number,
-            groups.uploads,
-            groups.gradients,
-            loss=result.loss,
-            plan=plan,
-            mixed=mixed,
-            result=result,
-        )
+        return _done(position, plan, groups.uploads, groups.gradients, mixed, result)
+
+
+def _done(
+    position: StepPosition,
+    plan: Plan,
+    uploads: Mapping[int, Upload],
+    gradients: Gradients,
+    mixed: Mixed,
+    result: StepResult,
+) -> StepDone:
+    """Return a step as observers see it."""
+    return StepDone(
+        position.server_round,
+        position.number,
+        uploads,
+        gradients,
+        loss=result.loss,
+        plan=plan,
+        mixed=mixed,
+        result=result,
+    )

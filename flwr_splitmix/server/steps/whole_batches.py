@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.link import Patience
@@ -85,12 +87,12 @@ class WholeBatches:
         """
         planned = plan.clients
         payloads = {
-            client: {
-                "number": number,
-                "progress": progress,
-                "gradient": self.owed.get(client),
-                "plan": plan.for_node(client) if client in planned else None,
-            }
+            client: _call(
+                number,
+                progress,
+                self.owed.get(client),
+                plan.for_node(client) if client in planned else None,
+            )
             for client in self.clients.alive
             if client in planned or client in self.owed
         }
@@ -105,16 +107,23 @@ class WholeBatches:
 
     def finish(self, steps: int) -> None:
         """Deliver the last gradients, after `steps` steps."""
-        self.clients.call(
-            "step",
-            {
-                client: {
-                    "number": steps,
-                    "progress": self.clients.server_round,
-                    "gradient": self.owed.get(client),
-                    "plan": None,
-                }
-                for client in self.clients.alive
-            },
-        )
+        owed = {client: self.owed.get(client) for client in self.clients.alive}
+        self.clients.call("step", deliveries(steps, self.clients.server_round, owed))
         self._require(self.clients)
+
+
+def deliveries(
+    number: int, progress: float, gradients: Mapping[int, Sequence[Tensor | None] | None]
+) -> dict[int, dict[str, Any]]:
+    """Return each client's `step` call that delivers gradients and asks for no upload."""
+    return {client: _call(number, progress, own) for client, own in gradients.items()}
+
+
+def _call(
+    number: int,
+    progress: float,
+    gradient: Sequence[Tensor | None] | None,
+    share: Sequence[Mapping[str, Any] | None] | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of one client's `step`; without a share it uploads nothing."""
+    return {"number": number, "progress": progress, "gradient": gradient, "plan": share}
