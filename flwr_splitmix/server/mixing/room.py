@@ -92,13 +92,13 @@ class MixingRoom:
 
     def _open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Let the nodes of a round attach; return the token of each."""
-        order = Opening.read(arguments)
-        mixer, geometry = order.mixer(), order.smashed_geometry()
+        opening = Opening.read(arguments)
+        mixer, geometry = opening.mixer(), opening.smashed_geometry()
         least, size = self._policy.least_members, mixer.k
-        if size < least or len(order.nodes) < least:
+        if size < least or len(opening.nodes) < least:
             raise RefusedError(
                 f"this mixer makes no mixture of fewer than {counted(least, 'member')}: it is "
-                f"asked for groups of {size} out of {counted(len(order.nodes), 'node')} (k, "
+                f"asked for groups of {size} out of {counted(len(opening.nodes), 'node')} (k, "
                 "min-nodes)"
             )
         most = self._policy.most_ratio
@@ -113,40 +113,40 @@ class MixingRoom:
                 f"this mixer leaves each member {counted(self._policy.least_patches, 'patch')}: "
                 "set min-patches to as many"
             )
-        ledger = self._ledger(order)
+        ledger = self._ledger(opening)
         log.info(
             "round %d: %s of %s",
-            order.round,
-            _described(order.mixing),
-            counted(len(order.nodes), "node"),
+            opening.round,
+            _described(opening.mixing),
+            counted(len(opening.nodes), "node"),
         )
         # New for every stream: a token of another round, or of an earlier attempt, is not valid.
         kind = f"train {secrets.token_hex(8)}"
         with self._lock:
             if self._left:
                 raise RefusedError("the ServerApp has ended the round")
-            for client, node in order.clients.items():
-                self._admissions[client] = self._mint.admission(node, client, order.round, kind)
+            for client, node in opening.clients.items():
+                self._admissions[client] = self._mint.admission(node, client, opening.round, kind)
                 self._lines[client] = Line(
                     partial(self._changes.put, client),
-                    order.wire_dtype,
-                    seed=derive_seed(order.seed, "wire down", client, order.round),
-                    feedback=Feedback(order.wire_dtype) if order.wire_feedback else None,
+                    opening.wire_dtype,
+                    seed=derive_seed(opening.seed, "wire down", client, opening.round),
+                    feedback=Feedback(opening.wire_dtype) if opening.wire_feedback else None,
                 )
             self._service.open({self._admissions[c]: line for c, line in self._lines.items()})
         seed = draw_seed() if self._policy.seed is None else self._policy.seed
-        steps = partial(MixedSteps, seed, self._policy, order, mixer, geometry)
-        begin: Answer = partial(self._begin, order, ledger, steps)
+        steps = partial(MixedSteps, seed, self._policy, opening, mixer, geometry)
+        begin: Answer = partial(self._begin, opening, ledger, steps)
         self._answers = {"attach": self._attach, "begin": begin}
         admissions = self._admissions.items()
         return {"tokens": {str(client): self._mint.token(own) for client, own in admissions}}
 
-    def _ledger(self, order: Opening) -> RoundLedger | None:
+    def _ledger(self, opening: Opening) -> RoundLedger | None:
         """Return the round's ledger, if its clients add noise."""
-        if (asked := order.ledger) is None:
+        if (asked := opening.ledger) is None:
             return None
         run = self._ledgers.of(asked.run, asked.relation)
-        return RoundLedger(run, order.round, asked.delta, asked.lengths)
+        return RoundLedger(run, opening.round, asked.delta, asked.lengths)
 
     def _attach(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Report the nodes still awaited; the ServerApp names those that will not come."""
@@ -172,12 +172,30 @@ class MixingRoom:
 
     def _begin(
         self,
-        order: Opening,
+        opening: Opening,
         ledger: RoundLedger | None,
         make_steps: Callable[[StreamClients, RoundLedger | None], MixedSteps],
         arguments: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Begin to mix with the nodes that have attached; others are left out of the round."""
+        clients = self._clients(opening, ledger)
+        for client in () if ledger is None else ledger.begin(clients.descriptions):
+            clients.fail(client, "described itself in numbers that no ledger can count with")
+        steps = make_steps(clients, ledger)
+        if SMALL_CALL + steps.mixture_bytes > MAX_BODY:
+            raise RefusedError("a step's mixtures would be larger than a frame may be")
+        self.longest_call = SMALL_CALL + steps.gradient_bytes
+        for line in self._lines.values():
+            line.exact = steps.sums
+        self._answers = {
+            "step": partial(self._step, clients, steps),
+            "finish": partial(self._finish, clients, steps, ledger),
+        }
+        new = self._new(clients.failures)
+        return {**steps.sizes, "failures": new, "spent": steps.spent}
+
+    def _clients(self, opening: Opening, ledger: RoundLedger | None) -> StreamClients:
+        """Return the nodes that have attached and may be mixed; tell the others to leave."""
         failures = dict(self._failures)
         descriptions: dict[int, dict[str, Any]] = {}
         for client, line in self._lines.items():
@@ -189,42 +207,40 @@ class MixingRoom:
                 failures[client] = "had not attached when the round began"
                 line.end("leave", failures[client])
         failures |= self._left_apart(descriptions)
-        clients = StreamClients(
-            order.round,
+        return StreamClients(
+            opening.round,
             descriptions,
             failures,
             None if ledger is None else ledger.observe,
             lines=self._lines,
             changes=self._changes,
-            wire_dtype=order.wire_dtype,
-            step_timeout=order.step_timeout,
-            reattach_timeout=order.reattach_timeout,
+            wire_dtype=opening.wire_dtype,
+            step_timeout=opening.step_timeout,
+            reattach_timeout=opening.reattach_timeout,
         )
-        for client in () if ledger is None else ledger.begin(descriptions):
-            clients.fail(client, "described itself in numbers that no ledger can count with")
-        steps = make_steps(clients, ledger)
-        if SMALL_CALL + steps.mixture_bytes > MAX_BODY:
-            raise RefusedError("a step's mixtures would be larger than a frame may be")
-        self.longest_call = SMALL_CALL + steps.gradient_bytes
-        for line in self._lines.values():
-            line.exact = steps.sums
 
-        def step(arguments: Mapping[str, Any]) -> dict[str, Any]:
-            mixtures = steps.take(arguments)
-            new = self._new(clients.failures)
-            return {"mixtures": mixtures, "failures": new, "spent": steps.spent}
-
-        def finish(arguments: Mapping[str, Any]) -> dict[str, Any]:
-            steps.finish(arguments)
-            self._answers = {"close": partial(self._close, clients)}
-            reply: dict[str, Any] = {"failures": self._new(clients.failures)}
-            if ledger is not None:
-                reply["account"] = ledger.finish(clients.failures).to_plain()
-            return reply
-
-        self._answers = {"step": step, "finish": finish}
+    def _step(
+        self, clients: StreamClients, steps: MixedSteps, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Take a step; return its mixtures."""
+        mixtures = steps.take(arguments)
         new = self._new(clients.failures)
-        return {**steps.sizes, "failures": new, "spent": steps.spent}
+        return {"mixtures": mixtures, "failures": new, "spent": steps.spent}
+
+    def _finish(
+        self,
+        clients: StreamClients,
+        steps: MixedSteps,
+        ledger: RoundLedger | None,
+        arguments: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Deliver the last gradients; return the ledger's account, if there is one."""
+        steps.finish(arguments)
+        self._answers = {"close": partial(self._close, clients)}
+        reply: dict[str, Any] = {"failures": self._new(clients.failures)}
+        if ledger is not None:
+            reply["account"] = ledger.finish(clients.failures).to_plain()
+        return reply
 
     def _left_apart(self, descriptions: dict[int, dict[str, Any]]) -> dict[int, str]:
         """Take out the nodes that must not be mixed with the others; return why, by client."""

@@ -44,10 +44,10 @@ class MixedSteps:
         For groups, ratios and masks.
     policy
         The operator's policy.
-    order
+    opening
         The ServerApp's request.
     mixer, geometry
-        Made from `order`.
+        Made from `opening`.
     clients
         The nodes that have attached.
     ledger
@@ -76,24 +76,24 @@ class MixedSteps:
         self,
         seed: int,
         policy: Policy,
-        order: Opening,
+        opening: Opening,
         mixer: Mixer,
         geometry: Geometry | None,
         clients: Clients,
         ledger: RoundLedger | None,
     ) -> None:
         self._policy = policy
-        self._order = order
+        self._opening = opening
         self._mixer = mixer
         self._clients = clients
         self._ledger = ledger
-        rules = LabelRules(order.classes, order.multi_label, any_class=True)
-        self._uploads = UploadIntake(rules, DTYPES[order.dtype])
+        rules = LabelRules(opening.classes, opening.multi_label, any_class=True)
+        self._uploads = UploadIntake(rules, DTYPES[opening.dtype])
         self._once = Once()
         self._uploads.begin_round(clients)
-        shape, batches = agree_on_shape(clients, geometry, order.classes)
-        length = RoundLength.of(batches, order.steps_per_round or None, order.epochs_per_round)
-        self._planner = Planner(mixer, shape, length, seed, order.round)
+        shape, batches = agree_on_shape(clients, geometry, opening.classes)
+        length = RoundLength.of(batches, opening.steps_per_round or None, opening.epochs_per_round)
+        self._planner = Planner(mixer, shape, length, seed, opening.round)
         self._batches = WholeBatches(clients, self._uploads, _whoever_is_left)
         self._number = 0
         self._last: tuple[Plan, Mixed, list[int]] | None = None
@@ -106,9 +106,9 @@ class MixedSteps:
                 f"{counted(n, 'node')} {are(n)} too few for a group of at least "
                 f"{policy.least_members}"
             )
-        number_bytes = groups * DTYPES[order.dtype].itemsize
+        number_bytes = groups * DTYPES[opening.dtype].itemsize
         self.gradient_bytes = number_bytes * math.prod(shape.size)
-        self.mixture_bytes = self.gradient_bytes + number_bytes * shape.batch * order.classes
+        self.mixture_bytes = self.gradient_bytes + number_bytes * shape.batch * opening.classes
         self.sizes: dict[str, Any] = {
             "groups": groups,
             "batch-size": shape.batch,
@@ -218,11 +218,11 @@ class MixedSteps:
                 )
 
     def _wrong(self, labels: Tensor) -> str | None:
-        return wrong_labels(labels, self._order.classes, multi_label=self._order.multi_label)
+        return wrong_labels(labels, self._opening.classes, multi_label=self._opening.multi_label)
 
     def _merged(self, uploads: Mapping[int, Upload], plan: Plan) -> Mixed | None:
         try:
-            return self._mixer.merge(uploads, plan, num_classes=self._order.classes)
+            return self._mixer.merge(uploads, plan, num_classes=self._opening.classes)
         except EmptyMixtureError:
             return None
 

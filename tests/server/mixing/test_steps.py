@@ -60,9 +60,9 @@ def test_a_group_that_has_shrunk_keeps_to_the_largest_ratio_too(
 ) -> None:
     """Of three thirds two are left, a half each: what is allowed used to be that of the thirds."""
     mixer = Mixup(k=3, alpha=None)
-    order = Opening.read(
+    opening = Opening.read(
         {**OPENING, "mixing": describe(mixer), "nodes": {"0": 100, "1": 101, "2": 102}}
     )
     policy = Policy(seed=1, most_ratio=0.45)
-    steps = MixedSteps(1, policy, order, mixer, None, Nodes(failing), None)
+    steps = MixedSteps(1, policy, opening, mixer, None, Nodes(failing), None)
     assert bool(steps.take(FIRST)) is mixed
