@@ -68,6 +68,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 LIBRARY_PARTS = set(MAY_IMPORT) - {"client_app"}
 MAY_IMPORT["server"] = LIBRARY_PARTS
+# a third party's process, which shares with a server how uploads are taken
+MAY_IMPORT["mixer_process"] = {
+    "accounting", "clients", "events", "labels", "links", "mixers", "once", "privacy", "seeding",
+    "segments", "server", "values", "words",
+}  # fmt: skip
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
 MAY_IMPORT["trial"] = {"strategies"}
 MAY_IMPORT["cutting"] = {"segments", "strategies"}
@@ -175,6 +180,21 @@ def test_no_part_imports_what_imports_it() -> None:
     while ready := {p for p in MAY_IMPORT if p not in done and MAY_IMPORT[p] <= done}:
         done |= ready
     assert done == set(MAY_IMPORT)
+
+
+def test_of_a_server_a_third_partys_mixer_knows_only_how_uploads_are_taken() -> None:
+    """It is trusted with single uploads in the server's stead, and has no run of its own."""
+    shared = "flwr_splitmix.server.intake", "flwr_splitmix.server.steps"
+    used = [each for part, each in in_the_library() if part == "mixer_process"]
+    of_a_server = [each for each in used if each.part == "server"]
+    assert of_a_server
+    assert not [str(each) for each in of_a_server if not each.of(*shared)]
+
+
+def test_nothing_of_a_run_knows_a_third_partys_mixer() -> None:
+    """Only who starts the process does: a server reaches it over the network."""
+    knows = {part for part, each in in_the_library() if each.part == "mixer_process"}
+    assert knows == {"mixer_process", "cli"}
 
 
 def test_imports_are_absolute() -> None:

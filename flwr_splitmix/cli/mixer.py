@@ -85,7 +85,7 @@ def mixer(
     import torch
 
     from flwr_splitmix.links.link import LinkError
-    from flwr_splitmix.server.mixing.process import MixerServer
+    from flwr_splitmix.mixer_process.process import MixerServer
 
     # Uploads are put side by side: more threads would only wait for each other.
     torch.set_num_threads(1)

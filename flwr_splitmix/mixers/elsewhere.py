@@ -2,7 +2,7 @@
 
 The server then treats each mixing group as a client: it sends a mixture and soft labels, and gets
 the mixture's gradient. Only the third party knows the members of the groups and their masks
-(`flwr_splitmix.server.mixing`).
+(`flwr_splitmix.mixer_process`).
 """
 
 from __future__ import annotations

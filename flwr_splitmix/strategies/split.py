@@ -21,8 +21,7 @@ from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
-from flwr_splitmix.server.mixing.elsewhere import MixerRequest, mix_elsewhere
-from flwr_splitmix.server.mixing_setup import MixingSetup, introduce
+from flwr_splitmix.server.mixer_request import MixerRequest, mix_elsewhere
 from flwr_splitmix.server.options import (
     Options,
     RoundOptions,
@@ -32,6 +31,7 @@ from flwr_splitmix.server.options import (
     check_observers,
     check_positions,
 )
+from flwr_splitmix.server.own_mixing import MixingSetup, introduce
 from flwr_splitmix.server.record.same_protection import PROTECTION, digest, facts_of_mixer
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate

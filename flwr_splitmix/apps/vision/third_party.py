@@ -10,7 +10,7 @@ from flwr_splitmix.apps.configuration.error import ConfigError, key_of, with_key
 from flwr_splitmix.links.frames.wire import rounds
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.mixers.elsewhere import check_adds_nothing, describe
-from flwr_splitmix.server.mixing.elsewhere import check_goes_elsewhere
+from flwr_splitmix.server.mixer_request import check_goes_elsewhere
 
 if TYPE_CHECKING:
     from flwr_splitmix.apps.vision.config import VisionConfig

@@ -3,7 +3,7 @@
 A server that chooses a node's lower segment, or trains it, knows what that node uploads, so that a
 mixture with one other node is the other's upload. A mixer sees no weights. It mixes only nodes that
 name the same digests of what the server gave them for the round, and allow the same
-(`flwr_splitmix.server.mixing.alike`).
+(`flwr_splitmix.mixer_process.alike`).
 """
 
 from __future__ import annotations

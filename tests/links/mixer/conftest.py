@@ -10,8 +10,8 @@ import pytest
 
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.sandbox.certificates import Certificates, make_certificates
-from flwr_splitmix.server.mixing.process import MixerServer
 from tests.links.mixer.third_party import SEED, SERVER_APP, TOKEN, secret
 from tests.links.stream.peers import no_threads_left
 

@@ -14,9 +14,9 @@ from flwr_splitmix.links.mixer.channel import MixerChannel
 from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS
 from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.mixers.elsewhere import describe
-from flwr_splitmix.server.mixing.process import MixerServer
 from tests.waiting import wait_for
 
 OPENING: dict[str, Any] = {

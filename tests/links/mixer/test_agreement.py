@@ -13,8 +13,8 @@ from torch import Tensor
 from flwr_splitmix import Run, adamw
 from flwr_splitmix.links import MixerLink, StreamLink
 from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.privacy.journal import read_journal
-from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.strategies import CutMixSL
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from flwr_splitmix.testing.toy import Toy, ToyLower, ToyUpper

@@ -20,14 +20,14 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS, OriginStore
 from flwr_splitmix.links.ticket import RECORD, Ticket, to_arrays
+from flwr_splitmix.mixer_process.alike import unlike
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.mixers import Mixup
 from flwr_splitmix.mixers.elsewhere import describe
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.messages import messages_to
-from flwr_splitmix.server.mixing.alike import unlike
-from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.storage import OtherFormError
 from tests.links.fake_grid import TURN, OneAtATime
 from tests.links.mixer.nodes import FIRST, OPENING, wait_until_attached

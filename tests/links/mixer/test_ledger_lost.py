@@ -16,8 +16,8 @@ from flwr_splitmix.events import RoundDone
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.links.mixer.channel import MixerChannel
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.server.mixing.process import MixerServer
 from tests.links.mixer.noisy import alone, direct, elsewhere, epsilons, new_run, summary_of, through
 from tests.links.mixer.test_lost import In, Replaced
 

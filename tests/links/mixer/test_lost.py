@@ -12,9 +12,9 @@ from flwr.app import MetricRecord
 from flwr_splitmix import Run
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import LinkError, MixerLink
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.sandbox.superlink import free_port
-from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.testing.agreement import check_same_results
 from tests.links.kept import results
 from tests.links.mixer.third_party import TOY, grid_of, make, start

@@ -17,9 +17,9 @@ from flwr_splitmix.clients import PrivacyBudget
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import LinkError, MixerLink
 from flwr_splitmix.links.mixer.channel import MixerChannel
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise, RunAccount
-from flwr_splitmix.server.mixing.process import MixerServer
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.links.fake_grid import OneAtATime
 from tests.links.kept import results

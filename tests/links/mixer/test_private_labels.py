@@ -11,7 +11,7 @@ import torch
 
 from flwr_splitmix import adamw
 from flwr_splitmix.links import MixerLink
-from flwr_splitmix.server.mixing.process import MixerServer
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.strategies import CutMixSL
 from tests.links.mixer.test_view import Everything
 from tests.links.mixer.third_party import SEED, TOY, grid_of, start

@@ -15,9 +15,9 @@ from flwr_splitmix.links import LinkError, MixerLink
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.mixer.handshake import asks_for_certificate
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.sandbox.certificates import Certificates, make_certificates
 from flwr_splitmix.sandbox.superlink import free_port
-from flwr_splitmix.server.mixing.process import MixerServer
 from tests.links.mixer.nodes import OPENING
 from tests.links.mixer.third_party import TOKEN, secret
 

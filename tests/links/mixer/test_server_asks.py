@@ -15,10 +15,10 @@ from flwr_splitmix.links import LinkError, MixerLink
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
+from flwr_splitmix.mixer_process.opening import MAX_MIXED_NODES, Opening
+from flwr_splitmix.mixer_process.process import MixerServer
+from flwr_splitmix.mixer_process.steps import MixedSteps
 from flwr_splitmix.privacy import GaussianNoise
-from flwr_splitmix.server.mixing.opening import MAX_MIXED_NODES, Opening
-from flwr_splitmix.server.mixing.process import MixerServer
-from flwr_splitmix.server.mixing.steps import MixedSteps
 from tests.links.mixer.nodes import DESCRIPTION, FIRST, OPENING, Nodes, wait_until_attached
 from tests.links.mixer.third_party import TOKEN, grid_of, make, start
 

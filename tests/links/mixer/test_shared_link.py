@@ -9,8 +9,8 @@ import pytest
 
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import LinkError, MixerLink
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.server.mixing.process import MixerServer
 from tests.links.mixer.nodes import OPENING
 from tests.links.mixer.noisy import QUIET, elsewhere, noised
 from tests.links.mixer.third_party import TOKEN, grid_of, secret, start

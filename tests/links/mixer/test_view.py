@@ -14,9 +14,9 @@ from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.recording.steps import Step
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, StepDone
 from flwr_splitmix.links import MixerLink
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.mixers import Upload
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.server.mixing.process import MixerServer
 from tests.links.mixer.third_party import TOY, grid_of, make, start
 
 Start = Callable[..., MixerServer]

@@ -13,7 +13,7 @@ from torch import Tensor
 from flwr_splitmix import adamw
 from flwr_splitmix.clients import NO_DATA, ClientError, Order
 from flwr_splitmix.links import LinkError, MixerLink
-from flwr_splitmix.server.mixing.process import MixerServer
+from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.testing.agreement import Results, check_same_results
 from tests.links.fake_grid import OneAtATime
 from tests.links.mixer.third_party import TOY, grid_of, make, start

@@ -15,12 +15,12 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.mixer import service
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.stream.server import StreamService
+from flwr_splitmix.mixer_process import process
+from flwr_splitmix.mixer_process.opening import Opening
+from flwr_splitmix.mixer_process.process import MixerServer
+from flwr_splitmix.mixer_process.room import MixingRoom
 from flwr_splitmix.mixers import Mixup, PatchCutMix
 from flwr_splitmix.mixers.elsewhere import describe
-from flwr_splitmix.server.mixing import process
-from flwr_splitmix.server.mixing.opening import Opening
-from flwr_splitmix.server.mixing.process import MixerServer
-from flwr_splitmix.server.mixing.room import MixingRoom
 from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
 from tests.links.mixer.third_party import TOKEN
 from tests.waiting import wait_for

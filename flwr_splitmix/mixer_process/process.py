@@ -11,9 +11,9 @@ from flwr_splitmix.links.mixer.service import MixerService
 from flwr_splitmix.links.stream.endpoint import Endpoint, is_loopback, join_address, split_address
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import TokenMint
-from flwr_splitmix.server.mixing.ledgers import RunLedgers
-from flwr_splitmix.server.mixing.policy import Policy
-from flwr_splitmix.server.mixing.room import MixingRoom
+from flwr_splitmix.mixer_process.ledgers import RunLedgers
+from flwr_splitmix.mixer_process.policy import Policy
+from flwr_splitmix.mixer_process.room import MixingRoom
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -20,13 +20,13 @@ from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.replies import is_plain
 from flwr_splitmix.links.stream.server import StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
+from flwr_splitmix.mixer_process.alike import unlike
+from flwr_splitmix.mixer_process.ledgers import RoundLedger, RunLedgers
+from flwr_splitmix.mixer_process.opening import Opening
+from flwr_splitmix.mixer_process.policy import Policy, draw_seed
+from flwr_splitmix.mixer_process.steps import MixedSteps
 from flwr_splitmix.once import Once
 from flwr_splitmix.seeding import derive_seed
-from flwr_splitmix.server.mixing.alike import unlike
-from flwr_splitmix.server.mixing.ledgers import RoundLedger, RunLedgers
-from flwr_splitmix.server.mixing.opening import Opening
-from flwr_splitmix.server.mixing.policy import Policy, draw_seed
-from flwr_splitmix.server.mixing.steps import MixedSteps
 from flwr_splitmix.words import are, counted, one_line
 
 log = logging.getLogger("flwr.splitmix")

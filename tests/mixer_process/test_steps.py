@@ -10,11 +10,11 @@ import torch
 
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.mixer_process.opening import Opening
+from flwr_splitmix.mixer_process.policy import Policy
+from flwr_splitmix.mixer_process.steps import MixedSteps
 from flwr_splitmix.mixers import Mixup
 from flwr_splitmix.mixers.elsewhere import describe
-from flwr_splitmix.server.mixing.opening import Opening
-from flwr_splitmix.server.mixing.policy import Policy
-from flwr_splitmix.server.mixing.steps import MixedSteps
 from tests.links.mixer.nodes import DESCRIPTION, FIRST, OPENING
 
 

@@ -10,8 +10,8 @@ import torch
 
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.links.mixer.service import RefusedError
+from flwr_splitmix.mixer_process.ledgers import RoundLedger, RunLedgers
 from flwr_splitmix.mixers import Group, Member, Mixed, Plan, SmashedShape, Source, WeightedShare
-from flwr_splitmix.server.mixing.ledgers import RoundLedger, RunLedgers
 from tests.observers.ledger_exchanges import DELTA, DESCRIBED, D, L, N, noisy
 
 CLIENTS = (0, 1)

@@ -15,6 +15,9 @@ from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.labels import wrong_labels
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.mixer.service import RefusedError
+from flwr_splitmix.mixer_process.ledgers import RoundLedger
+from flwr_splitmix.mixer_process.opening import DTYPES, Opening
+from flwr_splitmix.mixer_process.policy import Policy
 from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, Upload
 from flwr_splitmix.mixers.hooks import gradients_of
 from flwr_splitmix.once import Once
@@ -22,9 +25,6 @@ from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import UploadError, check_size, check_tensor
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
-from flwr_splitmix.server.mixing.ledgers import RoundLedger
-from flwr_splitmix.server.mixing.opening import DTYPES, Opening
-from flwr_splitmix.server.mixing.policy import Policy
 from flwr_splitmix.server.steps.planning import Planner, RoundLength
 from flwr_splitmix.server.steps.whole_batches import WholeBatches
 from flwr_splitmix.values import MAX_COUNT

@@ -1,1 +1,0 @@
-"""Mixing by a third party: the mixer's process, and the requests of a strategy to it."""
