@@ -8,8 +8,9 @@ from pathlib import Path
 from flwr_splitmix.links.link import LinkError
 from flwr_splitmix.links.mixer.protocol import read_secret, read_token
 from flwr_splitmix.links.mixer.service import MixerService
-from flwr_splitmix.links.stream.endpoint import Endpoint, is_loopback, join_address, split_address
+from flwr_splitmix.links.stream.endpoint import Endpoint, join_address
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
+from flwr_splitmix.links.stream.tls import OptionNames
 from flwr_splitmix.links.stream.token import TokenMint
 from flwr_splitmix.mixer_process.ledgers import RunLedgers
 from flwr_splitmix.mixer_process.policy import Policy
@@ -19,6 +20,20 @@ log = logging.getLogger("flwr.splitmix")
 
 TOKEN_SECONDS = 86_400.0
 """How long a node's token is valid for attaching; no round may take longer."""
+
+FLAGS = OptionNames(
+    endpoint="the mixer",
+    address="--listen",
+    example="0.0.0.0:9444",
+    certificate="--ssl-certfile",
+    key="--ssl-keyfile",
+    ca="",  # the runs send it to the nodes
+    client_ca="--link-client-ca",
+    pair=("--ssl-certfile", "--ssl-keyfile"),
+    both="it --ssl-certfile and --ssl-keyfile",
+    insecure="--insecure",
+)
+"""The options of `splitmix mixer`."""
 
 LEAST_SEED = 2**48
 """Smaller seeds could be found by trying them all."""
@@ -85,31 +100,13 @@ class MixerServer:
         least_patches: int = 1,
         most_ratio: float = 0.95,
     ) -> None:
-        host, port = split_address(listen, "--listen")
-        if port is None:
-            raise LinkError(f"--listen is {listen!r}; it must be host:port, e.g. 0.0.0.0:9444")
-        if (certificate is None) != (key is None):
-            given, lacks = "--ssl-certfile", "--ssl-keyfile"
-            if certificate is None:
-                given, lacks = lacks, given
-            raise LinkError(f"{given} is set without {lacks}; give both or neither")
-        if certificate is None and client_ca is not None:
-            raise LinkError(
-                "--link-client-ca is set, but the mixer has no certificate of its own; give it "
-                "--ssl-certfile and --ssl-keyfile, too"
-            )
-        if certificate is None and not insecure and not is_loopback(host):
-            raise LinkError(
-                f"the mixer would listen on {host} without TLS: give it --ssl-certfile and "
-                "--ssl-keyfile, or listen on 127.0.0.1, or allow it with --insecure"
-            )
         endpoint = Endpoint(
             listen,
             certificate=certificate,
             key=key,
             client_ca=client_ca,
             insecure=insecure,
-            dashes="--",
+            names=FLAGS,
         )
         policy = Policy(read_seed(seed_file), least_members, least_patches, most_ratio)
         mint = TokenMint(TOKEN_SECONDS)

@@ -22,6 +22,7 @@ from flwr_splitmix.links.stream.absence import Absence
 from flwr_splitmix.links.stream.endpoint import is_loopback, join_address, split_address
 from flwr_splitmix.links.stream.pairs import read_authority, read_pair
 from flwr_splitmix.links.stream.replies import POLL_SECONDS, collect
+from flwr_splitmix.links.stream.tls import PAIR, check_pair
 from flwr_splitmix.links.ticket import Ticket, with_record
 from flwr_splitmix.privacy import RunAccount
 from flwr_splitmix.values import check_truth
@@ -94,11 +95,8 @@ class MixerLink(DialledLink):
             raise LinkError(
                 f"via (link-via) is {via!r}; it must be host:port, e.g. mixer.example:9444"
             )
-        if (certificate is None) != (key is None):
-            raise LinkError(
-                "certificate and key (ssl-certfile, ssl-keyfile) must be given together: with a "
-                "mixer they are this run's own, for one that asks for a certificate"
-            )
+        use = "with a mixer they are this run's own, for one that asks for a certificate"
+        check_pair(certificate, key, PAIR, use)
         tls = not insecure and (ca is not None or not is_loopback(host))
         self._dialled = Dialled(
             join_address(host, port),

@@ -17,6 +17,7 @@ from flwr_splitmix.links.stream.pairs import (
     read_pair,
     warn_if_private,
 )
+from flwr_splitmix.links.stream.tls import LINK, OptionNames, check_tls
 from flwr_splitmix.values import check_truth
 
 
@@ -41,8 +42,8 @@ class Endpoint:
         them: `node-` followed by their partition-id.
     insecure
         Whether to allow plaintext on addresses other than the loopback.
-    dashes
-        What errors about a file write before its key: "--" where it is an option of a command.
+    names
+        What errors call these options.
 
     Raises
     ------
@@ -64,41 +65,33 @@ class Endpoint:
         ca: str | Path | None = None,
         client_ca: str | Path | None = None,
         insecure: bool = False,
-        dashes: str = "",
+        names: OptionNames = LINK,
     ) -> None:
         check_truth("insecure", insecure)
-        self.host, port = split_address(address, "link-address")
+        self.host, port = split_address(address, names.address)
         if port is None:
-            raise LinkError(f"link-address is {address!r}; it must be host:port, e.g. 0.0.0.0:9443")
+            raise LinkError(
+                f"{names.address} is {address!r}; it must be host:port, e.g. {names.example}"
+            )
         self.address = join_address(self.host, port)
         self._advertise = None if not advertise else split_address(advertise, "link-advertise")
-        if (certificate is None) != (key is None):
-            raise LinkError(
-                "the link's certificate and its key must be given together "
-                "(ssl-certfile, ssl-keyfile)"
-            )
-        if certificate is None and (ca or client_ca):
-            raise LinkError(
-                "the link has an authority but no certificate; give certificate and key "
-                "(ssl-certfile, ssl-keyfile)"
-            )
-        if certificate is None and not insecure and not is_loopback(self.host):
-            raise LinkError(
-                f"the link would listen on {self.host} without TLS: give certificate= and key= to "
-                "StreamLink (in the apps ssl-certfile and ssl-keyfile), or listen on 127.0.0.1, or "
-                "allow it with insecure=True (in the apps link-insecure=true)"
-            )
+        check_tls(
+            names,
+            self.host,
+            certificate=certificate,
+            key=key,
+            ca=ca,
+            client_ca=client_ca,
+            plaintext=insecure or is_loopback(self.host),
+        )
         self._certificate, self._key = None, None
         if certificate is not None and key is not None:
-            self._certificate, self._key = read_pair(certificate, key, dashes)
-        self._ca = None if not ca else read_authority(ca, "ssl-ca-certfile")
+            own = names.certificate, names.key
+            self._certificate, self._key = read_pair(certificate, key, own)
+        self._ca = None if not ca else read_authority(ca, names.ca)
         if self._certificate is not None and self._ca is not None:
-            check_signed(self._certificate, self._ca, "ssl-ca-certfile", str(ca))
-        elif self._certificate is not None and not dashes:
-            warn_if_private(self._certificate, "ssl-ca-certfile")
-        self._client_ca = (
-            None if not client_ca else read_authority(client_ca, f"{dashes}link-client-ca")
-        )
+            check_signed(self._certificate, self._ca, names.ca, str(ca))
+        self._client_ca = None if not client_ca else read_authority(client_ca, names.client_ca)
 
     @property
     def tls(self) -> bool:
@@ -124,6 +117,11 @@ class Endpoint:
             root_certificates=self._client_ca,
             require_client_auth=self._client_ca is not None,
         )
+
+    def warn_if_private(self) -> None:
+        """Log if nodes are sent no authority, and are not known to trust the certificate's."""
+        if self._certificate is not None and self._ca is None:
+            warn_if_private(self._certificate, LINK.ca)
 
     def check_names(self) -> None:
         """Check that the certificate is made for the host that nodes dial.

@@ -122,6 +122,7 @@ class StreamLink(DialledLink):
             client_ca=client_ca,
             insecure=insecure,
         )
+        self.endpoint.warn_if_private()
         self.endpoint.check_names()
         self.max_body = max_body
         self.dialled = ""

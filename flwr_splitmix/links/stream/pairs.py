@@ -30,15 +30,17 @@ CERTIFICATE, KEY = "ssl-certfile", "ssl-keyfile"
 """Keys in the configuration of a run, and of a node."""
 
 
-def read_pair(certificate: str | Path, key: str | Path, dashes: str = "") -> tuple[bytes, bytes]:
+def read_pair(
+    certificate: str | Path, key: str | Path, names: tuple[str, str] = (CERTIFICATE, KEY)
+) -> tuple[bytes, bytes]:
     """Read a certificate (or a chain, the holder's first) and its private key.
 
     Parameters
     ----------
     certificate, key
         Their PEM files.
-    dashes
-        What errors write before the names: "--" where they are options of a command.
+    names
+        What errors call them.
 
     Returns
     -------
@@ -49,9 +51,9 @@ def read_pair(certificate: str | Path, key: str | Path, dashes: str = "") -> tup
     LinkError
         If a file cannot be read or is not PEM, the certificate is not currently valid, or the
         private key is encrypted, accessible to everyone or another certificate's. The message
-        names the configuration key, or the option.
+        names the option.
     """
-    certificate_name, key_name = f"{dashes}{CERTIFICATE}", f"{dashes}{KEY}"
+    certificate_name, key_name = names
     certificate = expanded(certificate, certificate_name, LinkError)
     key = expanded(key, key_name, LinkError)
     chain, secret = _read(certificate, certificate_name), _read(key, key_name)

@@ -107,7 +107,7 @@ def test_clients_of_this_process_are_mixed_here(link: MixerLink) -> None:
         ({"via": "mixer.example:0"}, "via (link-via) is 'mixer.example:0'"),
         (
             {"certificate": "/c.crt"},
-            "certificate and key (ssl-certfile, ssl-keyfile) must be given",
+            "certificate (ssl-certfile) is set without key (ssl-keyfile); give both or neither: ",
         ),
         ({"ca": "/no/ca.crt"}, "ca (ssl-ca-certfile): /no/ca.crt cannot be read"),
     ],
