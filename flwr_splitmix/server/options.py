@@ -40,20 +40,25 @@ class RoundOptions(TypedDict, total=False):
     metrics: Metrics | None
 
 
-class Options(RoundOptions, total=False):
-    """Options of all strategies of the L shape; see `SplitStrategy`."""
+class TrainingOptions(RoundOptions, total=False):
+    """Options that strategies of both shapes have; see `SplitStrategy`."""
 
     aggregator: flower.Strategy | None
-    num_classes: int | None
-    multi_label: bool
-    loss: TargetLoss | None
     optimizer: OptimizerFactory | None
     schedule: Schedule | None
-    server_update: ServerUpdate
     device: str
     precision: Precision
     steps_per_round: int | None
     epochs_per_round: int
+
+
+class Options(TrainingOptions, total=False):
+    """Options of all strategies of the L shape; see `SplitStrategy`."""
+
+    num_classes: int | None
+    multi_label: bool
+    loss: TargetLoss | None
+    server_update: ServerUpdate
     min_nodes: int | None
     noise: GaussianNoise | None
     delta: float
@@ -63,18 +68,11 @@ class Options(RoundOptions, total=False):
     micro_batches: PartsAsked
 
 
-class UShapeOptions(RoundOptions, total=False):
+class UShapeOptions(TrainingOptions, total=False):
     """Options of all strategies of the U shape; see `UShapeStrategy`."""
 
-    aggregator: flower.Strategy | None
-    optimizer: OptimizerFactory | None
-    schedule: Schedule | None
-    device: str
-    precision: Precision
     width: int | None
     max_length: int | None
-    steps_per_round: int | None
-    epochs_per_round: int
     min_nodes: int
 
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision
+from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.observers import EvaluationResult, LedgerElsewhere, PrivacyLedger
+from flwr_splitmix.observers import LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
-from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
@@ -25,7 +25,6 @@ from flwr_splitmix.server.mixer_request import MixerRequest, mix_elsewhere
 from flwr_splitmix.server.options import (
     Options,
     RoundOptions,
-    check_counts,
     check_labels,
     check_names,
     check_observers,
@@ -33,11 +32,11 @@ from flwr_splitmix.server.options import (
 )
 from flwr_splitmix.server.own_mixing import MixingSetup, introduce
 from flwr_splitmix.server.record.same_protection import PROTECTION, digest, facts_of_mixer
-from flwr_splitmix.server.rounds import RoundLoop
+from flwr_splitmix.server.rounds import TrainingLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked, check_loss
-from flwr_splitmix.server.steps.planning import Planner, RoundLength, ShapeAgreement, agreed
+from flwr_splitmix.server.steps.planning import Planner, ShapeAgreement
 from flwr_splitmix.server.steps.split_round import SplitRound
 from flwr_splitmix.server.steps.training import Training
 from flwr_splitmix.server.warnings.remarks import Remarks
@@ -47,7 +46,7 @@ from flwr_splitmix.values import check_kind
 log = logging.getLogger("flwr.splitmix")
 
 
-class SplitStrategy(RoundLoop):
+class SplitStrategy(TrainingLoop):
     """Split learning as a Flower strategy: messages carry the round, a link carries the steps.
 
     Parameters
@@ -140,8 +139,6 @@ class SplitStrategy(RoundLoop):
         not fit the mixer.
     """
 
-    averages: ClassVar[bool] = False
-    fixes_length: ClassVar[bool] = True
     passed_on: ClassVar[Collection[str]] = Options.__annotations__
     needs_noise: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
@@ -178,9 +175,6 @@ class SplitStrategy(RoundLoop):
         if pace is not None:
             check_kind("pace", pace, Pace, 'a Pace, such as Pace(straggler="skip")')
         check_observers(options.get("observers", ()))
-        check_counts(
-            steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
-        )
         mixing = MixingSetup.of(
             mixer,
             noise,
@@ -195,8 +189,10 @@ class SplitStrategy(RoundLoop):
         self.ledger, self.ledger_elsewhere = mixing.ledger, mixing.ledger_elsewhere
         self._least_chosen = min_nodes is not None
         super().__init__(
-            aggregator=fedavg() if aggregator is None and self.averages else aggregator,
-            min_nodes=min_nodes or mixing.mixer.min_members,
+            aggregator=aggregator,
+            steps_per_round=steps_per_round,
+            epochs_per_round=epochs_per_round,
+            min_nodes=mixing.mixer.min_members if min_nodes is None else min_nodes,
             **mixing.observed(options),
         )
         self.upper = ServerSegment(
@@ -210,8 +206,6 @@ class SplitStrategy(RoundLoop):
             device=device,
             precision=precision,
         )
-        self.steps_per_round = steps_per_round
-        self.epochs_per_round = epochs_per_round
         self.labels = labels
         self.pace = pace or Pace()
         self._parts = PartCount(micro_batches)
@@ -301,9 +295,8 @@ class SplitStrategy(RoundLoop):
         """Leave out whose smashed data have another shape, and return the round's steps."""
         upper = self.upper
         shape, batches = agree_on_shape(clients, upper.geometry, upper.num_classes, upper.takes)
-        length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
-        self._agreed = ShapeAgreement(batches, length, shape)
-        return length.steps
+        self._agreed = ShapeAgreement(batches, self._length(batches), shape)
+        return self._agreed.length.steps
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.
@@ -313,13 +306,11 @@ class SplitStrategy(RoundLoop):
         Clients whose privacy budget is spent take part in no further step; if fewer than
         `min_nodes` others are left, the round ends early, and the run ends after it.
         """
-        agreement = agreed(type(self), self._agreed)
-        agreement.check_still(self.steps_per_round, self.epochs_per_round)
-        shape, length = agreement.shape, agreement.length
+        agreement = self._checked(self._agreed)
         steps = SplitRound.begin(
             self._training(),
             clients,
-            Planner(self.mixer, shape, length, self.draw_seed, server_round),
+            Planner(self.mixer, agreement.shape, agreement.length, self.draw_seed, server_round),
             self._remarks,
             self._parts,
             batches=agreement.batches,
@@ -370,14 +361,12 @@ class SplitStrategy(RoundLoop):
 
     def summary(self) -> None:
         """Log the strategy's components."""
-        aggregator = self.aggregator.strategy
         log.info(
-            "%s: mixer %s, lower segments %s, upper segment on %s in %s, %s update",
+            "%s: mixer %s, lower segments %s, upper segment on %s, %s update",
             type(self).__name__,
             self.mixer,
-            f"aggregated by {type(aggregator).__name__}" if aggregator else "stay with clients",
-            self.upper.device,
-            str(self.upper.dtype).removeprefix("torch."),
+            self._who_averages,
+            self.upper.placed,
             self.upper.server_update,
         )
         if (ledger := self._any_ledger) is not None:

@@ -17,25 +17,24 @@ from flwr_splitmix.links import Clients, LocalLink, MixerLink
 from flwr_splitmix.once import Once
 from flwr_splitmix.schedule import OptimizerFactory, Schedule
 from flwr_splitmix.segments.modules import check_takes_mask
-from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.evaluation.ushape import evaluate_in_u_shape
 from flwr_splitmix.server.intake.descriptions import agree_on_batches, check_hiding
 from flwr_splitmix.server.naming import evaluated_without
 from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts, check_names
 from flwr_splitmix.server.record.same_protection import PROTECTION, facts_of_hidings
-from flwr_splitmix.server.rounds import RoundLoop
+from flwr_splitmix.server.rounds import TrainingLoop
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.steps.calibrations import Calibrations
-from flwr_splitmix.server.steps.planning import Agreement, RoundLength, agreed
-from flwr_splitmix.server.steps.position import StepPosition
+from flwr_splitmix.server.steps.planning import Agreement
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
+from flwr_splitmix.server.steps.ushape_round import UShapeRound
 from flwr_splitmix.server.warnings.frozen_weights import FrozenWeights
 from flwr_splitmix.server.warnings.untrained import warn_if_frozen
 
 log = logging.getLogger("flwr.splitmix")
 
 
-class UShapeStrategy(RoundLoop):
+class UShapeStrategy(TrainingLoop):
     """Split learning with the loss at the client: two exchanges per step.
 
     `encode` brings the clients' messages to the trunk. `decode` brings the trunk's outputs to the
@@ -104,8 +103,6 @@ class UShapeStrategy(RoundLoop):
     Source: MixGuard, section 2.2; split learning's U shape (Vepakomma et al., 2018).
     """
 
-    averages: ClassVar[bool] = False
-    fixes_length: ClassVar[bool] = True
     passed_on: ClassVar[Collection[str]] = UShapeOptions.__annotations__
     hiding: ClassVar[type[Hiding]] = Hiding
 
@@ -126,29 +123,25 @@ class UShapeStrategy(RoundLoop):
         **options: Unpack[RoundOptions],
     ) -> None:
         check_names(type(self), options)
-        check_counts(
-            width=width,
-            max_length=max_length,
-            steps_per_round=steps_per_round,
-            epochs_per_round=epochs_per_round,
-            min_nodes=min_nodes,
-        )
+        check_counts(width=width, max_length=max_length)
         if isinstance(options.get("link"), MixerLink):
             raise ValueError(
                 f"{type(self).__name__} has the U shape, in which the server mixes nothing that a "
                 "third party could mix for it: link-via is for CutMixSL and MixupSL; give it a "
                 "StreamLink"
             )
-        if aggregator is None and self.averages:
-            aggregator = fedavg()
-        super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
+        super().__init__(
+            aggregator=aggregator,
+            steps_per_round=steps_per_round,
+            epochs_per_round=epochs_per_round,
+            min_nodes=min_nodes,
+            **options,
+        )
         self.trunk = TrunkSegment(
             trunk, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
         self.width = width or _whole_number(trunk, "width")
         self.max_length = max_length or _whole_number(trunk, "max_length")
-        self.steps_per_round = steps_per_round
-        self.epochs_per_round = epochs_per_round
         self._calibrations = Calibrations()
         self._told_scores = Once()
         self._frozen = FrozenWeights()
@@ -188,27 +181,19 @@ class UShapeStrategy(RoundLoop):
         batches = self._agree(clients)
         if self.aggregator.averages:
             self._frozen.compare(clients)
-        length = RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
-        self._agreed = Agreement(batches, length)
-        return length.steps
+        self._agreed = Agreement(batches, self._length(batches))
+        return self._agreed.length.steps
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.
 
         Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
         """
-        agreement = agreed(type(self), self._agreed)
-        agreement.check_still(self.steps_per_round, self.epochs_per_round)
-        length = agreement.length
-        self.trunk.warn_of_unknown_weights()
-        steps = self._steps(clients)
-        steps.calibrate()
-        for number in range(length.steps):
-            progress = server_round - 1 + number / length.steps
-            self.audience.on_step(steps.take(StepPosition(server_round, number, progress)))
-        steps.finish(StepPosition(server_round, length.steps, server_round))
-        self.trunk.warn_of_skipped_steps(server_round)
-        return length.steps
+        length = self._checked(self._agreed).length
+        steps = UShapeRound(self._steps(clients), server_round, length.steps)
+        num_steps = steps.take(self.audience.on_step)
+        steps.finish()
+        return num_steps
 
     def _steps(self, clients: Clients) -> TrunkSteps:
         """Return the object that takes a round's steps."""
@@ -259,13 +244,11 @@ class UShapeStrategy(RoundLoop):
 
     def summary(self) -> None:
         """Log the strategy's components."""
-        aggregator = self.aggregator.strategy
         log.info(
-            "%s: heads and tails %s, trunk on %s in %s",
+            "%s: heads and tails %s, trunk on %s",
             type(self).__name__,
-            f"aggregated by {type(aggregator).__name__}" if aggregator else "stay with clients",
-            self.trunk.device,
-            str(self.trunk.dtype).removeprefix("torch."),
+            self._who_averages,
+            self.trunk.placed,
         )
         if self.hiding.warning:
             log.warning(self.hiding.warning)

@@ -76,6 +76,11 @@ class TrainedSegment:
         dtypes = (p.dtype for p in self.module.parameters() if p.dtype.is_floating_point)
         return next(dtypes, torch.float32)
 
+    @property
+    def placed(self) -> str:
+        """Its device and the dtype that it computes in, such as "cuda in bfloat16"."""
+        return f"{self.device} in {str(self.dtype).removeprefix('torch.')}"
+
     def warn_of_unknown_weights(self) -> None:
         """Log a warning, once, if there are weights to train that the optimizer does not know.
 

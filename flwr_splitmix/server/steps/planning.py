@@ -58,15 +58,15 @@ class Agreement:
     batches: int
     length: RoundLength
 
-    def check_still(self, steps_per_round: int | None, epochs_per_round: int) -> None:
-        """Check that the options have not changed since the length was agreed on.
+    def check_still(self, length: RoundLength) -> None:
+        """Check that the length, as the strategy's options say now, is still that agreed on.
 
         Raises
         ------
         RuntimeError
-            If they have: the clients' ledgers count on the length that was announced.
+            If it is not: the clients' ledgers count on the length that was announced.
         """
-        if RoundLength.of(self.batches, steps_per_round, epochs_per_round) != self.length:
+        if length != self.length:
             raise RuntimeError(
                 f"steps_per_round or epochs_per_round changed after a round of {self.length.steps} "
                 f"steps had begun: {_ON_AGREE}"

@@ -20,3 +20,8 @@ class StepPosition:
     server_round: int
     number: int
     progress: float
+
+    @classmethod
+    def within(cls, server_round: int, number: int, num_steps: int) -> StepPosition:
+        """Return the position of a step in a round of `num_steps`."""
+        return cls(server_round, number, server_round - 1 + number / num_steps)

@@ -118,9 +118,9 @@ class SplitRound:
         members = training.pace.members(self._clients, members, least)
         plan = self._planner.plan(members, number)
         self._tally.add(members, plan)
-        progress = server_round - 1 + number / self._planner.length.steps
+        position = StepPosition.within(server_round, number, self._planner.length.steps)
         try:
-            event = self._steps.take(StepPosition(server_round, number, progress), plan)
+            event = self._steps.take(position, plan)
         except EmptyMixtureError:  # the clients that remain had no patch in this step
             self._tally.add_empty()
             return None

@@ -1,0 +1,69 @@
+"""What the strategies of both shapes share: the length of their rounds, and who averages."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Unpack
+
+from flwr.serverapp import strategy as flower
+
+from flwr_splitmix.server.aggregation import fedavg
+from flwr_splitmix.server.options import RoundOptions, check_counts
+from flwr_splitmix.server.rounds.loop import RoundLoop
+from flwr_splitmix.server.steps.planning import AnyAgreement, RoundLength, agreed
+
+
+class TrainingLoop(RoundLoop):
+    """A loop of rounds of steps in which the server, too, trains a part of the model.
+
+    The options are described at `SplitStrategy`.
+
+    Attributes
+    ----------
+    averages
+        Whether the clients' segments are averaged by FedAvg if no aggregator is given.
+    """
+
+    averages: ClassVar[bool] = False
+    fixes_length: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        aggregator: flower.Strategy | None,
+        steps_per_round: int | None,
+        epochs_per_round: int,
+        min_nodes: int,
+        **options: Unpack[RoundOptions],
+    ) -> None:
+        check_counts(
+            steps_per_round=steps_per_round, epochs_per_round=epochs_per_round, min_nodes=min_nodes
+        )
+        if aggregator is None and self.averages:
+            aggregator = fedavg()
+        super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
+        self.steps_per_round = steps_per_round
+        self.epochs_per_round = epochs_per_round
+
+    def _length(self, batches: int) -> RoundLength:
+        """Return the length of a round whose clients have `batches` full batches, on average."""
+        return RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
+
+    def _checked(self, agreement: AnyAgreement | None) -> AnyAgreement:
+        """Return what `agree` has fixed for the round.
+
+        Raises
+        ------
+        RuntimeError
+            If it has fixed nothing, or the length's options have changed since.
+        """
+        made = agreed(type(self), agreement)
+        made.check_still(self._length(made.batches))
+        return made
+
+    @property
+    def _who_averages(self) -> str:
+        """What becomes of the clients' segments after a round, for the summary."""
+        aggregator = self.aggregator.strategy
+        if aggregator is None:
+            return "stay with clients"
+        return f"aggregated by {type(aggregator).__name__}"

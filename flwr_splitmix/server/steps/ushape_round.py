@@ -1,0 +1,59 @@
+"""One round of the U shape: its steps, after those in which clients calibrate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flwr_splitmix.events import StepDone
+from flwr_splitmix.server.steps.position import StepPosition
+from flwr_splitmix.server.steps.ushape import TrunkSteps
+
+
+class UShapeRound:
+    """Takes the steps of one round.
+
+    Parameters
+    ----------
+    steps
+        Takes each step, with the clients of the round.
+    num_steps
+        How many there are.
+    """
+
+    def __init__(self, steps: TrunkSteps, server_round: int, num_steps: int) -> None:
+        self._steps, self._trunk = steps, steps.training.trunk
+        self._server_round, self._num_steps = server_round, num_steps
+
+    def take(self, on_step: Callable[[StepDone], None]) -> int:
+        """Take the round's steps and return their number.
+
+        Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
+
+        Parameters
+        ----------
+        on_step
+            Told of every step.
+
+        Raises
+        ------
+        LinkError
+            If too few clients are left.
+        """
+        self._trunk.warn_of_unknown_weights()
+        self._steps.calibrate()
+        for number in range(self._num_steps):
+            position = StepPosition.within(self._server_round, number, self._num_steps)
+            on_step(self._steps.take(position))
+        return self._num_steps
+
+    def finish(self) -> None:
+        """Deliver the gradients still owed after the last step.
+
+        Raises
+        ------
+        LinkError
+            If too few clients are left.
+        """
+        server_round = self._server_round
+        self._steps.finish(StepPosition(server_round, self._num_steps, server_round))
+        self._trunk.warn_of_skipped_steps(server_round)
