@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -167,9 +168,9 @@ def serve(play: Play) -> dict[str, Any]:
     try:
         grid.wait()
         link.open(None)
-        ticket = Ticket(client=-1, seed=0, server_round=1, num_rounds=1)
+        ticket_of = partial(Ticket, seed=0, server_round=1, num_rounds=1)
         messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
-        messages = with_tickets(messages, nodes, ticket, lambda client: {})
+        messages = with_tickets(messages, nodes, ticket_of, lambda client: {})
         before = process.memory_info().rss
         began = time.perf_counter()
         with link.round(cast(Grid, grid), messages) as clients:

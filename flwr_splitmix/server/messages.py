@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from flwr.app import Message, Metadata, RecordDict
@@ -15,7 +14,7 @@ from flwr_splitmix.links.ticket import Ticket, with_record
 def with_tickets(
     messages: Sequence[Message],
     nodes: Mapping[int, int],
-    ticket: Ticket,
+    ticket_of: Callable[..., Ticket],
     attempts: Callable[[int], Mapping[str, Any]],
 ) -> list[Message]:
     """Put each node's ticket into its message and return the messages sorted by client index.
@@ -24,8 +23,8 @@ def with_tickets(
     ----------
     nodes
         Client index -> node id.
-    ticket
-        The round's ticket; only the client and its attempts differ between nodes.
+    ticket_of
+        Makes the round's ticket for the client, and what is said of its attempts, that it gets.
     attempts
         By a client's index, what its ticket says of earlier attempts, in which it may have sent
         what it is asked for.
@@ -33,8 +32,8 @@ def with_tickets(
     client_of = {node: client for client, node in nodes.items()}
     for message in messages:
         client = client_of[message.metadata.dst_node_id]
-        own = replace(ticket, client=client, **attempts(client))
-        message.content = with_record(message.content, own.to_record())
+        ticket = ticket_of(client=client, **attempts(client))
+        message.content = with_record(message.content, ticket.to_record())
     return sorted(messages, key=lambda message: client_of[message.metadata.dst_node_id])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,13 @@ def clients_of(failing: int | None = None, where: str = "") -> list[Failing]:
 
 
 def messages(kind: str = "train", **changes: Any) -> list[Message]:
-    ticket = Ticket(client=-1, seed=1, server_round=1, num_rounds=2, **changes)
+    ticket_of = partial(Ticket, seed=1, server_round=1, num_rounds=2, **changes)
     content = RecordDict({"arrays": arrays(), "config": ConfigRecord()})
     nodes = {index: index + 1 for index in range(TOY.clients)}
     return with_tickets(
         messages_to(list(nodes.values()), content, kind, in_run=False),
         nodes,
-        ticket,
+        ticket_of,
         lambda client: {},
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -143,8 +144,8 @@ class RoundHooks(flower.Strategy):
         messages = self.aggregator.configure(
             server_round, arrays, config, grid, list(nodes.values())
         )
-        ticket = self._ticket(server_round, server_round - 1)
-        return with_tickets(messages, nodes, ticket, self._attempts)
+        ticket_of = self._tickets(server_round, server_round - 1)
+        return with_tickets(messages, nodes, ticket_of, self._attempts)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -161,9 +162,9 @@ class RoundHooks(flower.Strategy):
         messages = messages_to(
             list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
         )
-        ticket = self._ticket(server_round, server_round)
+        ticket_of = self._tickets(server_round, server_round)
         before = self.recorder.unfinished.of_evaluation
-        return with_tickets(messages, nodes, ticket, lambda client: {"attempt": before(client)})
+        return with_tickets(messages, nodes, ticket_of, lambda client: {"attempt": before(client)})
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -185,10 +186,11 @@ class RoundHooks(flower.Strategy):
             fraction=self.fraction_train,
         )
 
-    def _ticket(self, server_round: int, state_round: int) -> Ticket:
+    def _tickets(self, server_round: int, state_round: int) -> Callable[..., Ticket]:
+        """Return what makes each client's ticket, which lacks the client and its attempts."""
         averages = self.aggregator.averages
-        return Ticket(
-            client=-1,
+        return partial(
+            Ticket,
             seed=self.seed,
             server_round=server_round,
             num_rounds=self.num_rounds,

@@ -187,9 +187,8 @@ class OneRound:
         result.arrays = arrays or result.arrays
         self._known.epsilons.take(clients, [name for name in means if is_epsilon(name)])
         reported = metrics or MetricRecord(dict(means))
-        if (
-            LOSS in means
-        ):  # an aggregator weights it by examples, and has none if one client has none
+        # An aggregator weights the loss by examples, and has none if one client has none.
+        if LOSS in means:
             reported[LOSS] = means[LOSS]
         result.train_metrics_clientapp[self._number] = reported
         return norms, means

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,9 +52,9 @@ def test_errors_leave_their_clients_out_and_warnings_are_logged(
 
     grid = FakeGrid(handle, 7)
     nodes = {index: 100 + index for index in range(7)}
-    ticket = Ticket(client=-1, seed=0, server_round=1, num_rounds=9)
+    ticket_of = partial(Ticket, seed=0, server_round=1, num_rounds=9)
     messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
-    messages = with_tickets(messages, nodes, ticket, lambda client: {})
+    messages = with_tickets(messages, nodes, ticket_of, lambda client: {})
     with link.round(grid.grid, messages) as clients:
         assert clients.descriptions == {c: {"num-examples": 7} for c in (0, 3, 4, 5)}
     assert clients.failures == {

@@ -7,6 +7,7 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -103,9 +104,9 @@ def a_round(link: StreamLink, peers: Sequence[Peer], server_round: int = 1) -> I
 
     grid = FakeGrid(handle, len(peers))
     nodes = {index: 100 + index for index in range(len(peers))}
-    ticket = Ticket(client=-1, seed=0, server_round=server_round, num_rounds=9)
+    ticket_of = partial(Ticket, seed=0, server_round=server_round, num_rounds=9)
     messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
-    messages = with_tickets(messages, nodes, ticket, lambda client: {})
+    messages = with_tickets(messages, nodes, ticket_of, lambda client: {})
     with link.round(grid.grid, messages) as clients:
         yield clients
 

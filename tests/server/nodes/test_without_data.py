@@ -252,8 +252,8 @@ class AsksTheSame(PSL):
         messages = messages_to(
             list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
         )
-        ticket = self._ticket(server_round, server_round)
-        return with_tickets(messages, nodes, ticket, lambda _: {"attempt": 0})
+        ticket_of = self._tickets(server_round, server_round)
+        return with_tickets(messages, nodes, ticket_of, lambda _: {"attempt": 0})
 
 
 def test_who_names_the_clients_of_an_evaluation_is_not_asked_for_others(
