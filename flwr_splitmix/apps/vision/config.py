@@ -37,7 +37,7 @@ from flwr_splitmix.segments.vision.shuffled_edge import Embedding
 from flwr_splitmix.server.aggregation import AggregatorName
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.server.steps.pace import Grouping, GroupOrder, Pace, Straggler
-from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartCount, PartsAsked, is_parts
+from flwr_splitmix.server.steps.part_count import PARTS_ALLOWED, PartsAsked, is_parts
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 from flwr_splitmix.suggestions import allowed
 from flwr_splitmix.trial import needs_labels, trial_strategy
@@ -159,12 +159,11 @@ class VisionConfig(AppConfig):
                 "it is at least one above 0"
             )
         # The strategy itself rejects wrong options.
-        trial = self.trial()
+        trial = self.trial(
+            server_update=self.server_update, pace=self.pace, micro_batches=self.micro_batches
+        )
         trial.prepare(None)
         check_third_party(self, trial.mixer)
-        self.pace.check(trial.mixer, self.server_update)
-        parts = PartCount(self.micro_batches)
-        parts.check(trial.mixer, self.server_update, trial.upper.module, self.pace)
         if self.link == "ray" and self.pace.notices_arrival:
             raise ValueError(
                 f"straggler is {self.straggler!r} and group-order {self.group_order!r}, but in a "
@@ -219,9 +218,16 @@ class VisionConfig(AppConfig):
         kind = IMAGE_USHAPE.get(self.strategy) or STRATEGIES[self.strategy]
         return kind.averages
 
-    def trial(self) -> SplitStrategy:
-        """Make the strategy without a model, to check its options and its needs."""
-        return trial_strategy(self.strategy, self.own_options() | self.privacy_options())
+    def trial(self, **further: Any) -> SplitStrategy:
+        """Make the strategy without a model, to check its options and its needs.
+
+        Parameters
+        ----------
+        **further
+            Options besides its own and those on noise and privacy.
+        """
+        options = self.own_options() | self.privacy_options() | further
+        return trial_strategy(self.strategy, options)
 
     def hiding(self) -> Hiding:
         """Make what a client of the U shape hides its images with."""
