@@ -80,7 +80,7 @@ class Clients(ABC):
         By client index, seconds spent in its calls.
     late
         By client index, the number of its answers that were not awaited.
-    spent
+    spent_nodes
         How many nodes behind mixing groups reported that their privacy budget is spent; only the
         mixer knows which.
     """
@@ -99,7 +99,7 @@ class Clients(ABC):
         self.failures = {client: one_line(why) for client, why in failures.items()}
         self.seconds = dict.fromkeys(self.descriptions, 0.0)
         self.late: Counter[int] = Counter()
-        self.spent = 0
+        self.spent_nodes = 0
         self.replies = {}
         self._observe = observe
         self._waiting: deque[tuple[str, Mapping[int, Mapping[str, Any]]]] = deque()

@@ -192,7 +192,7 @@ class MixingRoom:
             "finish": partial(self._finish, clients, steps, ledger),
         }
         new = self._new(clients.failures)
-        return {**steps.sizes, "failures": new, "spent": steps.spent}
+        return {**steps.sizes, "failures": new, "spent": steps.spent_nodes}
 
     def _clients(self, opening: Opening, ledger: RoundLedger | None) -> StreamClients:
         """Return the nodes that have attached and may be mixed; tell the others to leave."""
@@ -225,7 +225,7 @@ class MixingRoom:
         """Take a step; return its mixtures."""
         mixtures = steps.take(arguments)
         new = self._new(clients.failures)
-        return {"mixtures": mixtures, "failures": new, "spent": steps.spent}
+        return {"mixtures": mixtures, "failures": new, "spent": steps.spent_nodes}
 
     def _finish(
         self,

@@ -88,13 +88,13 @@ class MixedSteps:
         self._clients = clients
         self._ledger = ledger
         rules = LabelRules(opening.classes, opening.multi_label, any_class=True)
-        self._uploads = UploadIntake(rules, DTYPES[opening.dtype])
+        self._intake = UploadIntake(rules, DTYPES[opening.dtype])
         self._once = Once()
-        self._uploads.begin_round(clients)
+        self._intake.begin_round(clients)
         shape, batches = agree_on_shape(clients, geometry, opening.classes)
         length = RoundLength.of(batches, opening.steps_per_round or None, opening.epochs_per_round)
         self._planner = Planner(mixer, shape, length, seed, opening.round)
-        self._batches = WholeBatches(clients, self._uploads, _whoever_is_left)
+        self._batches = WholeBatches(clients, self._intake, _whoever_is_left)
         self._number = 0
         self._last: tuple[Plan, Mixed, list[int]] | None = None
         plan = self._plan(clients.alive)
@@ -119,9 +119,9 @@ class MixedSteps:
         }
 
     @property
-    def spent(self) -> int:
+    def spent_nodes(self) -> int:
         """How many of the remaining nodes have spent their privacy budget."""
-        return len(self._uploads.spent & set(self._clients.alive))
+        return len(self._intake.spent_clients & set(self._clients.alive))
 
     def take(self, arguments: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
         """Take a step.
@@ -146,7 +146,7 @@ class MixedSteps:
         if not isinstance(progress, (int, float)) or not 0 <= progress <= MAX_COUNT:
             raise RefusedError("a step's progress is not a number of rounds")
         self._owe(arguments)
-        members = [c for c in self._clients.alive if c not in self._uploads.spent]
+        members = [c for c in self._clients.alive if c not in self._intake.spent_clients]
         plan = self._hiding(self._plan(members))
         came = dict(sorted(self._batches.take(self._number, float(progress), plan)))
         self._note_labels(came)

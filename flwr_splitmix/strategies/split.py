@@ -213,7 +213,7 @@ class SplitStrategy(TrainingLoop):
         self.pace.check(self.mixer, server_update)
         self._parts.check(self.mixer, server_update, upper, self.pace)
         rules = LabelRules(self.upper.num_classes, multi_label)
-        self._uploads = UploadIntake(rules, self.upper.input_dtype, labels)
+        self._intake = UploadIntake(rules, self.upper.input_dtype, labels)
         self.recorder.mixtures = mixing.counts_mixtures
         self.recorder.metrics.labels = self.upper.num_classes if multi_label else 1
         self.recorder.unfinished.protection = digest(self.mixer) if self.keeps_ledger else None
@@ -318,7 +318,7 @@ class SplitStrategy(TrainingLoop):
             last_trained_round=self.last_trained_round,
         )
         num_steps = steps.take(self.audience.on_step)
-        self.over = steps.over or self.over
+        self.stop_reason = steps.stop_reason or self.stop_reason
         steps.finish(num_steps)
         self._seconds |= {c: clients.seconds[c] / max(num_steps, 1) for c in clients.alive}
         return num_steps
@@ -328,7 +328,7 @@ class SplitStrategy(TrainingLoop):
         return Training(
             mixer=self.mixer,
             upper=self.upper,
-            uploads=self._uploads,
+            intake=self._intake,
             pace=self.pace,
             min_nodes=self.min_nodes,
             seed=self.draw_seed,

@@ -280,10 +280,10 @@ def test_a_reason_to_stop_does_not_outlast_its_run() -> None:
     stopping, seen = StopsAfter(1, "round"), Seen()
     strategy = SFL(TOY.server(), device="cpu", observers=[stopping, seen])
     strategy.fit(TOY.make_clients(), 3)
-    assert strategy.over == "the loss is low enough"
+    assert strategy.stop_reason == "the loss is low enough"
     stopping.round = 9
     strategy.fit(TOY.make_clients(), 3)
-    assert strategy.over == ""
+    assert strategy.stop_reason == ""
     assert [each.summary["stopped"] for each in seen.of(RunEnded)] == [
         "the loss is low enough", None,
     ]  # fmt: skip
@@ -297,7 +297,7 @@ def test_a_stop_without_a_reason_says_who_asked() -> None:
 
     strategy = SFL(TOY.server(), device="cpu", observers=[Impatient()])
     strategy.fit(TOY.make_clients(), 3)
-    assert strategy.over == "Impatient asked to stop"
+    assert strategy.stop_reason == "Impatient asked to stop"
 
 
 def test_events_are_found_beside_the_observers_and_by_themselves() -> None:

@@ -151,8 +151,8 @@ class MixedGroups(Clients):
 
         The reply to "finish" does not repeat the latter.
         """
-        self.spent = reply.get("spent", self.spent)
-        if type(self.spent) is not int:
+        self.spent_nodes = reply.get("spent", self.spent_nodes)
+        if type(self.spent_nodes) is not int:
             raise LinkError("the mixer does not say how many nodes' budgets are spent")
         failures = dictionary(reply, "failures")
         for client in self._asked:

@@ -74,7 +74,7 @@ class UploadIntake:
 
     Attributes
     ----------
-    spent
+    spent_clients
         Clients that reported that their privacy budget is spent.
     finite
         Checks for numbers that are not finite.
@@ -83,7 +83,7 @@ class UploadIntake:
     def __init__(
         self, rules: LabelRules, dtype: torch.dtype, labels: Sequence[Tensor] | None = None
     ) -> None:
-        self.spent: set[int] = set()
+        self.spent_clients: set[int] = set()
         self._rules = rules
         self._dtype = dtype
         self._labels = labels
@@ -94,7 +94,7 @@ class UploadIntake:
     ) -> Upload | None:
         """Return a client's upload; None if it sent none, or an invalid one and is left out."""
         if reply.get("budget-spent") is True:
-            self.spent.add(client)
+            self.spent_clients.add(client)
             return None
         table = None
         if self._labels is not None and client < len(self._labels):
@@ -106,13 +106,13 @@ class UploadIntake:
             return None
 
     def begin_round(self, clients: Clients) -> None:
-        """Reset `spent` to the clients whose budget is already spent.
+        """Reset `spent_clients` to the clients whose budget is already spent.
 
         What an earlier round that did not end has left in `finite` is forgotten.
         """
         self.finite.late()
         said = clients.descriptions
-        self.spent = {c for c in clients.alive if said[c].get("budget-spent")}
+        self.spent_clients = {c for c in clients.alive if said[c].get("budget-spent")}
 
     def end_round(self, clients: Clients) -> None:
         """Leave out clients whose uploads have turned out not to be finite."""

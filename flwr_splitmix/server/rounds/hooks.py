@@ -46,7 +46,7 @@ class RoundHooks(flower.Strategy):
     draw_seed
         Seed of random draws, but for the order of a client's examples; `seed`, unless the same
         clients are fitted again.
-    over
+    stop_reason
         Why the run ends after this round, if it does: set by a subclass within a round, or by an
         observer that asks to stop.
     """
@@ -62,7 +62,7 @@ class RoundHooks(flower.Strategy):
     link: Link | None
     min_nodes: int
     num_rounds: int
-    over: str
+    stop_reason: str
     recorder: RunRecorder
     seed: int
     draw_seed: int
@@ -226,7 +226,7 @@ class RoundHooks(flower.Strategy):
 
     def heed_observers(self) -> None:
         """End the run after this round if an observer asks to."""
-        self.over = self.over or self.audience.stop
+        self.stop_reason = self.stop_reason or self.audience.stop
 
     def require(self, clients: Clients) -> None:
         """Raise LinkError if fewer than `min_nodes` clients are left."""

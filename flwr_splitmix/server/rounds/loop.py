@@ -117,7 +117,7 @@ class RoundLoop(RoundHooks):
         self._known = KnownClients(self.recorder.unfinished)
         self.observers = [*observers, *self.recorder.observers, self._known.epsilons]
         self.audience = Audience(self.observers)
-        self.over = ""
+        self.stop_reason = ""
         self.num_rounds = 0
         self._agreed = None
 
@@ -171,7 +171,7 @@ class RoundLoop(RoundHooks):
             If another process executes the run, or its checkpoint is of another strategy,
             aggregator, seed, model or optimizer.
         """
-        check_initialized(self, RoundLoop, "over")
+        check_initialized(self, RoundLoop, "stop_reason")
         check_wait("timeout", timeout)
         if attach_timeout is not None:
             check_wait("attach_timeout", attach_timeout)
@@ -235,7 +235,7 @@ class RoundLoop(RoundHooks):
         RunError
             As from `start`.
         """
-        check_initialized(self, RoundLoop, "over")
+        check_initialized(self, RoundLoop, "stop_reason")
         check_live_clients(clients)
         if (n := len(clients)) < self.min_nodes:
             raise LinkError(
@@ -273,7 +273,7 @@ class RoundLoop(RoundHooks):
             self.recorder.note_flower_run(id_of(job.grid))
             self.num_rounds = whole_number("num_rounds", num_rounds, least=1)
             check_evaluate_fn(job.evaluate_fn)
-            self.over = ""
+            self.stop_reason = ""
             self.audience.forget_stops()
             self.aggregator.forget()
             self._check_first(job.initial, given=False)

@@ -123,7 +123,7 @@ class OneRound:
                 except DrawAgainError:
                     continue
 
-        last = self._number == strategy.num_rounds or bool(strategy.over)
+        last = self._number == strategy.num_rounds or bool(strategy.stop_reason)
         if self._number % strategy.evaluate_every and not last:
             return None
         evaluate = None if strategy.evaluation == "none" else over_link

@@ -107,7 +107,7 @@ class WholeRun:
         lost: RoundLostError | None = None
         try:
             link.open(self._job.grid)
-            while self.finished < strategy.num_rounds and not strategy.over:
+            while self.finished < strategy.num_rounds and not strategy.stop_reason:
                 number = self.finished + 1
                 try:
                     event = OneRound(strategy, self._known, self._job, number).run()
@@ -123,8 +123,8 @@ class WholeRun:
                 self.finished = number
             if lost is not None:
                 self._end_lost(lost, trained=trained)
-            if strategy.over:
-                log.warning("the run ends after round %d: %s", self.finished, strategy.over)
+            if strategy.stop_reason:
+                log.warning("the run ends after round %d: %s", self.finished, strategy.stop_reason)
         finally:
             try:
                 self._recorder.save_unsaved()
@@ -159,7 +159,7 @@ class WholeRun:
             "strategy": type(strategy).__name__,
             **self._known.participants.facts,
             "seed": strategy.seed,
-            "stopped": strategy.over or None,
+            "stopped": strategy.stop_reason or None,
         }
 
     def _snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

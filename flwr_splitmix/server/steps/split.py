@@ -51,7 +51,7 @@ class Steps(ABC):
     ) -> Iterator[tuple[int, Upload]]:
         """Yield the valid uploads among the replies to a plan; other senders leave the round."""
         training = self.training
-        return accepted(self.clients, training.uploads, replies, plan, training.require)
+        return accepted(self.clients, training.intake, replies, plan, training.require)
 
 
 class WholeBatchSteps(Steps):
@@ -59,7 +59,7 @@ class WholeBatchSteps(Steps):
 
     def __init__(self, training: Training, clients: Clients) -> None:
         super().__init__(training, clients)
-        self._batches = WholeBatches(clients, training.uploads, training.require)
+        self._batches = WholeBatches(clients, training.intake, training.require)
 
     def take(self, position: StepPosition, plan: Plan) -> StepDone:
         """Exchange once and learn from the uploads."""

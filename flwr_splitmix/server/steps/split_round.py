@@ -34,12 +34,12 @@ class SplitRound:
 
     Attributes
     ----------
-    over
+    stop_reason
         Why the run ends after this round: too few clients have privacy budget left; otherwise "".
     """
 
     def __init__(self, steps: Steps, planner: Planner, remarks: Remarks) -> None:
-        self.over = ""
+        self.stop_reason = ""
         self._steps, self._clients, self._training = steps, steps.clients, steps.training
         self._planner, self._remarks = planner, remarks
         self._tally = RoundTally(mixes=planner.mixer.min_members > 1)
@@ -71,7 +71,7 @@ class SplitRound:
             By client index, the last round that the client finished.
         """
         training.upper.warn_of_unknown_weights()
-        training.uploads.begin_round(clients)
+        training.intake.begin_round(clients)
         remarks.on_few(planner.server_round, len(clients.nodes))
         remarks.on_leftover(len(clients.nodes))
         epoch = planner.length.epoch
@@ -86,7 +86,7 @@ class SplitRound:
         """Take the round's steps and return their number.
 
         Clients whose privacy budget is spent take part in no further step; if fewer than
-        `min_nodes` others are left, the round ends early, and `over` says why.
+        `min_nodes` others are left, the round ends early, and `stop_reason` says why.
 
         Parameters
         ----------
@@ -101,10 +101,10 @@ class SplitRound:
         clients, training = self._clients, self._training
         num_steps = self._planner.length.steps
         for number in range(num_steps):
-            spent = training.uploads.spent
+            spent = training.intake.spent_clients
             members = [client for client in clients.alive if client not in spent]
             if why := _why_spent(clients, members, spent, training.min_nodes):
-                self.over = why
+                self.stop_reason = why
                 return number
             event = self._step(number, members)
             if event is not None:
@@ -140,7 +140,7 @@ class SplitRound:
         clients, server_round = self._clients, self._planner.server_round
         self._steps.finish(num_steps)
         self._training.upper.warn_of_skipped_steps(server_round)
-        self._training.uploads.end_round(clients)
+        self._training.intake.end_round(clients)
         self._remarks.on_plans(server_round, self._tally, clients.alive)
 
 
@@ -157,6 +157,6 @@ def _why_spent(
     """
     if spent and len(members) < min_nodes:
         return f"the privacy budget of {name_clients(sorted(spent))} is spent"
-    if clients.spent and len(clients.nodes) - clients.spent < max(min_nodes, 2):
-        return f"the privacy budget of {counted(clients.spent, 'client')} is spent"
+    if clients.spent_nodes and len(clients.nodes) - clients.spent_nodes < max(min_nodes, 2):
+        return f"the privacy budget of {counted(clients.spent_nodes, 'client')} is spent"
     return ""

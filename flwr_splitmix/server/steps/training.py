@@ -30,7 +30,7 @@ class Training:
 
     mixer: Mixer
     upper: ServerSegment
-    uploads: UploadIntake
+    intake: UploadIntake
     pace: Pace
     min_nodes: int
     seed: int

@@ -16,7 +16,7 @@ from flwr_splitmix.server.intake.split import UploadIntake
 
 def accepted(
     clients: Clients,
-    uploads: UploadIntake,
+    intake: UploadIntake,
     replies: Iterable[tuple[int, Mapping[str, Any]]],
     plan: Plan,
     require: Callable[[Clients], None],
@@ -31,7 +31,7 @@ def accepted(
     planned = plan.clients
     for client, reply in replies:
         if client in planned:
-            upload = uploads.take(clients, client, reply, plan)
+            upload = intake.take(clients, client, reply, plan)
             if upload is not None:
                 yield client, upload
     require(clients)
@@ -44,7 +44,7 @@ class WholeBatches:
     ----------
     clients
         The clients of the round.
-    uploads
+    intake
         Checks their uploads.
     require
         Raises LinkError if too few clients are left.
@@ -56,11 +56,11 @@ class WholeBatches:
     """
 
     def __init__(
-        self, clients: Clients, uploads: UploadIntake, require: Callable[[Clients], None]
+        self, clients: Clients, intake: UploadIntake, require: Callable[[Clients], None]
     ) -> None:
         self.clients = clients
         self.owed: Gradients = {}
-        self._uploads = uploads
+        self._intake = intake
         self._require = require
 
     def take(
@@ -103,7 +103,7 @@ class WholeBatches:
         else:
             replies = self.clients.call("step", payloads).items()
             self._require(self.clients)
-        return accepted(self.clients, self._uploads, replies, plan, self._require)
+        return accepted(self.clients, self._intake, replies, plan, self._require)
 
     def finish(self, steps: int) -> None:
         """Deliver the last gradients, after `steps` steps."""

@@ -211,7 +211,7 @@ def test_the_round_in_which_a_budget_ends_is_said(tmp_path: Path) -> None:
     assert "reaches it in about round 5 of 9" in said
     done = fit(tmp_path, 2, **{**NOISY, **values}, max_epsilon=limit)
     assert len(done.rows) == 5
-    assert done.strategy.over.startswith("the privacy budget of ")
+    assert done.strategy.stop_reason.startswith("the privacy budget of ")
     enough = [float(word) for word in said.replace(",", "").split() if word[:1].isdigit()][-2:]
     quiet = {"sigma_s": enough[0], "sigma_y": enough[1]}
     assert len(remarks(2, **{**values, **quiet}, max_epsilon=limit)) == 1

@@ -153,7 +153,7 @@ def test_no_client_goes_above_its_budget_whatever_masks_are_drawn(tmp_path: Path
     spent = own_epsilons(done.clients)
     assert all(0.5 * limit < own <= limit for own in spent)
     assert len(done.rows) < 9
-    assert done.strategy.over.startswith("the privacy budget of ")
+    assert done.strategy.stop_reason.startswith("the privacy budget of ")
 
 
 @pytest.mark.parametrize(

@@ -177,8 +177,8 @@ def test_a_run_whose_budgets_are_spent_ends_as_one_without_a_mixer(
     run = new_run(tmp_path, "spent")
     link = link_to(start_mixer(), run=run.id)
     mixed = through(link, tmp_path / "nodes", "DPMixSL", 9, run=run, privacy=budget)
-    assert mixed.over.startswith("the privacy budget of ")
-    assert mixed.over.endswith(" clients is spent")
+    assert mixed.stop_reason.startswith("the privacy budget of ")
+    assert mixed.stop_reason.endswith(" clients is spent")
     assert trained < len(run.rows) < 9
     assert run.rows[-1]["steps"] < 3
     # The smaller budget does not allow a single upload, so there is no mixture.

@@ -60,7 +60,7 @@ def test_a_nodes_limit_ends_a_run_that_knows_nothing_of_it(tmp_path: Path) -> No
             strategy.start(None, to_arrays(toy.lower().state_dict()), 3)  # type: ignore[arg-type]
         finally:
             grid.wait()
-        assert strategy.over == "the privacy budget of client 0 is spent"
+        assert strategy.stop_reason == "the privacy budget of client 0 is spent"
         audit = read_journal(tmp_path / "audit-0.jsonl")
         sent.append(sum(entry["run"] == name and entry.get("bytes", 0) > 0 for entry in audit))
         assert max(entry.get("epsilon") or 0 for entry in audit) <= 2.0

@@ -71,7 +71,7 @@ def test_what_an_interrupted_round_has_left_costs_no_client_of_the_next_its_roun
     """A step with NaN, then Ctrl-C: the next `fit` left out the client of the same index."""
     toy = Toy(clients=2)
     strategy = PSL(toy.upper(), optimizer=sgd(0.1), device="cpu")
-    strategy._uploads.finite.cleaned(1, BAD)
+    strategy._intake.finite.cleaned(1, BAD)
     strategy.fit(toy.make_clients(), 1)
     assert strategy.rows[-1]["clients_failed"] == 0
 
@@ -82,7 +82,7 @@ def test_a_client_that_sends_nan_is_reported_at_the_end_of_the_round(
     monkeypatch.setattr(lower_end, "check_finite", lambda *_: None)  # it does not look itself
     toy = Toy(clients=4, batch_norm=False)
     strategy = CutMixSL(toy.upper(), optimizer=sgd(0.1), device="cpu")
-    strategy._uploads.finite = Elsewhere()
+    strategy._intake.finite = Elsewhere()
     clients = toy.make_clients(sgd(0.1))
     with torch.no_grad():
         clients[2].segment.embed.bias.fill_(float("nan"))  # type: ignore[operator, union-attr]
@@ -112,7 +112,7 @@ def test_no_step_waits_for_an_accelerator(waits: bool, monkeypatch: pytest.Monke
     strategy = CutMixSL(toy.upper(), optimizer=sgd(0.1), device="cpu", server_update="sum")
     strategy.upper.waits = waits
     if not waits:
-        strategy._uploads.finite = Elsewhere()
+        strategy._intake.finite = Elsewhere()
         monkeypatch.setattr(client_module, "check_received", lambda *_, **__: None)
         monkeypatch.setattr(lower_end, "check_finite", lambda *_: None)
         monkeypatch.setattr(lower_end, "check_gradients", lambda *_: None)

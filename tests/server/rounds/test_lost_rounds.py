@@ -165,7 +165,7 @@ def test_a_run_that_an_observer_ends_after_a_lost_round_is_evaluated() -> None:
         def train_round(self, clients: Clients, server_round: int) -> int:
             steps = super().train_round(clients, server_round)
             if server_round == 2:
-                self.over = "enough"
+                self.stop_reason = "enough"
                 raise RoundLostError("gone")
             return steps
 

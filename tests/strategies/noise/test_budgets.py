@@ -59,7 +59,7 @@ def test_no_client_ever_exceeds_its_budget(form: str) -> None:
         assert budget.max_epsilon is not None
         assert truth(outcome.sent, client) <= outcome.by_client(client) * (1 + 1e-9)
         assert outcome.by_client(client) <= budget.max_epsilon
-    assert outcome.strategy.over.startswith("the privacy budget of ")
+    assert outcome.strategy.stop_reason.startswith("the privacy budget of ")
     assert len(outcome.seen.rounds) < 8
 
 
@@ -110,7 +110,7 @@ def test_a_server_that_asks_for_too_little_noise_gets_nothing() -> None:
     assert outcome.sent == {}
     assert not outcome.seen.steps
     assert [event.steps for event in outcome.seen.rounds] == [1]
-    assert outcome.strategy.over == "the privacy budget of clients 0, 1, 2 and 3 is spent"
+    assert outcome.strategy.stop_reason == "the privacy budget of clients 0, 1, 2 and 3 is spent"
     assert {outcome.by_client(client) for client in range(4)} == {0.0}
     replies = [e.payload for e in outcome.seen.exchanges if e.direction == "up"]
     assert all(reply in ({"budget-spent": True}, {}) for reply in replies)
@@ -135,7 +135,7 @@ def test_where_nothing_has_an_epsilon_a_client_with_a_budget_says_why(kind: Any,
 def test_one_client_with_a_budget_does_not_stop_the_others() -> None:
     outcome = run(noised(DPSL), TOY, 2, budgets=limits(1e-3))
     assert [sorted(step.uploads) for step in outcome.seen.steps] == [[1, 2, 3]] * 6
-    assert outcome.strategy.over == ""
+    assert outcome.strategy.stop_reason == ""
 
 
 @pytest.mark.parametrize("clients", [1, 2])

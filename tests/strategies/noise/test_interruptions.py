@@ -334,7 +334,7 @@ def test_budgets_hold_over_an_interruption(form: str, tmp_path: Path) -> None:
     outcome = interrupted(
         noised(kind), TOY, new_run(tmp_path), 9, stop=(2, 1), sent=sent, budgets=budgets, **own
     )
-    assert outcome.strategy.over
+    assert outcome.strategy.stop_reason
     for client, budget in budgets.items():
         assert budget.max_epsilon is not None
         assert truth(sent, client) <= budget.max_epsilon
