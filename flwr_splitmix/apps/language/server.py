@@ -16,7 +16,7 @@ from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import Trunk
 from flwr_splitmix.segments.language.placement import is_placed
 from flwr_splitmix.server.aggregation import make_aggregator
-from flwr_splitmix.server.record.flower_run import given_to
+from flwr_splitmix.server.record.flower_grid import given_to
 from flwr_splitmix.server.segments.base import PLACED
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 

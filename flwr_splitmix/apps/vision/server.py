@@ -23,7 +23,7 @@ from flwr_splitmix.apps.vision.partitions import PATIENCE, ask_partitions, label
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.recording import write_facts
 from flwr_splitmix.server.aggregation import make_aggregator
-from flwr_splitmix.server.record.flower_run import given_to
+from flwr_splitmix.server.record.flower_grid import given_to
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
@@ -26,7 +27,7 @@ from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.server.record.checkpointing import newest_checkpoint
 from flwr_splitmix.server.record.clock import RunClock
 from flwr_splitmix.server.record.run_start import RunStart
-from flwr_splitmix.server.record.run_writes import CheckpointWrites, needed
+from flwr_splitmix.server.record.run_writes import CheckpointWrites, RunFolder, needed
 from flwr_splitmix.server.record.summary import summarise
 from flwr_splitmix.storage import json_values
 
@@ -38,7 +39,7 @@ _EVALUATED = "evaluated-after-loss"
 """Name, in a checkpoint after a last round that was lost, of the columns of its evaluation."""
 
 
-class RunRecorder(RunStart):
+class RunRecorder:
     """Writes a run's directory as the rounds end.
 
     A full disk costs a warning and the newest checkpoint, but does not end the run: the last good
@@ -59,7 +60,9 @@ class RunRecorder(RunStart):
     def __init__(
         self, run: Run | None, checkpoint_every: int, metrics: Metrics | None = None
     ) -> None:
-        super().__init__(run)
+        self.folder = RunFolder(run)
+        self._start = RunStart(self.folder)
+        self._checkpoints = CheckpointWrites(self.folder)
         self.every = checkpoint_every
         self.metrics = metrics or Metrics()
         self.clients = ClientTimes()
@@ -75,12 +78,29 @@ class RunRecorder(RunStart):
         ]
         """The observers that record for the run's directory, in the order used by checkpoints."""
         self._once = Once()
-        self._checkpoints = CheckpointWrites(self)
         self._evaluated: dict[str, Any] = {}
         """The columns of an evaluation after a last round that was lost, with its round."""
         self.clock = RunClock()
         self.mixtures = False
         """Whether the run's ledger counts mixtures, not each upload; strategies with one set it."""
+
+    @property
+    def run(self) -> Run | None:
+        """The run's directory; None if there is none."""
+        return self.folder.run
+
+    @property
+    def resumed_config(self) -> str:
+        """JSON of the configuration that a resumed run was started with; "" for a new run."""
+        return self._start.resumed_config
+
+    def held(self, flower_run: int | None) -> AbstractContextManager[None]:
+        """Lock the run within a `with` block, and note its id; see `RunStart.held`."""
+        return self._start.held(flower_run)
+
+    def warn_of_given(self, given: Mapping[str, Any]) -> None:
+        """Log which keys given now are not those that a resumed run gives to its clients."""
+        self._start.warn_of_given(given)
 
     def resume(self, num_rounds: int) -> Checkpoint | None:
         """Return the newest checkpoint, if the run has one.
@@ -107,11 +127,11 @@ class RunRecorder(RunStart):
         self.clock.restart()
         if self.run is not None:
             if self.run.new:
-                self._config = self.run.config
+                self._start.config = self.run.config
             else:
                 if self.run.begun:
                     log.info("run %s has no checkpoint yet and begins anew", self.run.id)
-                self._keep_config(self.run, num_rounds, 0)
+                self._start.keep_config(self.run, num_rounds, 0)
             self.unfinished.resume(self.run.begun)
         return None
 
@@ -125,7 +145,7 @@ class RunRecorder(RunStart):
         """
         if self.run is None:
             return
-        self._keep_config(self.run, num_rounds, checkpoint.round)
+        self._start.keep_config(self.run, num_rounds, checkpoint.round)
         self.metrics.rows = [row for row in self.run.rows if row["round"] <= checkpoint.round]
         self._evaluated = checkpoint.meta.get(_EVALUATED, {})
         if self.unfinished.resume(self.run.begun) and _have_epsilon(self.metrics.rows):
@@ -144,7 +164,7 @@ class RunRecorder(RunStart):
             strategy,
             num_rounds,
             first_round,
-            config=self._config,
+            config=self._start.config,
             run_id=run.id,
             directory=run.path,
             interrupted=tuple(self.unfinished.interrupted),
@@ -177,8 +197,8 @@ class RunRecorder(RunStart):
             If the run's folder has been removed. Also if it cannot be recorded, but is `required`:
             unrecorded uploads would be free when they are repeated.
         """
-        self.check_there()
-        self._write_start()
+        self.folder.check_there()
+        self._start.write()
         if not evaluates:
             self.clock.begin_round()
             if required and steps is None and self._once.first("unknown steps"):
@@ -200,19 +220,8 @@ class RunRecorder(RunStart):
                 protection=protection or "",
             )
 
-        if required:
-            folder = self.run.path
-            with needed(
-                lambda reason: (
-                    f"the beginning of round {server_round} cannot be written to {folder}: "
-                    f"{reason}; epsilon would lack what is sent again after an interruption: free "
-                    "space there and resume the run"
-                )
-            ):
-                write(self.run)
-        elif not self.attempt("round's beginning", write):
-            return
-        self.unfinished.recorded()
+        if self.folder.write_beginning(server_round, write, required=required):
+            self.unfinished.recorded()
 
     @property
     def kept_rounds(self) -> list[int]:
@@ -227,10 +236,10 @@ class RunRecorder(RunStart):
         RunError
             If the run's folder has been removed; nothing is written then.
         """
-        self.check_there()
+        self.folder.check_there()
         row = dict(event.row)
         if self.run is not None:
-            self.attempt("metrics", lambda run: run.append_round(row))
+            self.folder.attempt("metrics", lambda run: run.append_round(row))
             self._write_record()
             number = event.server_round
             due = number % self.every == 0 or number == event.num_rounds
@@ -251,7 +260,7 @@ class RunRecorder(RunStart):
         RunError
             If the run's folder has been removed; nothing is written then.
         """
-        self.check_there()
+        self.folder.check_there()
         if evaluation is not None:
             self._evaluated = {"round": server_round, **evaluation_columns(evaluation)}
             log.info(
@@ -267,7 +276,7 @@ class RunRecorder(RunStart):
 
     def _write_record(self) -> None:
         record = {"clients": self.clients.state(), "messages": self.messages.state()}
-        self.attempt("record of the clients", lambda run: run.write_record(record))
+        self.folder.attempt("record of the clients", lambda run: run.write_record(record))
 
     def save_unsaved(self) -> None:
         """Save a checkpoint of the last finished round if it has none yet (the run ends early)."""
@@ -288,7 +297,7 @@ class RunRecorder(RunStart):
             If writing fails, or the run's folder has been removed: a run whose results are not on
             disk has not finished.
         """
-        self.check_there()
+        self.folder.check_there()
         if self.run is None:
             return
         summary = json_values(self.summary(facts), "the summary")
@@ -302,7 +311,7 @@ class RunRecorder(RunStart):
             )
 
         with needed(unwritten):
-            self._write_start()
+            self._start.write()
             self._checkpoints.save_kept(run)
             run.write_summary(summary)
         log.info("run %s: %s", run.id, run.path)

@@ -15,8 +15,8 @@ from flwr_splitmix.runs.checkpoints import Checkpoint
 log = logging.getLogger("flwr.splitmix")
 
 
-class RunWrites:
-    """Tries to write, and says what could not be written.
+class RunFolder:
+    """A run's directory: tries to write there, and says what could not be written.
 
     Parameters
     ----------
@@ -43,11 +43,35 @@ class RunWrites:
         try:
             write(self.run)
         except OSError as error:
-            self.warn(what, error)
+            self._warn(what, error)
             return False
         return True
 
-    def warn(self, what: str, error: OSError) -> None:
+    def write_beginning(
+        self, server_round: int, write: Callable[[Run], Any], *, required: bool
+    ) -> bool:
+        """Write that a round begins, and return whether that succeeded.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written, but is `required`: see `RunRecorder.begin`.
+        """
+        assert self.run is not None
+        if not required:
+            return self.attempt("round's beginning", write)
+        folder = self.run.path
+        with needed(
+            lambda reason: (
+                f"the beginning of round {server_round} cannot be written to {folder}: {reason}; "
+                "epsilon would lack what is sent again after an interruption: free space there and "
+                "resume the run"
+            )
+        ):
+            write(self.run)
+        return True
+
+    def _warn(self, what: str, error: OSError) -> None:
         """Log that something could not be written."""
         assert self.run is not None
         log.warning(
@@ -83,21 +107,21 @@ class CheckpointWrites:
 
     Parameters
     ----------
-    writes
+    folder
         Where to; it has a run whenever something is saved.
     """
 
-    def __init__(self, writes: RunWrites) -> None:
-        self._writes = writes
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
         self._unsaved: Checkpoint | None = None
 
     @property
     def rounds(self) -> list[int]:
         """Rounds that the run could be resumed from, including the unsaved one."""
-        if self._writes.run is None:
+        if self._folder.run is None:
             return []
         unsaved = [] if self._unsaved is None else [self._unsaved.round]
-        return [*self._writes.run.checkpoints.rounds(), *unsaved]
+        return [*self._folder.run.checkpoints.rounds(), *unsaved]
 
     def save(
         self, number: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, durable: bool
@@ -115,7 +139,7 @@ class CheckpointWrites:
             return (store.save if durable else store.save_between)(number, tensors, meta)
 
         self._unsaved = None
-        if not self._writes.attempt("checkpoint", write):
+        if not self._folder.attempt("checkpoint", write):
             # Training modifies these tensors, so keep a copy: there may be disk space later.
             copied = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
             self._unsaved = Checkpoint(number, copied, dict(meta))
@@ -126,12 +150,12 @@ class CheckpointWrites:
 
     def save_unsaved(self) -> None:
         """Make the newest checkpoint durable, as far as that is possible (the run ends early)."""
-        if self._writes.run is None:
+        if self._folder.run is None:
             return
         if self._unsaved is None:
-            self._writes.attempt("checkpoint", lambda run: run.checkpoints.keep_between())
+            self._folder.attempt("checkpoint", lambda run: run.checkpoints.keep_between())
         else:
-            self._writes.attempt("checkpoint", self.save_kept)
+            self._folder.attempt("checkpoint", self.save_kept)
 
     def save_kept(self, run: Run) -> None:
         """Save the checkpoint that could not be saved before, if any; raises OSError."""

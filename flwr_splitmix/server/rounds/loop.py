@@ -37,7 +37,7 @@ from flwr_splitmix.server.options import (
     check_parts,
     check_wait,
 )
-from flwr_splitmix.server.record.flower_run import id_of
+from flwr_splitmix.server.record.flower_grid import id_of
 from flwr_splitmix.server.record.recording import RunRecorder
 from flwr_splitmix.server.rounds.fits import LastFit, first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
@@ -269,8 +269,7 @@ class RoundLoop(RoundHooks):
 
     def _run(self, job: Job, num_rounds: int) -> int:
         """Begin a run and execute its rounds; return the number of the last."""
-        with self.recorder.held():
-            self.recorder.note_flower_run(id_of(job.grid))
+        with self.recorder.held(id_of(job.grid)):
             self.num_rounds = whole_number("num_rounds", num_rounds, least=1)
             check_evaluate_fn(job.evaluate_fn)
             self.stop_reason = ""

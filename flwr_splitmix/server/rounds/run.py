@@ -25,7 +25,7 @@ from flwr_splitmix.server.record.checkpointing import (
     restoring,
     unpack,
 )
-from flwr_splitmix.server.record.flower_run import given_to
+from flwr_splitmix.server.record.flower_grid import given_to
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.job import Job
 from flwr_splitmix.server.rounds.known_clients import KnownClients

@@ -13,7 +13,7 @@ from flwr_splitmix.apps.checking.app import check_app
 from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.runs import Run
-from flwr_splitmix.server.record.flower_run import given_to
+from flwr_splitmix.server.record.flower_grid import given_to
 from tests.apps.app_config import APPS
 from tests.apps.vision_app import Nodes, run_config
 

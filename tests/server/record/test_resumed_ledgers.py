@@ -228,6 +228,6 @@ def test_an_observer_that_is_absent_for_a_while_finds_its_state_again(tmp_path: 
     # Another run of the same strategy begins without.
     strategy = step(6)
     assert len(strategy.audience.absent) == 2
-    strategy.recorder.run = None
+    strategy.recorder.folder.run = None
     strategy.fit(TOY.make_clients(), 1)
     assert not strategy.audience.absent

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flwr_splitmix.runs import Run
-from flwr_splitmix.server.record.run_writes import CheckpointWrites, RunWrites
+from flwr_splitmix.server.record.run_writes import CheckpointWrites, RunFolder
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -18,7 +18,7 @@ def test_training_that_goes_on_does_not_change_an_unsaved_checkpoint(
     run = Run.create({}, name="x", home=tmp_path)
     folder = run.path / "checkpoints"
     folder.write_text("no folder")  # nothing can be written into it
-    writes = CheckpointWrites(RunWrites(run))
+    writes = CheckpointWrites(RunFolder(run))
     weight = torch.zeros(3)
     writes.save(2, {"weight": weight}, {"mark": 1}, durable=durable)
     assert "the checkpoint could not be written" in caplog.text

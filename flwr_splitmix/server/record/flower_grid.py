@@ -1,4 +1,4 @@
-"""What Flower says of the run that a strategy is started in."""
+"""What a grid says of the Flower run that a strategy is started in."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def given_to(grid: Grid | None) -> Mapping[str, Any]:
     return {} if run is None else dict(run.override_config)
 
 
-def warn_of_given(run: Run, given: Mapping[str, Any]) -> None:
+def warn_of_other_values(run: Run, given: Mapping[str, Any]) -> None:
     """Log which keys given now are not what the clients of a resumed run are built from.
 
     Parameters
