@@ -15,7 +15,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from flwr_splitmix.apps.vision.attacked import attacked_run
-from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages, Ends
+from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages, HidingEnds
 from flwr_splitmix.apps.vision.data import client_images
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.packing import UShapeStep
@@ -110,9 +110,9 @@ def test_a_frozen_heads_own_statistics_are_not_known(tmp_path: Path) -> None:
     own = attacked.knowledge.lower_of(0)
     known = attacked.known_to("server").lower_of(0)
     given = attacked.known_to("server", ["lower"]).lower_of(0)
-    assert isinstance(own, Ends)
-    assert isinstance(known, Ends)
-    assert isinstance(given, Ends)
+    assert isinstance(own, HidingEnds)
+    assert isinstance(known, HidingEnds)
+    assert isinstance(given, HidingEnds)
     measured_by_it = [n for n, _ in own.named_buffers() if n.endswith("running_mean")]
     assert measured_by_it
     for name in measured_by_it:

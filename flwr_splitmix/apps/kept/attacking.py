@@ -1,9 +1,10 @@
-"""What attacks on the U shape need of a run's files: its clients, and the parts of its data."""
+"""What attacks need of a run's files: its results; in the U shape its clients and their data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.packing import UShapeStep
@@ -83,6 +84,15 @@ def division_of(run: Run, kept: Checkpoint) -> Division:
         raise RunError(f"run {run.id}: no client finished a round; there is nothing to attack")
     said = kept.meta.get("partitions", {})
     return Division(finished, {int(client): int(parts) for client, parts in said.items()})
+
+
+def results_of(run: Run, kept: Checkpoint) -> dict[str, Any]:
+    """Return what is said of a run beside what attacks find, for `Attacked.summary`."""
+    return {
+        "accuracy": (run.summary or {}).get("top1"),
+        "rounds": kept.round,
+        "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
+    }
 
 
 def recorded_trace(

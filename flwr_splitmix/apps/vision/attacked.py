@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import Any
 
 from torch import nn
 
+from flwr_splitmix.apps.kept.attacking import results_of
 from flwr_splitmix.apps.kept.weights import fitting
 from flwr_splitmix.apps.vision.attacked_ushape import attacked_ushape
 from flwr_splitmix.apps.vision.config import VisionConfig
@@ -86,12 +86,7 @@ def attacked_run(run: Run) -> Attacked:
     parts = {client: client_images(config, client, clients)[0] for client in range(clients)}
     vault = Vault(parts, images.test, config.batch_size, config.seed)
     trace = DiskTrace(trace_dir(run), shares=strategy.mixer.shares)
-    summary: dict[str, Any] = {
-        "accuracy": (run.summary or {}).get("top1"),
-        "rounds": checkpoint.round,
-        "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
-    }
-    return Attacked(known, trace, vault, summary)
+    return Attacked(known, trace, vault, results_of(run, checkpoint))
 
 
 def _lowers(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.kept.attacking import division_of, recorded_trace
+from flwr_splitmix.apps.kept.attacking import division_of, recorded_trace, results_of
 from flwr_splitmix.apps.kept.weights import fitting, segment_weights
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import client_images, images_of
@@ -47,7 +47,7 @@ from flwr_splitmix.words import counted
 CPU = torch.device("cpu")
 
 
-class Ends(nn.Module):
+class HidingEnds(nn.Module):
     """Head and tail of a client with its hiding: images (b, C, H, W) to messages (b, T, d)."""
 
     def __init__(self, config: VisionConfig, head: nn.Module, tail: nn.Module, width: int) -> None:
@@ -93,7 +93,7 @@ class AttackedImages(Attacked):
 
     trunk: nn.Module = field(kw_only=True, repr=False)
     recorded: bool = field(kw_only=True)
-    frozen: Ends | None = field(kw_only=True, default=None, repr=False)
+    frozen: HidingEnds | None = field(kw_only=True, default=None, repr=False)
     tails: Tails | None = field(kw_only=True, default=None, repr=False)
 
     def known_to(
@@ -136,7 +136,7 @@ class AttackedImages(Attacked):
     def _classifying_lower(self) -> nn.Module:
         """Return the head alone: the method's hiding may mix each image with the next one."""
         ends = super()._classifying_lower()
-        assert isinstance(ends, Ends)
+        assert isinstance(ends, HidingEnds)
         return ends.head
 
     def _steps_of(self, recorded: Recorded) -> list[Step]:
@@ -177,7 +177,7 @@ class AttackedImages(Attacked):
         if self.frozen is not None or release.gradient is not None:  # none returned, or recorded
             return release
         ends = self.knowledge.lower_of(release.client)
-        assert isinstance(ends, Ends)
+        assert isinstance(ends, HidingEnds)
         labels = truth.pictures.labels[origin.sources[:, 0]]
         with torch.no_grad():
             outputs = self.trunk(release.smashed)
@@ -226,20 +226,15 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         mixes_batch=isinstance(first.hiding, NaiveMix),
     )
     data = {c: client_images(config, c, division.parts_of(c))[0] for c in own or finished}
-    summary = {
-        "accuracy": (run.summary or {}).get("top1"),
-        "rounds": kept.round,
-        "uplink_bytes": sum(row["uplink_bytes"] or 0 for row in run.rows),
-    }
     vault = Vault(data, images.test, config.batch_size, config.seed)
-    as_built = Ends(config, parts.head, parts.tail, geometry.width)
+    as_built = HidingEnds(config, parts.head, parts.tail, geometry.width)
     finished_by = partial(_finished, returns=config.learns != "tail")
     trace, unused = recorded_trace(run, data, "images", finished_by)
     return AttackedImages(
         known,
         trace or MemoryTrace(),
         vault,
-        summary,
+        results_of(run, kept),
         remarks=[*filter(None, (division.remark(data, "images"), unused))],
         trunk=parts.trunk.eval(),
         recorded=trace is not None,
@@ -274,7 +269,7 @@ def _with_state(run: Run, kept: Checkpoint, finished: Collection[int]) -> list[i
 
 def _ends_of(
     run: Run, config: VisionConfig, kept: Checkpoint, parts: VisionParts, client: int | None
-) -> Ends:
+) -> HidingEnds:
     weights = segment_weights(
         run,
         kept,
@@ -287,14 +282,14 @@ def _ends_of(
     with fitting(run, kept, MODEL_KEYS):
         load_part(head, under("head", weights))
         load_part(tail, under("tail", weights))
-    return Ends(config, head, tail, parts.head.geometry.width).eval()
+    return HidingEnds(config, head, tail, parts.head.geometry.width).eval()
 
 
 def _fresh(
     seed: int, *, config: VisionConfig, call: tuple[str, dict[str, Any]], width: int
-) -> Ends:
+) -> HidingEnds:
     """Make a head with fresh weights, as a lower segment; nobody asks for its tail."""
     made_by, arguments = call
     lower = SPLITS[made_by](**arguments, seed=seed).lower
     head = VisionHead([*lower.named_children()], lower.input_shape, lower.geometry)
-    return Ends(config, head, nn.Identity(), width)
+    return HidingEnds(config, head, nn.Identity(), width)
