@@ -15,7 +15,7 @@ LIBRARY = ROOT / "flwr_splitmix"
 
 NEUTRAL = {
     "seeding", "schedule", "files", "file_names", "finite", "storage", "optimizer_state", "device",
-    "extras", "labels", "once", "values", "words",
+    "extras", "labels", "once", "overriding", "values", "words",
 }  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
 
@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "extras": set(),
     "finite": set(),
     "labels": set(),
+    "overriding": set(),
     "values": {"words"},
     "words": set(),
     "suggestions": set(),
@@ -41,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pretrained": {"registries", "files", "extras", "words"},
     "privacy": {"seeding", "files", "values", "words"},
     # noise is a part of a share
-    "mixers": {"seeding", "labels", "once", "privacy", "values", "words"},
+    "mixers": {"seeding", "labels", "once", "overriding", "privacy", "values", "words"},
     # what shares cost: `privacy` knows no mixers, and `mixers` no ledgers
     "accounting": {"mixers", "privacy", "once", "values", "words"},
     "segments": {

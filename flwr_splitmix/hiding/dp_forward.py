@@ -80,6 +80,7 @@ class DPForward(Hiding):
 
     accounts = True
     rests_on = ("obfuscate",)
+    own_masks = False
     warning = (
         "DP-Forward's epsilon is about messages; gradients that clients return to the trunk, where "
         "they do, are without noise, and tell of inputs and labels: docs/language.md"

@@ -100,6 +100,7 @@ class DPSGD(Hiding):
     """
 
     accounts = True
+    own_masks = False
     apart = ("head", "trunk", "tail")  # one that mixes puts each example into others' gradients
     rests_on = (
         "obfuscate", "recover", "loss", "perturb", "returned", "logits", "before_update",

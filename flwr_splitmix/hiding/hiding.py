@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from flwr_splitmix.data.examples import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.exchanged import ClientSide, Sent
+from flwr_splitmix.overriding import overridden
 from flwr_splitmix.scoring.texts import text_loss
 from flwr_splitmix.values import options_of
 from flwr_splitmix.words import with_article
@@ -60,6 +61,9 @@ class Hiding:
     rests_on
         Methods on which the epsilon rests. A client that overrides one is refused, and so is a
         subclass, unless it also overrides `charge`: who changes what leaves says what it costs.
+    own_masks
+        Whether `obfuscate` may send other masks than it gets. A subclass with an `obfuscate` of its
+        own may, unless it states otherwise.
 
     Source: split learning's U shape (Vepakomma et al., 2018).
     """
@@ -70,6 +74,13 @@ class Hiding:
     teaches_head: ClassVar[bool] = False
     apart: ClassVar[tuple[str, ...]] = ("head",)
     rests_on: ClassVar[tuple[str, ...]] = ()
+    own_masks: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Void what a base states of an `obfuscate` that the class overrides."""
+        super().__init_subclass__(**options)
+        if overridden(cls, ("obfuscate",), "own_masks"):
+            cls.own_masks = True
 
     def __init__(self, public: ExampleSet | None = None) -> None:
         if public is not None:
@@ -159,19 +170,10 @@ class Hiding:
         """Return the names of this method and of those that it derives from, between spaces."""
         return " ".join(each.__name__ for each in cls.__mro__ if issubclass(each, Hiding))
 
-    @property
-    def own_masks(self) -> bool:
-        """Whether `obfuscate` is a subclass's own, so that it may send other masks than it gets."""
-        return not type(self).obfuscate.__module__.startswith("flwr_splitmix.")
-
     @classmethod
     def uncharged(cls) -> str:
         """Return the first method of `rests_on` that is newer than `charge`, or "" if none is."""
-
-        def place(name: str) -> int:
-            return next(i for i, each in enumerate(cls.__mro__) if name in vars(each))
-
-        return next((name for name in cls.rests_on if place(name) < place("charge")), "")
+        return overridden(cls, cls.rests_on, "charge")
 
     # Every batch.
 

@@ -35,6 +35,8 @@ class NaiveMix(Hiding):
     ours.
     """
 
+    own_masks = False
+
     def __init__(self, lam: float = 0.5) -> None:
         if not 0 < lam <= 1:
             raise ValueError(f"lam is {lam}; allowed is 0 < lam <= 1")

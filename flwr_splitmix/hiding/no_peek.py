@@ -43,6 +43,7 @@ class NoPeek(Hiding):
         "and nothing bounds what can still be read (docs/language.md)"
     )
     teaches_head = True
+    own_masks = False
 
     def __init__(self, dcor_weight: float = 1.0) -> None:
         if not (math.isfinite(dcor_weight) and dcor_weight >= 0):

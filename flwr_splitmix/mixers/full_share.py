@@ -17,6 +17,7 @@ class FullShare(Share):
 
     name: ClassVar[str] = "full"
     family: ClassVar[Family | None] = "full"
+    enlarges: ClassVar[bool] = False
 
     @property
     def overwrites(self) -> bool:

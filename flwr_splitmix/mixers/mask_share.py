@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self, final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from flwr_splitmix.mixers.masks import patch_order
 from flwr_splitmix.mixers.plain import NOT_SENT
 from flwr_splitmix.mixers.share import Share
+from flwr_splitmix.overriding import overridden
 from flwr_splitmix.privacy.events import Family
 
 
@@ -33,6 +34,8 @@ class MaskShare(Share):
     """
 
     family: ClassVar[Family | None] = "cutmix"
+    enlarges: ClassVar[bool] = False
+    _acts: ClassVar[tuple[str, ...]] = (*Share._acts, "positions", "count")
     patches: int
     prefix: int = 0
     broadcast: bool = False
@@ -99,7 +102,7 @@ class MaskShare(Share):
                 f"the share is for {self.prefix} + {self.patches} tokens, "
                 f"the smashed data have {smashed.shape[1]}"
             )
-        kept = self._take(smashed)
+        kept = _selected(self, self.lam * smashed[:, : self.prefix], smashed)
         return kept, smashed if self.broadcast else kept
 
     def upload_shape(self, smashed: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -121,7 +124,7 @@ class MaskShare(Share):
         """Return the gradient of the upload (unicast) or of the whole mixture (broadcast)."""
         if self.broadcast:
             return gradient
-        return self._select(gradient[:, : self.prefix], gradient)
+        return _selected(self, gradient[:, : self.prefix], gradient)
 
     @property
     def summed(self) -> bool:
@@ -132,17 +135,19 @@ class MaskShare(Share):
         """Return the kept patches, unchecked."""
         return self.positions(batch)
 
-    def _take(self, smashed: Tensor) -> Tensor:
-        return self._select(self.lam * smashed[:, : self.prefix], smashed)
 
-    def _select(self, prefix: Tensor, tokens: Tensor) -> Tensor:
-        at = self.kept_patches(len(tokens)).to(tokens.device)
-        patches = tokens[:, self.prefix :] if self.prefix else tokens
-        if at.ndim == 1:
-            kept = patches.index_select(1, at)
-        else:
-            kept = patches.gather(1, at[:, :, None].expand(-1, -1, patches.shape[2]))
-        return torch.cat([prefix, kept], dim=1) if self.prefix else kept
+def _selected(share: MaskShare, prefix: Tensor, tokens: Tensor) -> Tensor:
+    """Return a prefix (b, prefix, d), and behind it the kept patches of tokens (b, prefix + N, d).
+
+    No method, so that a subclass that selects otherwise overrides `upload` and `pick`.
+    """
+    at = share.kept_patches(len(tokens)).to(tokens.device)
+    patches = tokens[:, share.prefix :] if share.prefix else tokens
+    if at.ndim == 1:
+        kept = patches.index_select(1, at)
+    else:
+        kept = patches.gather(1, at[:, :, None].expand(-1, -1, patches.shape[2]))
+    return torch.cat([prefix, kept], dim=1) if share.prefix else kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,12 +165,22 @@ class PatchShare(MaskShare):
 
     name: ClassVar[str] = "patches"
     family: ClassVar[Family | None] = "cutmix"
+    _sliced: ClassVar[bool] = True
+    """Whether the kept patches are a slice of a permutation, and so are what is asked of them.
+
+    A subclass with `positions` or `count` of its own has False: they are checked in each step.
+    """
     seed: int
     start: int
     stop: int
     per_sample: bool = False
     # Not sent, as each side makes the parts itself: a huge one would cost a client's memory.
     first: int = field(default=0, metadata=NOT_SENT)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if overridden(cls, ("positions", "count"), "_sliced"):
+            cls._sliced = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,10 +203,7 @@ class PatchShare(MaskShare):
 
     def kept_patches(self, batch: int) -> Tensor:
         """Return the kept patches; see `MaskShare.kept_patches`."""
-        kind = type(self)
-        if kind.positions is PatchShare.positions and kind.count is PatchShare.count:
-            return self._kept(batch)  # a slice of a permutation is what the check asks for
-        return super().kept_patches(batch)
+        return self._kept(batch) if self._sliced else super().kept_patches(batch)
 
     def part(self, first: int) -> Self:
         """Return the share for the samples from `first` on, which keep their patches.

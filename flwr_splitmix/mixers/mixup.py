@@ -22,6 +22,7 @@ class WeightedShare(FullShare):
 
     name: ClassVar[str] = "weighted"
     family: ClassVar[Family | None] = "mixup"
+    enlarges: ClassVar[bool] = False
 
     def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
         """Upload `lam * smashed`; its gradient G reaches the smashed data as `lam * G`."""

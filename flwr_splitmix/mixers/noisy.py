@@ -13,11 +13,8 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.labels import known_rows
-from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.hooks import checked_plan
-from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.mixer import Mixer
-from flwr_splitmix.mixers.mixup import WeightedShare
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire
 from flwr_splitmix.mixers.share_hooks import place_upload, uploaded
@@ -39,9 +36,6 @@ NO_LABEL_NOISE = (
     "sigma-y 0.0"
 )
 """Why multi-label examples get no noise on their labels."""
-
-_NO_LARGER = (FullShare.upload, WeightedShare.upload, MaskShare.upload)
-"""Uploads of which no number is larger than that of the smashed data which it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +162,8 @@ class NoisyShare(Share):
     @property
     def smashed_limit(self) -> float:
         """What clipping and noise allow; infinite for shares that may make numbers larger."""
-        kinds = type(self), type(self.inner)
-        told = kinds[0] is NoisyShare and self.inner.family and kinds[1].upload in _NO_LARGER
+        # A subclass might clip nothing.
+        told = type(self) is NoisyShare and self.inner.family and not self.inner.enlarges
         return smashed_limit(self.noise) if told else math.inf
 
     @property

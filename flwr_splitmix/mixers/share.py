@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, dtype
 
 from flwr_splitmix.mixers.plain import check_fields, fits, is_sent, kind_of
+from flwr_splitmix.overriding import overridden
 from flwr_splitmix.privacy.events import Family
 
 Plain = bool | int | float | str | list[Any] | dict[str, Any]
@@ -23,17 +24,8 @@ LabelKind = Literal["classes", "soft", "ids"]
 MAX_CLASSES = 10**6
 """Limit for soft labels: more classes would exhaust a client's memory."""
 
-_ACTS = ("upload", "upload_shape", "place", "pick", "positions", "count")
-"""Methods by which kinds of shares differ."""
-
-
-_SENDS = ("upload", "place", "part", "_take", "_select")
+_SENDS = ("upload", "place", "part")
 """Methods that decide how much of a sample is sent: with noise everywhere, `place` does, too."""
-
-
-def _place_of(kind: type, name: str) -> int:
-    """Return which of a class and its bases, in their order, defines a name."""
-    return next((i for i, base in enumerate(kind.__mro__) if name in vars(base)), len(kind.__mro__))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +53,20 @@ class Share(ABC):
     some of its patches, each once. None has no bound, so that no epsilon holds. A subclass that
     sends otherwise than the class whose family it would have, has None unless it states its own.
     """
+    enlarges: ClassVar[bool] = True
+    """Whether a number of an upload may be larger than all of the smashed data which it was.
+
+    A subclass with an `upload` of its own may, unless it states its own.
+    """
+    _acts: ClassVar[tuple[str, ...]] = ("upload", "upload_shape", "place", "pick")
+    """Methods by which kinds of shares differ; one that has its own needs a `name` of its own."""
     deterministic: ClassVar[bool] = True
     """Whether equal smashed data give equal uploads."""
     lam: float = 1.0
     learns: bool = True
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Check the name and the fields of a kind of share; leave its family to itself.
+        """Check the name and the fields of a kind of share; void what its bases state of others.
 
         Raises
         ------
@@ -76,14 +75,16 @@ class Share(ABC):
             field cannot be sent.
         """
         super().__init_subclass__(**options)
-        if any(_place_of(cls, act) < _place_of(cls, "family") for act in _SENDS):
+        if overridden(cls, _SENDS, "family"):
             cls.family = None  # an upload that amplifies must not be priced as the inherited one
+        if overridden(cls, ("upload",), "enlarges"):
+            cls.enlarges = True
         if cls.family not in (None, *get_args(Family)):
             raise TypeError(
                 f"family of share {cls.__name__} is {cls.family!r}; allowed are "
                 f"{', '.join(map(repr, get_args(Family)))} and None"
             )
-        own = [act for act in _ACTS if act in vars(cls)]
+        own = [act for act in cls._acts if act in vars(cls)]
         for base in cls.__mro__[1:]:
             if own and vars(base).get("name") == getattr(cls, "name", ""):
                 raise TypeError(

@@ -12,7 +12,16 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import DPForward, Sent
+from flwr_splitmix.hiding import (
+    DPSGD,
+    DPForward,
+    Hiding,
+    MixGuard,
+    NaiveMix,
+    NoPeek,
+    Sent,
+    SnD,
+)
 from tests.clients.ushape import ORDER, Masked, encode
 
 TOKENS = 6
@@ -69,3 +78,40 @@ def test_a_head_that_mixes_examples_only_under_a_whole_mask_is_refused() -> None
     with pytest.raises(ClientError, match=r"the head has .* so there is no epsilon"):
         client_with(MeanLeftOut(), SeriesForward(epsilon=8.0)).attach(ORDER, None)
     client_with(MeanLeftOut(), DPForward(epsilon=8.0)).attach(ORDER, None)  # never has such a mask
+
+
+class Unmasked(SeriesForward):
+    """States that its `obfuscate` sends the masks that it gets."""
+
+    own_masks = False
+
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
+        return DPForward.obfuscate(self, batch)
+
+
+class Mixed:
+    """Mixed in before a hiding; it is none itself."""
+
+    obfuscate = SeriesForward.obfuscate
+
+
+class MixedForward(Mixed, DPForward):
+    """Has an `obfuscate` that no class of the library's has."""
+
+
+class Below(SeriesForward):
+    """Overrides nothing itself."""
+
+
+@pytest.mark.parametrize(
+    ("hiding", "own"),
+    [
+        *((kind, False) for kind in (Hiding, NaiveMix, MixGuard, SnD, NoPeek, DPSGD, DPForward)),
+        *((kind, True) for kind in (SeriesForward, MixedForward, Below)),
+        (Unmasked, False),
+    ],
+)
+def test_an_obfuscate_of_ones_own_may_send_other_masks_unless_it_states_otherwise(
+    hiding: type[Hiding], own: bool
+) -> None:
+    assert hiding.own_masks == own

@@ -78,6 +78,7 @@ class MixGuard(Calibrating):
     )
 
     texts_only = True
+    own_masks = False
     network = "calibration"
 
     def __init__(

@@ -82,6 +82,7 @@ class SnD(Calibrating):
     )
 
     texts_only = True
+    own_masks = False
     network = "denoising"
 
     def __init__(

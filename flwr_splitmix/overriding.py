@@ -1,0 +1,24 @@
+"""Whether a class overrides a method of which a base states a fact, so that the fact is void."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def overridden(kind: type, methods: Iterable[str], statement: str) -> str:
+    """Return the first method that a class has from a nearer class than a statement, or "".
+
+    Parameters
+    ----------
+    methods
+        Names of the methods of which the statement speaks.
+    statement
+        Name of the attribute that states it; a class that has both states it of its own methods.
+    """
+    stated = _place(kind, statement)
+    return next((name for name in methods if _place(kind, name) < stated), "")
+
+
+def _place(kind: type, name: str) -> int:
+    """Return which of a class and its bases, in their order, defines a name."""
+    return next((i for i, base in enumerate(kind.__mro__) if name in vars(base)), len(kind.__mro__))
