@@ -58,7 +58,7 @@ def check_plan(plan: Sequence[Any]) -> None:
         raise ClientError(f"the server's plan has {len(plan)} passes; allowed are {MAX_PASSES}")
 
 
-def check_sizes(shares: Sequence[Share | None], sample: int) -> None:
+def check_label_memory(shares: Sequence[Share | None], sample: int) -> None:
     """Raise ClientError if the soft labels of a step would need more memory than the smashed data.
 
     Parameters

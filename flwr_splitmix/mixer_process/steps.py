@@ -22,7 +22,7 @@ from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, 
 from flwr_splitmix.mixers.hooks import gradients_of
 from flwr_splitmix.once import Once
 from flwr_splitmix.segments.geometry import Geometry
-from flwr_splitmix.server.intake.checks import UploadError, check_size, check_tensor
+from flwr_splitmix.server.intake.checks import UploadError, check_magnitude, check_tensor
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
 from flwr_splitmix.server.steps.planning import Planner, RoundLength
@@ -249,7 +249,7 @@ class MixedSteps:
                 raise RefusedError("a gradient does not have the shape and dtype of its mixture")
             try:
                 check_tensor(part, plan.shape.size, like.dtype)
-                check_size(part)
+                check_magnitude(part)
             except UploadError:
                 # The members would refuse it, and their failures would name the group.
                 raise RefusedError(

@@ -24,6 +24,7 @@ from flwr_splitmix.mixers import (
     Upload,
     VanillaCutMix,
 )
+from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.server.intake.split import LabelRules, read_upload
 
 SHAPE = SmashedShape(4, 16, 3, classes=5)
@@ -103,7 +104,9 @@ def test_a_client_with_an_empty_mask_sends_no_patch_and_gets_no_gradient(
         (share,) = plan.shares(client)
         assert share is not None
         reply = {"smashed": [share.upload(torch.ones(shape.size))[0]], "labels": labels}
-        uploads[client] = read_upload(reply, plan, client, LabelRules(5), torch.float32)
+        uploads[client] = read_upload(
+            reply, plan, client, LabelRules(5), torch.float32, finite=FiniteCheck()
+        )
     assert tuple(_only(uploads[empty].smashed).shape) == (4, prefix, 3)
 
     mixed = mixer.merge(uploads, plan, num_classes=5)

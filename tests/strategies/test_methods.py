@@ -24,6 +24,7 @@ from flwr_splitmix.mixers import (
 )
 from flwr_splitmix.segments import split_vision_model
 from flwr_splitmix.server.intake.checks import UploadError
+from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.server.intake.split import LabelRules, read_upload
 from flwr_splitmix.strategies import (
     BatchShuffleSL,
@@ -138,9 +139,11 @@ def test_soft_labels_are_checked(labels: Any, sentence: str) -> None:
     mixer = InputLevel(PatchCutMix(), (2, 3), across="batch")
     plan = mixer.plan([0], shape, np.random.default_rng(0))
     reply = {"smashed": [torch.zeros(shape.size)], "labels": [torch.full((4, 3), 1 / 3)]}
-    read_upload(reply, plan, 0, LabelRules(3), torch.float32)
+    read_upload(reply, plan, 0, LabelRules(3), torch.float32, finite=FiniteCheck())
     with pytest.raises(UploadError, match=sentence):
-        read_upload({**reply, "labels": labels}, plan, 0, LabelRules(3), torch.float32)
+        read_upload(
+            {**reply, "labels": labels}, plan, 0, LabelRules(3), torch.float32, finite=FiniteCheck()
+        )
 
 
 def test_everyone_is_alone_where_nothing_is_mixed() -> None:

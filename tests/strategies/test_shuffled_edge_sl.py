@@ -17,6 +17,7 @@ from flwr_splitmix.mixers import FrozenEdge, Plan, SmashedShape, Upload
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.segments import split_shuffled_edge
 from flwr_splitmix.server.intake.checks import UploadError
+from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.server.intake.split import LabelRules, read_upload
 from flwr_splitmix.strategies import (
     BatchShuffleSL,
@@ -38,7 +39,9 @@ def plan_of_ids() -> Plan:
 def test_ids_are_looked_up_in_the_servers_table() -> None:
     table = torch.tensor([2, 0, 1, 1, 2])
     reply = {"smashed": [torch.zeros(4, 6, 3)], "labels": torch.tensor([4, 0, 0, 3])}
-    upload = read_upload(reply, plan_of_ids(), 0, LabelRules(3), torch.float32, table)
+    upload = read_upload(
+        reply, plan_of_ids(), 0, LabelRules(3), torch.float32, table, finite=FiniteCheck()
+    )
     assert isinstance(upload.labels, Tensor)
     assert upload.labels.tolist() == [2, 2, 2, 1]
 
@@ -56,13 +59,21 @@ def test_ids_are_looked_up_in_the_servers_table() -> None:
 def test_ids_out_of_range_are_refused(labels: Any, sentence: str) -> None:
     reply = {"smashed": [torch.zeros(4, 6, 3)], "labels": labels}
     with pytest.raises(UploadError, match=sentence):
-        read_upload(reply, plan_of_ids(), 0, LabelRules(3), torch.float32, torch.zeros(5).long())
+        read_upload(
+            reply,
+            plan_of_ids(),
+            0,
+            LabelRules(3),
+            torch.float32,
+            torch.zeros(5).long(),
+            finite=FiniteCheck(),
+        )
 
 
 def test_ids_without_a_table_are_refused() -> None:
     reply = {"smashed": [torch.zeros(4, 6, 3)], "labels": torch.arange(4)}
     with pytest.raises(UploadError, match="ids instead of labels, and the server has no labels"):
-        read_upload(reply, plan_of_ids(), 0, LabelRules(3), torch.float32)
+        read_upload(reply, plan_of_ids(), 0, LabelRules(3), torch.float32, finite=FiniteCheck())
 
 
 def fit(toy: Toy, rounds: int, **options: Any) -> tuple[SplitStrategy, Recording, Any]:

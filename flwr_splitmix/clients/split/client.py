@@ -16,11 +16,11 @@ from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.requests import (
+    check_label_memory,
     check_no_sums,
     check_numbers,
     check_plan,
     check_range,
-    check_sizes,
 )
 from flwr_splitmix.clients.split.graphs import upload
 from flwr_splitmix.clients.split.lower_checks import check_segment
@@ -220,7 +220,7 @@ class SplitClient(PartedExchanges):
         """Return a step's shares and its batch: inputs, labels and ids."""
         check_plan(plan)
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
-        check_sizes(shares, math.prod(self.lower.described))
+        check_label_memory(shares, math.prod(self.lower.described))
         if not self.sends_sums:
             check_no_sums(shares)
         if self.guard is not None:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.requests import LARGEST
-from flwr_splitmix.finite import largest_magnitude
+from flwr_splitmix.finite import all_finite, largest_magnitude
 from flwr_splitmix.links import Clients
-from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import with_article
 
@@ -28,7 +27,7 @@ NAME_RULE = "begins with a lower-case letter, and has at most 40 more, digits, '
 MAX_BATCH = 65_536
 """Most texts that a client may send at once."""
 
-MUCH_MORE = 100
+MOST_MEDIAN_WORK = 100
 """A client's data set counts in full up to this many times the median."""
 
 NOT_FINITE = "uploaded NaN or infinite numbers"
@@ -79,11 +78,11 @@ def check_shape(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None
 def check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Raise UploadError unless the value is a finite tensor of that shape and dtype."""
     check_shape(tensor, shape, dtype)
-    if not FiniteCheck(waits=True).passes(tensor):
+    if not all_finite([tensor]):
         raise UploadError(NOT_FINITE)
 
 
-def check_size(tensor: Tensor) -> None:
+def check_magnitude(tensor: Tensor) -> None:
     """Raise UploadError if a number is beyond `LARGEST`; waits for the tensor's device."""
     if tensor.numel() and bool(largest_magnitude(tensor) > LARGEST):
         raise UploadError(f"sent numbers beyond {LARGEST:g}, which would overflow in the model")
@@ -104,7 +103,7 @@ def check_range(tensor: Tensor, least: float, most: float, what: str) -> None:
         raise UploadError(f"uploaded {what} outside {least:g}..{most:g}")
 
 
-def check_form(description: Mapping[str, Any], own: str, other: str, needed: str) -> None:
+def check_client_shape(description: Mapping[str, Any], own: str, other: str, needed: str) -> None:
     """Refuse a client of the other shape by what its description has.
 
     Parameters
@@ -148,14 +147,14 @@ def shown(value: object) -> str:
 
 
 def cap_at_median(sizes: Sequence[int]) -> list[int]:
-    """Return data set sizes, or other amounts of work, capped at `MUCH_MORE` times the median.
+    """Return data set sizes, or other work, capped at `MOST_MEDIAN_WORK` times the median.
 
     Reported sizes decide how long all clients work: one that exaggerates must not keep the others
     busy forever.
     """
     if not sizes:
         return []
-    most = MUCH_MORE * max(1, statistics.median_low(sizes))  # of two sizes, the smaller
+    most = MOST_MEDIAN_WORK * max(1, statistics.median_low(sizes))  # of two sizes, the smaller
     return [min(size, most) for size in sizes]
 
 

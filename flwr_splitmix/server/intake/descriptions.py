@@ -14,7 +14,7 @@ from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
     MAX_BATCH,
     UploadError,
-    check_form,
+    check_client_shape,
     check_number,
     far_larger,
     mean_batches,
@@ -129,7 +129,7 @@ def _numbers(shape: SmashedShape) -> int:
 
 
 def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
-    check_form(description, "patches", "calibration-steps", "SplitClient")
+    check_client_shape(description, "patches", "calibration-steps", "SplitClient")
     for key, (least, most) in _SPLIT_RANGES.items():
         check_number(key, description.get(key), least, most)
     shape = SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
@@ -177,7 +177,7 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     for client in clients.alive:
         said = clients.descriptions[client]
         try:
-            check_form(said, "calibration-steps", "patches", "UShapeClient")
+            check_client_shape(said, "calibration-steps", "patches", "UShapeClient")
             for key, (least, most) in _USHAPE_RANGES.items():
                 check_number(key, said.get(key), least, most)
         except UploadError as error:

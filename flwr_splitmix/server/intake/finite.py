@@ -14,20 +14,14 @@ class FiniteCheck:
     On a CPU it answers at once. Tensors on an accelerator (from clients of this process) are
     checked without waiting: one that is not finite is replaced by zeros on the device, and `late`
     names its sender at the end of the round.
-
-    Parameters
-    ----------
-    waits
-        Whether to wait for an accelerator and answer at once.
     """
 
-    def __init__(self, waits: bool = False) -> None:
-        self.waits = waits
+    def __init__(self) -> None:
         self._bad: dict[int, Tensor] = {}
 
     def passes(self, tensor: Tensor) -> bool | None:
         """Return whether all numbers are finite; None if finding out would mean waiting."""
-        if tensor.device.type != "cpu" and not self.waits:
+        if tensor.device.type != "cpu":
             return None
         return all_finite([tensor])
 

@@ -155,7 +155,7 @@ class ReplyIntake:
                 median,
             )
 
-    def check_sizes(self, clients: Clients) -> dict[str, float]:
+    def check_example_counts(self, clients: Clients) -> dict[str, float]:
         """Fail the clients that return another number of examples than they described.
 
         This is for replies that are not averaged. What the nodes behind mixing groups described,

@@ -15,9 +15,9 @@ from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
 from flwr_splitmix.server.intake.checks import (
     NOT_FINITE,
     UploadError,
+    check_magnitude,
     check_range,
     check_shape,
-    check_size,
     check_tensor,
 )
 from flwr_splitmix.server.intake.finite import FiniteCheck
@@ -100,7 +100,9 @@ class UploadIntake:
         if self._labels is not None and client < len(self._labels):
             table = self._labels[client]
         try:
-            return read_upload(reply, plan, client, self._rules, self._dtype, table, self.finite)
+            return read_upload(
+                reply, plan, client, self._rules, self._dtype, table, finite=self.finite
+            )
         except UploadError as error:
             clients.fail(client, str(error))
             return None
@@ -127,7 +129,8 @@ def read_upload(
     rules: LabelRules,
     dtype: torch.dtype,
     table: Tensor | None = None,
-    finite: FiniteCheck | None = None,
+    *,
+    finite: FiniteCheck,
 ) -> Upload:
     """Check one client's reply to a step and return it as an upload.
 
@@ -141,7 +144,7 @@ def read_upload(
         Labels of this client's examples, int64 (examples,) or multi-label (examples, L), if the
         plan asks for ids.
     finite
-        Checks for NaN and infinite numbers; None checks at once, on any device.
+        Checks for NaN and infinite numbers.
 
     Raises
     ------
@@ -154,7 +157,6 @@ def read_upload(
     smashed, labels = reply.get("smashed"), reply.get("labels")
     if not isinstance(smashed, (list, tuple)) or len(smashed) != len(shares):
         raise UploadError(f"uploaded no list of {counted(len(shares), 'smashed tensor')}")
-    finite = finite or FiniteCheck(waits=True)
     checked: list[Tensor | None] = []
     for tensor, share in zip(smashed, shares, strict=True):
         if (tensor is None) != (share is None):
@@ -167,7 +169,7 @@ def read_upload(
         if passes is False:
             raise UploadError(NOT_FINITE)
         if passes:
-            check_size(tensor)
+            check_magnitude(tensor)
             check_range(tensor, -share.smashed_limit, share.smashed_limit, "smashed data")
         checked.append(finite.cleaned(client, tensor) if passes is None else tensor)
     return Upload(checked, _read_labels(labels, plan, shares, rules, dtype, table))
@@ -192,7 +194,7 @@ def _read_labels(
                 raise UploadError("uploaded labels for a pass that is not its own")
             if share is not None:
                 check_tensor(soft, (batch, rules.num_classes), share.label_dtype(dtype))
-                check_size(soft)
+                check_magnitude(soft)
                 check_range(soft, *share.label_range, "soft labels")
         return labels
     if "ids" in kinds:
@@ -228,5 +230,5 @@ def read_test_upload(
     if not isinstance(smashed, (list, tuple)) or len(smashed) != 1:
         raise UploadError("uploaded no list of 1 smashed tensor")
     check_tensor(smashed[0], shape.size, dtype)
-    check_size(smashed[0])
+    check_magnitude(smashed[0])
     return smashed[0], rules.check(labels, shape.batch)

@@ -16,8 +16,8 @@ from flwr_splitmix.server.intake.checks import (
     NAME,
     NAME_RULE,
     UploadError,
+    check_magnitude,
     check_number,
-    check_size,
     check_tensor,
     shown,
 )
@@ -81,7 +81,7 @@ def read_messages(
         raise UploadError("sent a mask with other numbers than 0 and 1")
     for tensor in hidden:
         check_tensor(tensor, (examples, tokens, width), dtype)
-        check_size(tensor)
+        check_magnitude(tensor)
     return Messages(list(hidden), mask)
 
 
@@ -116,7 +116,7 @@ def read_gradients(reply: Mapping[str, Any], sent: Messages) -> list[Tensor]:
     like = sent.hidden[0]
     for tensor in gradients:
         check_tensor(tensor, tuple(like.shape), like.dtype)
-        check_size(tensor)
+        check_magnitude(tensor)
     return list(gradients)
 
 

@@ -176,7 +176,7 @@ class OneRound:
         if aggregator.averages:
             norms, means = intake.check(clients, result.arrays, robust=aggregator.robust)
         else:
-            norms, means = {}, intake.check_sizes(clients)
+            norms, means = {}, intake.check_example_counts(clients)
         strategy.require(clients)
         arrays, metrics = self._aggregated(list(clients.replies.values()))
         if aggregator.averages and not arrays:

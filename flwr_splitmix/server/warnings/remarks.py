@@ -32,8 +32,8 @@ WHERE_STATES_ARE = (
     "state-dir that can be written)"
 )
 
-MUCH_LARGER = 10
-"""A warning names clients whose numbers differ from the median client's by a larger factor."""
+UNUSUAL_SCALE = 10
+"""A warning names clients whose smashed data differ more, as a factor, from the median client's."""
 
 
 class Remarks:
@@ -209,10 +209,10 @@ class Remarks:
             ("smaller", {client: usual / value for client, value in known.items()}),
         ):
             self._say(
-                sorted(client for client, factor in factors.items() if factor > MUCH_LARGER),
+                sorted(client for client, factor in factors.items() if factor > UNUSUAL_SCALE),
                 "send",
-                f"smashed data more than {MUCH_LARGER} times {word} than the median client's: are "
-                "the inputs scaled like the others'?",
+                f"smashed data more than {UNUSUAL_SCALE} times {word} than the median client's: "
+                "are the inputs scaled like the others'?",
             )
 
     def on_plans(self, server_round: int, tally: RoundTally, alive: Collection[int]) -> None:

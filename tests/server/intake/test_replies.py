@@ -28,7 +28,7 @@ def sized(described: dict[int, Any], said: list[Any], kind: type[Clients]) -> tu
     metrics = [{} if n is None else {"num-examples": n} for n in said]
     replies = [reply_of({}, {**own, "train-loss": 1.0}) for own in metrics]
     clients.replies = dict(zip(clients.nodes, replies, strict=True))
-    return clients, ReplyIntake(ArrayRecord()).check_sizes(clients)
+    return clients, ReplyIntake(ArrayRecord()).check_example_counts(clients)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.mechanism import clip_smashed
 from flwr_splitmix.server.intake.checks import UploadError
+from flwr_splitmix.server.intake.finite import FiniteCheck
 from flwr_splitmix.server.intake.split import LabelRules, read_test_upload, read_upload
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import Toy, sgd
@@ -50,7 +51,9 @@ def poisoned(value: float) -> Tensor:
 
 
 def read(reply: Mapping[str, Any], plan: Plan = PLAN, client: int = 0) -> Any:
-    return read_upload(reply, plan, client, LabelRules(3), dtype=torch.float32)
+    return read_upload(
+        reply, plan, client, LabelRules(3), dtype=torch.float32, finite=FiniteCheck()
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,7 @@ def test_the_largest_numbers_that_a_client_can_send_pass_rounded(
         plan = noised(noise, NoMixing())
         reply = {**filled(plan, 0.0, 0.0), "smashed": [widen(sent, scale, dtype)]}
         reply["labels"] = [reply["labels"][0].to(dtype)]
-        read_upload(reply, plan, 0, LabelRules(3), dtype)
+        read_upload(reply, plan, 0, LabelRules(3), dtype, finite=FiniteCheck())
 
 
 def test_a_share_of_ones_own_that_may_make_numbers_larger_has_no_limit() -> None:
