@@ -13,9 +13,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from flwr_splitmix.clients import Client
+from flwr_splitmix.links.arrays import to_numpy
 from flwr_splitmix.links.host import logged_reason
 from flwr_splitmix.links.simulated import ray_runs_here
-from flwr_splitmix.links.ticket import RECORD, Ticket, context_of, release_content, to_numpy
+from flwr_splitmix.links.ticket import RECORD, Ticket, context_of, release_content
 from flwr_splitmix.values import check_kind, takes
 
 ClientFn = Callable[[Context], Client]

@@ -20,7 +20,8 @@ from safetensors.torch import load_file
 
 from flwr_splitmix import Run, SplitClient, SplitClientApp, adamw
 from flwr_splitmix.links import StreamLink, directory
-from flwr_splitmix.links.ticket import RECORD, Ticket, to_arrays, with_record
+from flwr_splitmix.links.arrays import to_arrays
+from flwr_splitmix.links.ticket import RECORD, Ticket, with_record
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
@@ -234,7 +235,8 @@ sys.modules.update(dict.fromkeys(BLOCKED))
 from flwr.app import Context, Message, Metadata, RecordDict
 from safetensors.torch import save_file
 from flwr_splitmix import SplitClientApp, adamw
-from flwr_splitmix.links.ticket import Ticket, arrays_of, to_arrays, with_record
+from flwr_splitmix.links.arrays import to_arrays
+from flwr_splitmix.links.ticket import Ticket, arrays_of, with_record
 from flwr_splitmix.testing.toy import Toy
 
 order = json.loads(sys.stdin.read())

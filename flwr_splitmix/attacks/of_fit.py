@@ -18,7 +18,7 @@ from flwr_splitmix.clients.split.lower_checks import describe_segment
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.labels import loss_on
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.strategies import SplitStrategy
 

@@ -13,11 +13,12 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flwr_splitmix.clients import Client
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.host import ClientHost, logged_reason
 from flwr_splitmix.links.link import Clients, Link, LinkError, Observe, Outcome
 from flwr_splitmix.links.polling import release_record
-from flwr_splitmix.links.ticket import Ticket, arrays_of, release_content, to_arrays
+from flwr_splitmix.links.ticket import Ticket, arrays_of, release_content
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.words import are, counted
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-import numpy as np
-import torch
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     Context,
@@ -23,6 +19,7 @@ from flwr.app import (
 from torch import Tensor
 
 from flwr_splitmix.clients import Order
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.values import MAX_COUNT
 
 RECORD = "splitmix"
@@ -41,10 +38,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "list[int]": (list,),
 }
-
-_READING = threading.Lock()
-"""Serialises reads of arrays: numpy parses headers with `ast`, which is not thread-safe in
-CPython 3.11."""
 
 
 @dataclass(frozen=True)
@@ -241,22 +234,6 @@ def release_content(
     if warning:
         content[RECORD] = ConfigRecord({"warning": warning})
     return content
-
-
-def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Convert named tensors to an ArrayRecord."""
-    return ArrayRecord({name: Array(t.detach().cpu().numpy()) for name, t in tensors.items()})
-
-
-def to_numpy(arrays: ArrayRecord) -> dict[str, np.ndarray]:
-    """Convert an ArrayRecord to named arrays; thread-safe despite CPython's gh-106905."""
-    with _READING:
-        return {name: array.numpy() for name, array in arrays.items()}
-
-
-def to_tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
-    """Convert an ArrayRecord to named tensors that own their memory."""
-    return {name: torch.tensor(array) for name, array in to_numpy(arrays).items()}
 
 
 def arrays_of(content: RecordDict) -> dict[str, Tensor] | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.mixers import NoMixing
 from flwr_splitmix.schedule import WarmupCosine, constant
 from flwr_splitmix.testing.agreement import check_same_tensors

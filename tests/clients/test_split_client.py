@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import Client, ClientError, Order, SplitClient
-from flwr_splitmix.links.ticket import to_arrays, to_tensors
+from flwr_splitmix.links.arrays import to_arrays, to_tensors
 from flwr_splitmix.mixers import FullShare, PatchShare, Share
 from flwr_splitmix.schedule import WarmupCosine, adamw, constant
 from flwr_splitmix.seeding import derive_seed, seeded_draws

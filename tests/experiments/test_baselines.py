@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data.examples import Example
 from flwr_splitmix.experiments.baselines import FedAvg, Standalone, WholeClient, WholeModels
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.observers import Observer, RoundDone
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import adamw, constant

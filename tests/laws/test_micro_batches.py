@@ -13,7 +13,7 @@ from torch import Tensor
 from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.events import Exchange, StepDone, StepResult
 from flwr_splitmix.links import StreamLink, directory
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.mixers import PatchCutMix, SmashedShape
 from flwr_splitmix.mixers.noisy import Noisy
 from flwr_splitmix.observers import Observer

@@ -15,7 +15,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr_splitmix.clients import ClientError, SplitClient, UShapeClient
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.links import LinkError, LocalLink
-from flwr_splitmix.links.ticket import Ticket, to_arrays, to_tensors
+from flwr_splitmix.links.arrays import to_arrays, to_tensors
+from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.testing.toy import Toy

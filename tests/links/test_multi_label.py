@@ -9,7 +9,7 @@ import pytest
 
 from flwr_splitmix import Run, adamw
 from flwr_splitmix.links import StreamLink
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.strategies import SFL, CutMixSL
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from flwr_splitmix.testing.toy import Toy

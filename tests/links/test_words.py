@@ -13,10 +13,11 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.errors import public_sentence, sentence
 from flwr_splitmix.links.link import Clients, Outcome
 from flwr_splitmix.links.polling import error_sentence, refusal
-from flwr_splitmix.links.ticket import RECORD, to_arrays
+from flwr_splitmix.links.ticket import RECORD
 from flwr_splitmix.strategies import PSL
 from flwr_splitmix.testing.toy import Toy
 from flwr_splitmix.words import counted, one_line, with_article

@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.links import LinkError, StreamLink, directory
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.intake.absurd_updates import absurd_updates, largest_number, weights_of
 from flwr_splitmix.strategies import PSL, SFL, CutMixSL

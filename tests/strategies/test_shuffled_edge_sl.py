@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.links import LinkError
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.mixers import FrozenEdge, Plan, SmashedShape, Upload
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.segments import split_shuffled_edge

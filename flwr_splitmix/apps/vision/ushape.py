@@ -21,7 +21,7 @@ from flwr_splitmix.clients.client import Order
 from flwr_splitmix.clients.ushape.local_inference import score_locally
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.data.batches import TEST_BATCH
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.runs import Run
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments import VisionParts

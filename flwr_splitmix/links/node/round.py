@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.files import expanded
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.errors import is_unexpected, own_sentence, public_sentence
 from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import LinkError, Outcome
@@ -24,14 +25,7 @@ from flwr_splitmix.links.node.plaintext import admit_plaintext
 from flwr_splitmix.links.node.state import open_store
 from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY
 from flwr_splitmix.links.stream.session import ClientIdentity, Session
-from flwr_splitmix.links.ticket import (
-    RECORD,
-    Ticket,
-    arrays_of,
-    context_of,
-    release_content,
-    to_arrays,
-)
+from flwr_splitmix.links.ticket import RECORD, Ticket, arrays_of, context_of, release_content
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -13,7 +13,7 @@ from torch import nn
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.clients.weights import check_fits
 from flwr_splitmix.data.examples import check_map_style
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.server.segments.upper import ServerSegment
 
 

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from flwr_splitmix.events import RoundsMissed
-from flwr_splitmix.links.ticket import to_arrays, to_tensors
+from flwr_splitmix.links.arrays import to_arrays, to_tensors
 from flwr_splitmix.observers import Audience, Observer
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.begun import Begun

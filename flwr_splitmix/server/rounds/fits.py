@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.links import LocalLink
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.seeding import derive_seed
 
 log = logging.getLogger("flwr.splitmix")

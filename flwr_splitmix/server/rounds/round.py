@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr_splitmix.events import EvaluationResult, RoundBegun, RoundDone
 from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.links import Clients
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.observers.metrics import LOSS
 from flwr_splitmix.server.aggregation import AggregatorError
 from flwr_splitmix.server.aggregation.answers import (

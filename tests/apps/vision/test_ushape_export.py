@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from flwr_splitmix.apps.vision.data import images_of
 from flwr_splitmix.cli import app
 from flwr_splitmix.clients import UShapeClient
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.runs.export.predict import load_segments
 from flwr_splitmix.words import epsilon_text
 from tests.apps.ushape_fit import Fitted, fit

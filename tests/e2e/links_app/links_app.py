@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix import RayLink, Run, SplitClientApp, UShapeClient, adamw
 from flwr_splitmix.clients import Client
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.ray.actor import RayHost
-from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.segments import VisionParts, split_vision_parts
 from flwr_splitmix.server.rounds import RoundLoop

@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix import Run, adamw
 from flwr_splitmix.clients import NO_DATA, ClientError, Order, PrivacyBudget, exchange
 from flwr_splitmix.links import MixerLink, StreamLink
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.observers import LedgerElsewhere
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import DPCutMixSL, DPMixSL, SplitStrategy

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix import Run, adamw
 from flwr_splitmix.links import MixerLink, StreamLink
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.strategies import CutMixSL

@@ -17,9 +17,10 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix import SplitClient, SplitClientApp, adamw
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
 from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS, OriginStore
-from flwr_splitmix.links.ticket import RECORD, Ticket, to_arrays
+from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.mixer_process.alike import unlike
 from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.mixers import Mixup

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from flwr_splitmix import Run, adamw
 from flwr_splitmix.links import Link, MixerLink
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.strategies import CutMixSL, MixupSL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy

@@ -10,9 +10,9 @@ import pytest
 
 from flwr_splitmix import adamw
 from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.frames.wire import WIRE_DTYPES
 from flwr_splitmix.links.node.audit import AuditLog
-from flwr_splitmix.links.ticket import to_arrays
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.strategies import PSL, SFL, USHAPE_STRATEGIES

@@ -12,8 +12,9 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_splitmix.links import LinkError, StreamLink
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.node.plaintext import admit_plaintext
-from flwr_splitmix.links.ticket import Ticket, to_arrays
+from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.sandbox.certificates import make_certificates

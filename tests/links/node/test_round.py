@@ -14,7 +14,7 @@ from flwr_splitmix.clients import ClientError, PrivacyBudget
 from flwr_splitmix.clients.client import exchange
 from flwr_splitmix.data import DataError
 from flwr_splitmix.links import LinkError, StreamLink
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.runs.checkpoints import ClientStore

@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix import Run, SplitClient, adamw
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import StreamLink
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import SplitStrategy

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.links import StreamLink
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.frames.codec import PREFIX, decode
-from flwr_splitmix.links.ticket import Ticket, to_arrays, with_record
+from flwr_splitmix.links.ticket import Ticket, with_record
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import CutMixSL, SplitStrategy
 from flwr_splitmix.testing.recording import Recording, recorded_bytes, watch_segment

@@ -13,7 +13,7 @@ from flwr.serverapp import strategy as flower
 from numpy.typing import NDArray
 
 from flwr_splitmix import SplitClient
-from flwr_splitmix.links.ticket import to_numpy
+from flwr_splitmix.links.arrays import to_numpy
 from flwr_splitmix.server.aggregation import AggregatorError, make_aggregator
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import Examples, Toy, sgd

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix import SplitClient
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.server.aggregation import (
     AggregatorError,
     AggregatorName,

@@ -12,7 +12,7 @@ from flwr.serverapp import strategy as flower
 from torch import Tensor
 
 from flwr_splitmix.clients import ClientError, Order, SplitClient
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.server.aggregation import AggregatorError
 from flwr_splitmix.strategies import SFL

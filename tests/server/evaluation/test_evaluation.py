@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient, exchange
 from flwr_splitmix.events import Exchange, RoundDone
-from flwr_splitmix.links.ticket import to_tensors
+from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.evaluation import split as module

@@ -17,7 +17,7 @@ from flwr_splitmix.clients import PrivacyBudget, SplitClient, UShapeClient, exch
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.links import StreamLink, directory
-from flwr_splitmix.links.ticket import to_arrays, to_tensors
+from flwr_splitmix.links.arrays import to_arrays, to_tensors
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.runs import Run

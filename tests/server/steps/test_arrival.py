@@ -14,7 +14,7 @@ import pytest
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.links import StreamLink, directory
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.schedule import constant

@@ -14,7 +14,7 @@ from torch import nn
 
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.links import LinkError, StreamLink, directory
-from flwr_splitmix.links.ticket import to_arrays
+from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.sandbox.superlink import free_port
 from flwr_splitmix.schedule import constant
