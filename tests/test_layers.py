@@ -15,7 +15,7 @@ LIBRARY = ROOT / "flwr_splitmix"
 
 NEUTRAL = {
     "seeding", "schedule", "files", "file_names", "finite", "storage", "optimizer_state", "device",
-    "extras", "labels", "once", "overriding", "values", "words",
+    "extras", "labels", "limits", "once", "overriding", "values", "words",
 }  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
 
@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "extras": set(),
     "finite": set(),
     "labels": set(),
+    "limits": set(),
     "overriding": set(),
     "values": {"words"},
     "words": set(),
@@ -46,8 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # what shares cost: `privacy` knows no mixers, and `mixers` no ledgers
     "accounting": {"mixers", "privacy", "once", "values", "words"},
     "segments": {
-        "seeding", "schedule", "files", "file_names", "finite", "extras", "pretrained", "values",
-        "words",
+        "seeding", "schedule", "files", "file_names", "finite", "extras", "limits", "pretrained",
+        "values", "words",
     },
     "data": {"seeding", "registries", "files", "pretrained", "extras", "values", "words"},
     "scoring": {"data", "extras", "labels", "words"},
@@ -71,7 +72,7 @@ LIBRARY_PARTS = set(MAY_IMPORT) - {"client_app"}
 MAY_IMPORT["server"] = LIBRARY_PARTS
 # a third party's process, which shares with a server how uploads are taken
 MAY_IMPORT["mixer_process"] = {
-    "accounting", "clients", "events", "labels", "links", "mixers", "once", "privacy", "seeding",
+    "accounting", "events", "labels", "limits", "links", "mixers", "once", "privacy", "seeding",
     "segments", "server", "values", "words",
 }  # fmt: skip
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}

@@ -12,39 +12,13 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.device import in_float64
 from flwr_splitmix.mixers import InputShare, Share
+from flwr_splitmix.segments.batch_norm import largest
 
 MAX_PASSES = 64
 """Maximum number of passes of one step, and of parts of a mixed input."""
 
 MIN_LABELS = 2**18
 """How many numbers the soft labels of one example may always have, over all passes."""
-
-LARGEST = 1e6
-"""Largest weight, output or gradient that either side may send.
-
-No model has values far beyond it, and finite numbers that are would overflow in the other's part.
-"""
-
-LARGEST_SIGMA = LARGEST / 10
-"""Largest standard deviation of noise: with a larger one, many a number is beyond `LARGEST`."""
-
-
-def largest(name: str) -> float:
-    """Return the largest number that weights or buffers of this name may have.
-
-    A running variance is a square.
-    """
-    return LARGEST**2 if is_variance(name) else LARGEST
-
-
-def is_variance(name: str) -> bool:
-    """Return whether a buffer of this name is a running variance of BatchNorm."""
-    return name.rpartition(".")[2] == "running_var"
-
-
-def is_measured(name: str) -> bool:
-    """Return whether a buffer of this name is what BatchNorm has measured of data."""
-    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
 
 
 def check_plan(plan: Sequence[Any]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.labels import wrong_labels
+from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixer_process.ledgers import RoundLedger

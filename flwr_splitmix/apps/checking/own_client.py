@@ -15,10 +15,10 @@ from flwr_splitmix.apps.checking.own_ushape_client import look_at_ends
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.client_app import SplitClientApp
 from flwr_splitmix.clients import NO_DATA, Client, ClientError, SplitClient, UShapeClient
-from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.examples import Example, fetch
+from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.words import cause, counted
 
 _NEEDED = "needed is a tensor (batch, patches, width)"

@@ -13,7 +13,6 @@ from flwr_splitmix.apps.checking.findings import FAULTS
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.clients import FORESEEN, Order, Sent, UShapeClient
 from flwr_splitmix.clients.finite import check_finite
-from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.clients.ushape.hooks import (
     check_counted,
     checked_hidden,
@@ -23,6 +22,7 @@ from flwr_splitmix.clients.ushape.hooks import (
 )
 from flwr_splitmix.data.examples import Example, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.links.errors import own_sentence
 from flwr_splitmix.scoring.texts import TextScores
 from flwr_splitmix.server.intake.checks import UploadError

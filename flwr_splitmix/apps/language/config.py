@@ -15,7 +15,6 @@ from flwr_splitmix.apps.configuration.run_config import (
     Rate,
 )
 from flwr_splitmix.apps.ushape.needs import check_batch, check_learns
-from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.clients.ushape.step_exchanges import Learns
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns
 from flwr_splitmix.data.texts.generated import GENERATED
@@ -25,6 +24,7 @@ from flwr_splitmix.hiding.dp_forward import Sensitivity
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.hiding.mixguard.options import Decoding, Gradients, TrunkMask
 from flwr_splitmix.hiding.mixguard.sampler import Sampler
+from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.language import LanguageCut

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flwr_splitmix.apps.ushape.needs import check_batch, check_learns
-from flwr_splitmix.clients.requests import LARGEST_SIGMA
 from flwr_splitmix.hiding import DPForward
+from flwr_splitmix.limits import LARGEST_SIGMA
 from flwr_splitmix.links.frames.wire import level_bits
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
-from flwr_splitmix.clients.requests import is_measured, is_variance
+from flwr_splitmix.segments.batch_norm import is_measured, is_variance
 
 log = logging.getLogger("flwr.splitmix")
 

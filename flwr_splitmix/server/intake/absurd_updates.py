@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flwr_splitmix.clients.requests import is_measured
 from flwr_splitmix.observers.metrics import median_norm
+from flwr_splitmix.segments.batch_norm import is_measured
 
 TIMES_MEDIAN = 1000.0
 """An absurd update has a norm above this many times the round's median."""

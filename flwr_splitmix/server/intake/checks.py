@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.finite import all_finite, largest_magnitude
+from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.links import Clients
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import with_article

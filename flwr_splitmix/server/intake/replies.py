@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from flwr_splitmix.clients.requests import is_variance, largest
 from flwr_splitmix.clients.weights import Shaped, differences
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.arrays import to_numpy
 from flwr_splitmix.observers.metrics import column_of, median_norm
 from flwr_splitmix.once import Once
+from flwr_splitmix.segments.batch_norm import is_variance, largest
 from flwr_splitmix.server.intake.absurd_updates import (
     TIMES_MEDIAN,
     absurd_updates,

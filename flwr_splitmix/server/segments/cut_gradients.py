@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients.requests import LARGEST
 from flwr_splitmix.events import StepResult
 from flwr_splitmix.finite import all_finite, largest_magnitude
+from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.words import counted, verb
 
 log = logging.getLogger("flwr.splitmix")
