@@ -26,7 +26,7 @@ from flwr_splitmix.clients.split.graphs import upload
 from flwr_splitmix.clients.split.lower_checks import check_segment
 from flwr_splitmix.clients.split.lower_end import LowerEnd
 from flwr_splitmix.clients.split.parted_exchanges import PartedExchanges
-from flwr_splitmix.clients.split.parts import Pending, WireShares
+from flwr_splitmix.clients.split.parts import Pending, StepBatch, WireShares
 from flwr_splitmix.clients.split.round_batches import RoundBatches, inputs_asked_for
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example, ExampleSet
@@ -214,10 +214,8 @@ class SplitClient(PartedExchanges):
         self._pending = Pending(anchors, progress, inputs if self.may_name_data(shares) else None)
         return reply
 
-    def _asked(
-        self, number: int, plan: WireShares
-    ) -> tuple[list[Share | None], tuple[Tensor, Tensor, Tensor]]:
-        """Return a step's shares and its batch: inputs, labels and ids."""
+    def _asked(self, number: int, plan: WireShares) -> tuple[list[Share | None], StepBatch]:
+        """Return a step's shares and its batch."""
         check_plan(plan)
         shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
         check_label_memory(shares, math.prod(self.lower.described))
@@ -228,7 +226,7 @@ class SplitClient(PartedExchanges):
         if self._remarks is not None:
             self._remarks.admit(self.order.client, shares, self.segment, self._some_inputs)
         inputs, labels = inputs_asked_for(shares, number, self.order.client, self, self.peers)
-        return shares, (inputs, labels, torch.from_numpy(self.batches.indices))
+        return shares, StepBatch(inputs, labels, torch.from_numpy(self.batches.indices))
 
     def _first_inputs(self, number: int) -> Tensor:
         return self._first_examples(self.batches, number)[0]

@@ -13,7 +13,7 @@ from flwr_splitmix.clients.guards.guarded_client import GuardedClient
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.split.graphs import upload
 from flwr_splitmix.clients.split.lower_end import LowerEnd
-from flwr_splitmix.clients.split.parts import PartedBatch, WireShares
+from flwr_splitmix.clients.split.parts import PartedBatch, StepBatch, WireShares
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.schedule import ScheduledOptimizer
@@ -70,9 +70,7 @@ class PartedExchanges(GuardedClient):
         self.lower.optimizer = optimizer
 
     @abstractmethod
-    def _asked(
-        self, number: int, plan: WireShares
-    ) -> tuple[Sequence[Share | None], tuple[Tensor, Tensor, Tensor]]:
+    def _asked(self, number: int, plan: WireShares) -> tuple[Sequence[Share | None], StepBatch]:
         """Return a step's shares and its whole batch: inputs, labels and ids."""
 
     def _smashed(self, inputs: Tensor, shares: Sequence[Share | None]) -> Tensor:

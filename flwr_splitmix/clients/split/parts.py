@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -16,6 +16,24 @@ MAX_PARTS = 64
 
 WireShares = Sequence[Mapping[str, Any] | None]
 """A share of each pass, as plain values."""
+
+
+class StepBatch(NamedTuple):
+    """A step's examples, or those of one of its parts.
+
+    Parameters
+    ----------
+    inputs
+        (b, ...).
+    labels
+        int64 (b,), or (b, L).
+    ids
+        The examples' ids, int64 (b,).
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    ids: Tensor
 
 
 @dataclass
@@ -36,8 +54,8 @@ class PartedBatch:
         The step's number and progress, as given by the server.
     plan, shares
         The client's share of each pass, for the whole batch.
-    inputs, labels, ids
-        The whole batch: (b, ...), labels (b, ...), and the examples' ids, int64 (b,).
+    batch
+        The whole batch.
     parts
         The number M of parts.
     tells
@@ -64,12 +82,12 @@ class PartedBatch:
         progress: float,
         plan: WireShares,
         shares: Sequence[Share | None],
-        batch: tuple[Tensor, Tensor, Tensor],
+        batch: StepBatch,
         parts: int,
         *,
         tells: bool,
     ) -> None:
-        samples = len(batch[1])
+        samples = len(batch.labels)
         if type(parts) is not int or not 1 <= parts <= MAX_PARTS or samples % parts:
             raise ClientError(
                 f"the server cuts a batch of {samples} into {str(parts)[:20]} parts; allowed are "
@@ -80,7 +98,7 @@ class PartedBatch:
         self.parts = parts
         self.admitted: bool | None = None
         self.learned = False
-        self.inputs = batch[0] if tells else None
+        self.inputs = batch.inputs if tells else None
         self._plan = plan
         self._shares = shares
         self._batch = batch
@@ -91,8 +109,8 @@ class PartedBatch:
 
     def next_part(
         self, number: int, part: int, parts: int, plan: WireShares
-    ) -> tuple[Sequence[Share | None], tuple[Tensor, Tensor, Tensor]]:
-        """Return the next part: its share of each pass, and its inputs, labels and ids.
+    ) -> tuple[Sequence[Share | None], StepBatch]:
+        """Return the next part: its share of each pass, and its examples.
 
         Raises
         ------
@@ -105,8 +123,7 @@ class PartedBatch:
         first = self._sent * self._samples
         self._sent += 1
         shares = [None if share is None else share.part(first) for share in self._shares]
-        inputs, labels, ids = (t[first : first + self._samples] for t in self._batch)
-        return shares, (inputs, labels, ids)
+        return shares, StepBatch(*(t[first : first + self._samples] for t in self._batch))
 
     def keep(self, anchors: Sequence[Tensor | None]) -> None:
         """Keep the graph of the latest part: its anchor of each pass."""
