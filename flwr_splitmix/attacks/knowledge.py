@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.release import Adversary, Simulated
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.mixers import Mixer, SmashedShape
-from flwr_splitmix.mixers.wrapper import nested
+from flwr_splitmix.mixers.wrapper import all_inside
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.segments.geometry import Geometry
 
@@ -169,7 +169,7 @@ class Knowledge:
 
 def group_size(mixer: Mixer, geometry: Geometry, clients: int) -> int:
     """Return k: the mixer's own, or else the most clients in a group of a trial plan."""
-    *_, inner = nested(mixer)
+    *_, inner = all_inside(mixer)
     if inner.k:
         return inner.k
     inner.check_clients(clients)

@@ -16,7 +16,7 @@ from flwr_splitmix.mixers.mixer import Cover, Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import Share
-from flwr_splitmix.mixers.wrapper import nested
+from flwr_splitmix.mixers.wrapper import all_inside
 from flwr_splitmix.values import check_choice, check_kind, check_truth, whole_number
 from flwr_splitmix.words import counted, described
 
@@ -35,7 +35,7 @@ def check_mixer(mixer: object) -> None:
         If another attribute has a value that is not allowed.
     """
     check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
-    for layer in reversed(list(nested(cast(Mixer, mixer)))):
+    for layer in reversed(list(all_inside(cast(Mixer, mixer)))):
         _check_layer(layer)
 
 

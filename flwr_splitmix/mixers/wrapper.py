@@ -84,7 +84,7 @@ def innermost(mixer: Mixer) -> Mixer:
     return last
 
 
-def nested(mixer: Mixer) -> Iterator[Mixer]:
+def all_inside(mixer: Mixer) -> Iterator[Mixer]:
     """Yield a mixer, the one that is its attribute `mixer`, and so on.
 
     These are the layers, and what is inside a mixer that is not a wrapper: `InputLevel` applies its

@@ -12,7 +12,7 @@ from flwr_splitmix.mixers import Mixer, Noisy, NoMixing
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.mixers.hooks import check_mixer
 from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
-from flwr_splitmix.mixers.wrapper import nested
+from flwr_splitmix.mixers.wrapper import all_inside
 from flwr_splitmix.observers import LedgerElsewhere, PrivacyLedger
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.privacy.accountant import check_delta
@@ -116,7 +116,7 @@ def _apart(
         check_kind("noise", noise, GaussianNoise, "a GaussianNoise(sigma_s=..., sigma_y=...)")
     if noise is None and isinstance(mixer, Noisy):
         noise, mixer = mixer.noise, mixer.mixer
-    if mixer is not None and any(isinstance(layer, Noisy) for layer in nested(mixer)):
+    if mixer is not None and any(isinstance(layer, Noisy) for layer in all_inside(mixer)):
         raise ValueError(
             "noise comes last and once: give noise=GaussianNoise(...), or mixer=Noisy(...) around "
             "all other mixers"

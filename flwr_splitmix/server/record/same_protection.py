@@ -12,7 +12,7 @@ from flwr_splitmix.clients import Client
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.mixers import Mixer, Noisy
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
-from flwr_splitmix.mixers.wrapper import nested
+from flwr_splitmix.mixers.wrapper import all_inside
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.values import options_of
 from flwr_splitmix.words import listed
@@ -40,7 +40,7 @@ def facts_of_mixer(mixer: Mixer) -> dict[str, Any]:
     if isinstance(mixer, Noisy):
         noise = options_of(mixer.noise)
         mixer = mixer.mixer
-    mixers = list(nested(mixer))
+    mixers = list(all_inside(mixer))
     kind = "(".join(type(each).__name__ for each in mixers) + ")" * (len(mixers) - 1)
     options = {name: value for each in mixers for name, value in options_of(each).items()}
     return {"what": "mixer", "kind": kind, "options": options, "noise": noise}

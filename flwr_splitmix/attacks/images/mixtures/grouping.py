@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.images.embedding.inverse import CUTOFF
 from flwr_splitmix.mixers import Mixer, Shuffled
-from flwr_splitmix.mixers.wrapper import layers, nested
+from flwr_splitmix.mixers.wrapper import all_inside, layers
 
 
 def agreement(owners: Tensor) -> Tensor:
@@ -66,4 +66,4 @@ def moves_patches(mixer: Mixer) -> bool:
 
 def rows_share_masks(mixer: Mixer) -> bool:
     """Return whether all rows of a release share a mask, with patches in their places."""
-    return not any(isinstance(each, Shuffled) or each.mask_per_sample for each in nested(mixer))
+    return not any(isinstance(each, Shuffled) or each.mask_per_sample for each in all_inside(mixer))
