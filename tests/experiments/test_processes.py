@@ -38,8 +38,11 @@ def work(folder, connection):
 
 SLOW_IMPORT = """
 import pathlib, time
-pathlib.Path(__file__).with_name("importing").touch()
-time.sleep(3)
+here = pathlib.Path(__file__)
+here.with_name("importing").touch()
+deadline = time.monotonic() + 10
+while not here.with_name("interrupted").exists() and time.monotonic() < deadline:
+    time.sleep(0.05)
 """
 
 
@@ -69,6 +72,8 @@ def test_an_interruption_during_the_first_start_is_silent_and_leaves_nothing(
     try:
         wait_for("the import", (tmp_path / "importing").exists)
         os.killpg(program.pid, signal.SIGINT)
+        program.wait(timeout=60)
+        (tmp_path / "interrupted").touch()
         said = program.communicate(timeout=60)
         wait_for("the end of all processes", lambda: ended(program.pid), timeout=30.0)
     finally:

@@ -73,6 +73,7 @@ def test_a_twin_differs_in_averaging_alone(method: Method) -> None:
     assert twin.__bases__ == (plain,)
     # What Python gives to every class, and abc to every class below an abstract one.
     given = {"__module__", "__doc__", "__parameters__", "__abstractmethods__", "_abc_impl"}
+    given |= {"__firstlineno__", "__static_attributes__"}  # since Python 3.13
     assert vars(twin).keys() - given == {"averages"}
     assert (plain.averages, twin.averages) == (False, True)
 
