@@ -58,6 +58,23 @@ def brief_generator(seed: int) -> np.random.RandomState:
     return _OF_THREAD.generator
 
 
+def order_generator(seed: int | bytes, purpose: str, *place: int) -> np.random.RandomState:
+    """Return a `brief_generator` for one purpose at one place, of a public seed or a secret key.
+
+    Parameters
+    ----------
+    seed
+        A seed; or a key of at most 64 bytes, of which 256 bits count, so that nobody can try them
+        all, as one could the 32 bits of a seed.
+    """
+    if isinstance(seed, int):
+        return brief_generator(derive_seed(seed, purpose, *place))
+    text = ":".join([purpose, *map(str, place)])
+    words = blake2b(text.encode(), key=seed, digest_size=32).digest()
+    _OF_THREAD.generator.seed(np.frombuffer(words, dtype="<u4").astype(np.uint32))
+    return _OF_THREAD.generator
+
+
 _HELD: ContextVar[bool] = ContextVar("held_draws", default=False)
 """Whether `held_draws` restores the generators, so that a first `seeded_draws` need not."""
 

@@ -8,7 +8,7 @@ from operator import index
 import numpy as np
 
 from flwr_splitmix.data.examples import Example, ExampleSet, check_map_style, fetch
-from flwr_splitmix.seeding import brief_generator, derive_seed
+from flwr_splitmix.seeding import order_generator
 
 TEST_BATCH = 250
 """Test examples that go through a model at once."""
@@ -27,6 +27,12 @@ class Batches:
         Number of batches drawn before.
     floats
         Whether labels may be floating; see `fetch`.
+
+    Attributes
+    ----------
+    order_key
+        A secret from which the order of the examples is drawn; None draws it from the run's seed,
+        which the server knows.
 
     Raises
     ------
@@ -49,6 +55,7 @@ class Batches:
         self.examples = len(data)  # type: ignore[arg-type]
         self.per_epoch = self.examples // self.size
         self.drawn = drawn
+        self.order_key: bytes | None = None
         self._order = EpochOrder()
         self.floats = floats
         self.indices = np.empty(0, dtype=np.int64)
@@ -64,20 +71,22 @@ class Batches:
         No batch is drawn by that. Those of one pass, which have no example in common, come as one
         array; batches that are drawn with replacement come one by one.
         """
+        source = seed if self.order_key is None else self.order_key
         while first < last:
             end = first + 1
             if self.per_epoch == 0:
-                yield batch_indices(self.examples, self.size, seed, client, first)
+                yield batch_indices(self.examples, self.size, source, client, first)
             else:
                 epoch, position = divmod(first, self.per_epoch)
                 end = min(last, (epoch + 1) * self.per_epoch)
-                of_epoch = EpochOrder().of(self.examples, seed, client, epoch)
+                of_epoch = EpochOrder().of(self.examples, source, client, epoch)
                 yield of_epoch[position * self.size :][: (end - first) * self.size]
             first = end
 
     def next_batch(self, seed: int, client: int) -> Example:
         """Draw the next batch: (inputs (size, ...), labels int64 (size,))."""
-        place = seed, client, self.drawn
+        source = seed if self.order_key is None else self.order_key
+        place = source, client, self.drawn
         indices = batch_indices(self.examples, self.size, *place, order=self._order)
         self.drawn += 1
         batch = fetch(self.data, indices, floats=self.floats)
@@ -93,14 +102,14 @@ class EpochOrder:
     """
 
     def __init__(self) -> None:
-        self._place: tuple[int, ...] = ()
+        self._place: tuple[int | bytes, ...] = ()
         self._order = np.empty(0, dtype=np.int64)
 
-    def of(self, examples: int, seed: int, client: int, epoch: int) -> np.ndarray:
+    def of(self, examples: int, seed: int | bytes, client: int, epoch: int) -> np.ndarray:
         """Return the indices of all examples in the epoch's order, int64 (examples,)."""
         place = examples, seed, client, epoch
         if place != self._place:
-            rng = brief_generator(derive_seed(seed, "shuffle", client, epoch))
+            rng = order_generator(seed, "shuffle", client, epoch)
             self._order, self._place = rng.permutation(examples), place
         return self._order
 
@@ -108,7 +117,7 @@ class EpochOrder:
 def batch_indices(
     examples: int,
     size: int,
-    seed: int,
+    seed: int | bytes,
     client: int,
     number: int,
     *,
@@ -121,7 +130,7 @@ def batch_indices(
     examples, size
         Numbers of the client's examples, and of examples per batch.
     seed
-        Seed of the run.
+        Seed of the run, or a secret key in its place.
     client
         Index of the client.
     number
@@ -131,7 +140,7 @@ def batch_indices(
     """
     per_epoch = examples // size
     if per_epoch == 0:
-        rng = brief_generator(derive_seed(seed, "replacement", client, number))
+        rng = order_generator(seed, "replacement", client, number)
         return np.asarray(rng.randint(examples, size=size), dtype=np.int64)
     epoch, position = divmod(number, per_epoch)
     of_epoch = (order or EpochOrder()).of(examples, seed, client, epoch)

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from flwr_splitmix.data import batches as batches_module
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example
-from flwr_splitmix.seeding import frozen_generator
+from flwr_splitmix.seeding import derive_seed, frozen_generator
 from flwr_splitmix.testing.toy import Examples
 
 
@@ -100,11 +100,11 @@ def test_an_epoch_is_shuffled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was shuffled for every batch: a million examples took 7 minutes an epoch."""
     made: list[int] = []
 
-    def generator(seed: int) -> np.random.RandomState:
-        made.append(seed)
-        return frozen_generator(seed)
+    def generator(seed: int, purpose: str, *place: int) -> np.random.RandomState:
+        made.append(derive_seed(seed, purpose, *place))
+        return frozen_generator(made[-1])
 
-    monkeypatch.setattr(batches_module, "brief_generator", generator)
+    monkeypatch.setattr(batches_module, "order_generator", generator)
     batches = Batches(numbered(40), 4)
     drawn(batches, 20)
     assert len(made) == 2
@@ -153,3 +153,19 @@ def test_a_batch_size_that_is_no_integer_is_refused(size: Any) -> None:
 
 def test_numpys_integers_are_batch_sizes() -> None:
     assert Batches(numbered(4), np.int64(2)).size == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("examples", [11, 3])
+def test_with_a_key_of_their_own_neither_batches_nor_their_records_depend_on_the_runs_seed(
+    examples: int,
+) -> None:
+    """Records of earlier attempts are charged by them, so that they must be those of batches."""
+    made = []
+    for key, seed in [(b"k" * 32, 5), (b"k" * 32, 6), (b"l" * 32, 5), (None, 5)]:
+        batches = Batches(numbered(examples), 4)
+        batches.order_key = key
+        known = [record for records in batches.records(seed, 2, 0, 6) for record in records]
+        made.append([record for batch in drawn(batches, 6, seed, 2) for record in batch])
+        assert known == made[-1]
+    assert made[0] == made[1]
+    assert len({tuple(own) for own in made}) == 3

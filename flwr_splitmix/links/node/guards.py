@@ -16,6 +16,7 @@ from flwr_splitmix.links.frames.wire import check_wire_dtype, rounds
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import AuditLog, asked_tests
 from flwr_splitmix.links.node.keys import INDEX, MIXER, check_keys
+from flwr_splitmix.links.node.order import order_key
 from flwr_splitmix.links.node.pinned import own_mixer
 from flwr_splitmix.links.node.state import node_folder
 from flwr_splitmix.links.ticket import RECORD, Ticket
@@ -71,6 +72,7 @@ class NodeGuards:
         limited = self.policy.max_epsilon is not None
         self._folder = node_folder(context, absolute=limited)
         self._config = dict(context.run_config)
+        self._context = context
         self._index = ticket.client
         self._client: Client | None = None
         self.audit = _open_log(
@@ -101,6 +103,11 @@ class NodeGuards:
         if isinstance(self._client, Client):
             self._client.govern(self.policy, self._folder, self._index, self._records_of_run)
         if isinstance(self._client, SplitClient):
+            if self._pinned and not self._client.repeatable_secrets:
+                # The server knows the run's seed, and whose labels are in which row of a mixture
+                # if it knows the order.
+                key = order_key(self._folder, self._context, self.run, self._index)
+                self._client.batches.order_key = key
             weights = {weight.dtype for weight in self._client.segment.parameters()}
             rounded = any(rounds(self._wire, dtype) for dtype in weights | {torch.float32})
             self._client.sends_sums = not (self._pinned and rounded)
