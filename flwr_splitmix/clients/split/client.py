@@ -75,7 +75,8 @@ class SplitClient(PartedExchanges):
         server asks for noise, and refuses nothing.
     repeatable_secrets
         For tests and reproductions: noise and shuffles are derived from the run's seed, which the
-        server knows, so they protect nothing. Its epsilon is what the noise would cost if the seed
+        server knows, so they protect nothing; nor has a node with a mixer of its own (`link-via`) a
+        secret order of its examples then. Its epsilon is what the noise would cost if the seed
         were a secret, except on a SuperNode, whose ledger counts the noise as none.
 
     Attributes
