@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
@@ -41,10 +42,8 @@ def largest_magnitude(tensor: Tensor) -> Tensor:
 def squares_finite(tensors: Sequence[Tensor]) -> Tensor:
     """Return whether all numbers and their squares, which Adam keeps, are finite: bool ().
 
-    The squares are those in float32 of tensors in float16. Does not wait for a device. There must
-    be at least one tensor.
+    Their sum must be finite, too. The squares are those in float32 of tensors in float16. Does not
+    wait for a device. There must be at least one tensor.
     """
-    first = tensors[0].device
     exact = [t.float() if t.dtype == torch.float16 else t for t in tensors]
-    norms = [norm.to(first, torch.float32) for norm in torch._foreach_norm(exact)]
-    return torch.stack(norms).isfinite().all()
+    return get_total_norm(exact).isfinite()

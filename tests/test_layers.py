@@ -15,7 +15,7 @@ LIBRARY = ROOT / "flwr_splitmix"
 
 NEUTRAL = {
     "seeding", "schedule", "files", "file_names", "finite", "storage", "optimizer_state", "device",
-    "extras", "labels", "limits", "once", "overriding", "values", "words",
+    "extras", "labels", "limits", "once", "overriding", "private_names", "values", "words",
 }  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
 
@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "file_names": set(),
     "storage": {"files", "words"},
     "once": set(),
+    "private_names": set(),
     "optimizer_state": {"storage"},
     "threads": set(),
     "device": {"values"},
@@ -48,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "accounting": {"mixers", "privacy", "once", "values", "words"},
     "segments": {
         "seeding", "schedule", "files", "file_names", "finite", "extras", "limits", "pretrained",
-        "values", "words",
+        "private_names", "values", "words",
     },
     "data": {"seeding", "registries", "files", "pretrained", "extras", "values", "words"},
     "scoring": {"data", "extras", "labels", "words"},

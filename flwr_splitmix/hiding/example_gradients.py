@@ -12,6 +12,7 @@ from opacus.utils.tensor_utils import sum_over_all_but_batch_and_last_n
 from torch import Tensor, nn
 
 from flwr_splitmix.hiding.unfit import REMEDY, UnfitError
+from flwr_splitmix.private_names import forget_uses, used_once
 
 # A head's input is ids, which have no gradient; Opacus' hooks need none. torch says so of whoever
 # calls for the backward pass, on a GPU, where a thread of torch's own runs it, of `sys`.
@@ -67,8 +68,8 @@ class ExampleGradients(GradSampleModule):  # type: ignore[misc]
             _remove(module, "activations", "max_batch_len")
         for parameter in self.trainable_parameters():
             parameter.grad_sample = None
-            parameter._forward_counter = 0
-            _remove(parameter, "_current_grad_sample", "rows")
+            forget_uses(parameter)
+            _remove(parameter, "rows")
 
     def trainable_parameters(self) -> list[Any]:
         """Return the parameters that are trained."""
@@ -164,7 +165,7 @@ def _embedding(
     if layer.padding_idx is not None:  # its row has no gradient
         padding = (activations[0] == layer.padding_idx).unsqueeze(-1)
         backprops = backprops.masked_fill(padding, 0)
-    if weight._forward_counter != 1 or hasattr(weight, "_current_grad_sample"):
+    if not used_once(weight):
         every_row: Mapping[nn.Parameter, Tensor] = _opacus(layer, activations, backprops)
         return every_row
     ids = activations[0]

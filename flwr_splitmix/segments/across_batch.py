@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
+from flwr_splitmix.segments.modules import BATCH_NORMS
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -31,7 +32,7 @@ def needs_whole_batch(segment: nn.Module) -> str:
     """
     for part in segment.modules():
         name = getattr(part, "original_name", "")  # of a scripted module
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) or "BatchNorm" in name:
+        if isinstance(part, BATCH_NORMS) or "BatchNorm" in name:
             return "BatchNorm"
     parts = (part for part in segment.modules() if getattr(part, "across_batch", False))
     return next((type(part).__name__ for part in parts), "")

@@ -13,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from flwr_splitmix.private_names import attention_on_cpu
 from flwr_splitmix.schedule import OptimizerFactory
 from flwr_splitmix.segments.modules import not_in_place
 
@@ -222,13 +223,10 @@ class _Kept:
 
 def _counter() -> FlopCounterMode:
     """Make a counter that also counts attention on the CPU, which torch before 2.15 leaves out."""
-    aten = torch.ops.aten
+    forward, backward = attention_on_cpu()
     return FlopCounterMode(
         display=False,
-        custom_mapping={
-            aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-            aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
-        },
+        custom_mapping={forward: _attention_flops, backward: _attention_backward_flops},
     )
 
 

@@ -9,6 +9,18 @@ from torch import nn
 from flwr_splitmix.values import takes
 from flwr_splitmix.words import with_article
 
+BATCH_NORMS = (
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm,
+    nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d,
+)  # fmt: skip
+"""torch's layers of batch normalisation."""
+
+_INSTANCE_NORMS = (
+    nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
+    nn.LazyInstanceNorm1d, nn.LazyInstanceNorm2d, nn.LazyInstanceNorm3d,
+)  # fmt: skip
+"""torch's layers of instance normalisation, which may measure running statistics, too."""
+
 
 def check_module(name: str, segment: object) -> None:
     """Refuse what is not a torch module, or has weights without values or that cannot be trained.
@@ -66,7 +78,7 @@ def with_statistics(part: nn.Module) -> str:
     """
     for layer in part.modules():
         kind = getattr(layer, "original_name", type(layer).__name__)  # of a scripted module
-        norm = isinstance(layer, nn.modules.batchnorm._NormBase) or "BatchNorm" in kind
+        norm = isinstance(layer, (*BATCH_NORMS, *_INSTANCE_NORMS)) or "BatchNorm" in kind
         if norm and getattr(layer, "track_running_stats", False):
             return str(kind)
     return ""

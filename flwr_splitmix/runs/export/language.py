@@ -56,14 +56,13 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
     made_by = getattr(transformers, auto)
     try:
         config = transformers.AutoConfig.from_pretrained(folder, **here)
-        config._experts_implementation = None
 
-        def made(attention: str) -> Any:
-            config._attn_implementation = attention  # also of the configurations within
+        def made(attention: str) -> tuple[dict[str, Any], Any]:
+            safe = {"attn_implementation": attention, "experts_implementation": None}
             with without_memory():
-                return made_by.from_config(config, trust_remote_code=False)
+                return safe, made_by.from_config(config, trust_remote_code=False, **safe)
 
-        blank = with_attention(made)
+        safe, blank = with_attention(made)
         weights.check_fills(folder / _CONFIG, blank)
         _check_types(folder, blank)
         with no_progress_bar():
@@ -73,6 +72,7 @@ def open_pretrained(folder: Path, auto: str, *, classes: int = 0) -> tuple[Any, 
                 use_safetensors=True,
                 output_loading_info=True,
                 generation_config=transformers.GenerationConfig(),
+                **safe,
                 **here,
             )
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **here)

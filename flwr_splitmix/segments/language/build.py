@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import initialization
 
+from flwr_splitmix.private_names import made_from
 from flwr_splitmix.segments.language.cut import LanguageCut
 from flwr_splitmix.segments.language.cutting import PARTS, cut_sharing_tables, freeze_tables
 from flwr_splitmix.segments.language.heads import check_heads
@@ -190,8 +191,12 @@ def skeleton(made_by: type[Any], config: Any, dtype: str, attn_implementation: s
 
     def made(attention: str) -> Any:
         with torch.device("meta"), initialization.no_init_weights():
-            return made_by._from_config(
-                config, dtype=getattr(torch, dtype), attn_implementation=attention, **experts
+            return made_from(
+                made_by,
+                config,
+                dtype=getattr(torch, dtype),
+                attn_implementation=attention,
+                **experts,
             )
 
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from flwr_splitmix.files import follow_umask
 from flwr_splitmix.pretrained.padding import another_padding, ends_texts
+from flwr_splitmix.private_names import attention_of
 from flwr_splitmix.segments.language.build import skeleton
 from flwr_splitmix.segments.language.cutting import cut_sharing_tables
 from flwr_splitmix.segments.language.lora import has_lora, merge_lora
@@ -69,7 +70,7 @@ def export(
         _name_classes(config, classes)
     head, trunk, tail = parts.all_here()
     dtype = str(next(head.parameters()).dtype).removeprefix("torch.")
-    whole = skeleton(parts.model_class, config, dtype, config._attn_implementation)
+    whole = skeleton(parts.model_class, config, dtype, attention_of(config))
     blank = cut_sharing_tables(whole, parts.cut)
     for part, empty in zip((head, trunk, tail), blank.all_here(), strict=True):
         if any(weight.is_meta for weight in part.parameters()):

@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from flwr_splitmix.file_names import is_bare
 from flwr_splitmix.files import check_regular, read_json
 from flwr_splitmix.pretrained import located
+from flwr_splitmix.private_names import forget_experts
 from flwr_splitmix.words import cause
 
 CONFIG = "config.json"
@@ -94,7 +95,7 @@ def open_source(source: Any) -> tuple[Any, WeightFiles | None]:
     with readable(source, CONFIG):
         _check_counts(read_json(folder / CONFIG))
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        config._experts_implementation = None  # some are kernels from the hub, thus code
+        forget_experts(config)
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"the weights of {str(source)!r} are quantized; they cannot be trained")
     if (folder / INDEX).is_file():

@@ -24,6 +24,7 @@ from transformers.modeling_utils import LoadStateDictConfig
 
 from flwr_splitmix.files import check_regular
 from flwr_splitmix.finite import all_finite
+from flwr_splitmix.private_names import initialise_own_weights, patterns_of_unused_weights
 from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.segments.language.quiet import no_progress_bar
 from flwr_splitmix.segments.language.sources import CONFIG, WeightFiles, readable
@@ -245,7 +246,7 @@ def initialise(model: Any, modules: Sequence[tuple[str, nn.Module]], seed: int) 
                 if buffer.is_meta:
                     setattr(module, key, torch.empty_like(buffer, device="cpu"))
             with seeded_draws(torch.device("cpu"), derive_seed(seed, f"weights of {name}")):
-                model._init_weights(module)
+                initialise_own_weights(model, module)
 
 
 def _matching(
@@ -262,7 +263,7 @@ def _matching(
     renamings = [rule for rule in conversions if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in conversions if isinstance(rule, WeightConverter)]
     body = {name for name, _ in model.base_model.named_children()}
-    ignored = (*NOT_WEIGHTS, *(model._keys_to_ignore_on_load_unexpected or ()))
+    ignored = (*NOT_WEIGHTS, *patterns_of_unused_weights(model))
     names, unexpected = {}, set()
     for key in checkpoint.files:
         name, _ = rename_source_key(key, renamings, converters, model.base_model_prefix, own)

@@ -136,8 +136,8 @@ class TrainedSegment:
 
     def average_gradients(self, number: float) -> None:
         """Divide the gradients, if there are any, that are sums over `number` clients or groups."""
-        if gradients := self.own_gradients():  # a frozen module has none
-            torch._foreach_div_(gradients, number)
+        for gradient in self.own_gradients():
+            gradient.div_(number)
 
     def gradients_finite(self) -> Tensor | None:
         """Return whether the gradients, and their squares, which Adam keeps, are finite: bool ().

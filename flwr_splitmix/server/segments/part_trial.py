@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.device import autocast
 from flwr_splitmix.labels import TargetLoss, loss_dtype, name_of
+from flwr_splitmix.private_names import uncompiled
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 from flwr_splitmix.segments.across_batch import (
     FEW,
@@ -30,6 +31,11 @@ log = logging.getLogger("flwr.splitmix")
 Run = Callable[[Sequence[Tensor], int], tuple[Tensor, Tensor]]
 """Tensors with a row for each example, and a seed, to outputs with a row for each of them, and to
 the state of torch's generator afterwards."""
+
+_DROPOUTS = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+)  # fmt: skip
+"""Layers whose `p` is the share of numbers that they drop."""
 
 _SHARE = 4
 """One of so many examples of a part is tried, as several passes should not cost more than one."""
@@ -117,7 +123,7 @@ def _trials_of_module(
     module: nn.Module, smashed: Tensor, device: torch.device, dtype: torch.dtype
 ) -> Iterator[Callable[[], bool]]:
     """Yield trials with the module's own weights, and with random ones on random inputs."""
-    module = getattr(module, "_orig_mod", module)  # a compiled one would be compiled again
+    module = uncompiled(module)
 
     def tried(weights: nn.Module, inputs: Tensor) -> bool:
         halves = has_halves(module)
@@ -146,7 +152,7 @@ def _run_of(module: nn.Module, device: torch.device, dtype: torch.dtype) -> Run:
     def run(inputs: Sequence[Tensor], seed: int) -> tuple[Tensor, Tensor]:
         copied = copy.deepcopy(module).train()
         for part in copied.modules():
-            if isinstance(part, nn.modules.dropout._DropoutNd):
+            if isinstance(part, _DROPOUTS):
                 part.p = 0.0
             elif isinstance(part, nn.MultiheadAttention):
                 part.dropout = 0.0

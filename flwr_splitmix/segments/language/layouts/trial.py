@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_splitmix.private_names import made_from
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.language.layers import positions_of
 from flwr_splitmix.segments.language.layouts.layout import Layout
@@ -41,8 +42,8 @@ def agrees(model: Any, layout: Layout) -> bool:
         config = shrunk(model.config, min(LAYERS, model.config.num_hidden_layers))
         config.pad_token_id = None
         with seeded_draws(torch.device("cpu"), 0), torch.no_grad():
-            small = type(model)._from_config(
-                config, dtype=torch.float64, experts_implementation="eager"
+            small = made_from(
+                type(model), config, dtype=torch.float64, experts_implementation="eager"
             )
             for weight in small.parameters():
                 weight.normal_(std=0.5)
