@@ -4,7 +4,7 @@ from flwr_splitmix.attacks.base import Attack, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.recorder import Recorder, Recording
+from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.release import Release
 from flwr_splitmix.attacks.scoring.cosine_scores import Score, score
@@ -26,7 +26,6 @@ __all__ = [
     "Ratio",
     "Reading",
     "Recorder",
-    "Recording",
     "Release",
     "Score",
     "View",

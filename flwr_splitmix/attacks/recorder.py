@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,30 +51,11 @@ WARNING = (
 FORGET = "; `splitmix attack forget %s` removes them"
 
 
-@dataclass(frozen=True)
-class Recording:
-    """One client's uploads of one step, on the CPU.
-
-    Parameters
-    ----------
-    messages, gradients
-        (m, b, T, d), as uploaded; no gradients for a pass without a backward pass (calibration).
-    """
-
-    server_round: int
-    client: int
-    messages: Tensor
-    gradients: Tensor | None = None
-
-
 class Recorder(Observer):
     """Keeps the newest steps of a run as its server sees them, and nothing else.
 
     Parameters
     ----------
-    limit
-        How many of the newest uploads of each client of a U shape `recordings` keeps; a recording
-        is 2 m hidden states.
     directory
         Where the trace is written, readable by the owner only; None keeps it in memory.
     max_bytes, max_steps
@@ -91,16 +72,14 @@ class Recorder(Observer):
 
     def __init__(
         self,
-        limit: int = 100,
         *,
         directory: Path | str | None = None,
         max_bytes: int = MAX_BYTES,
         max_steps: int = MAX_STEPS,
         max_clients: int = MAX_CLIENTS,
     ) -> None:
-        for name, value in (("limit", limit), ("max_clients", max_clients)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if max_clients < 1:
+            raise ValueError(f"max_clients is {max_clients}; it must be at least 1")
         self._trace: Trace = (
             MemoryTrace(max_bytes, max_steps)
             if directory is None
@@ -108,7 +87,6 @@ class Recorder(Observer):
         )
         self.directory = None if directory is None else Path(directory)
         self.max_clients = max_clients
-        self._kept: dict[int, deque[Recording]] = defaultdict(lambda: deque(maxlen=limit))
         self._drawn: Counter[int] = Counter()
         self._newest: dict[int, int] = {}
         self._first_round: int | None = None
@@ -121,20 +99,12 @@ class Recorder(Observer):
         self._flush()
         return self._trace
 
-    @property
-    def recordings(self) -> dict[int, list[Recording]]:
-        """For a U shape, the recordings by client index, oldest first.
-
-        None are kept with a `directory`: read `trace`.
-        """
-        return {client: list(kept) for client, kept in sorted(self._kept.items())}
-
     def on_start(self, event: RunStarted) -> None:
         """Warn that the run is recorded."""
         self._first_round = event.first_round
         if self.directory is not None:
             how = FORGET % event.run_id if event.run_id else ""
-            log.warning("\x1b[31m" + WARNING + "\x1b[0m", self.directory, how)
+            log.warning(WARNING, self.directory, how)
 
     def on_begin(self, event: RoundBegun) -> None:
         """Keep the averaged lower segment, and learn where each client is in its data.
@@ -150,33 +120,22 @@ class Recorder(Observer):
             self.trace.add_segment(event.server_round, event.segment())
 
     def on_exchange(self, event: Exchange) -> None:
-        """Count batches; keep the messages of a training step, and the gradients that follow.
+        """Count batches.
 
         A call with a plan draws a batch, whatever becomes of it; of a batch in parts, the first.
         So does, in the U shape, one that says that it is not the last.
         """
         payload = event.payload
         draws = payload.get("plan") is not None or payload.get("last") is False
-        if event.direction == "down" and draws:
-            if not payload.get("part"):
-                self._newest[event.client] = self._drawn[event.client]
-                self._drawn[event.client] += 1
-            return
-        if event.direction != "up" or event.phase != "train" or self.directory is not None:
-            return
-        messages = stacked(event.payload, "messages")
-        gradients = stacked(event.payload, "gradients")
-        kept = self._kept[event.client]
-        if messages is not None:
-            kept.append(Recording(event.server_round, event.client, messages))
-        if gradients is not None and kept and kept[-1].messages.shape == gradients.shape:
-            kept[-1] = replace(kept[-1], gradients=gradients)
+        if event.direction == "down" and draws and not payload.get("part"):
+            self._newest[event.client] = self._drawn[event.client]
+            self._drawn[event.client] += 1
 
     def on_step(self, event: StepDone) -> None:
-        """Keep a step of the L shape, or, if written to disk, of the U shape."""
+        """Keep a step of either shape."""
         if event.plan is not None:
             self._keep_split(event, event.plan)
-        elif self.directory is not None:
+        else:
             self._keep_messages(event)
 
     def _keep_split(self, event: StepDone, plan: Plan) -> None:
@@ -208,17 +167,21 @@ class Recorder(Observer):
             UShapeStep(
                 event.server_round,
                 event.number,
-                messages={c: _on_cpu(u.hidden) for c, u in messages.items()},
-                masks={c: u.mask.cpu() for c, u in messages.items()},
-                outputs={c: _on_cpu(event.outputs.get(c, ())) for c in messages},
-                returned={c: _on_cpu(event.returned.get(c, ())) for c in messages},
+                messages={c: list(map(self._kept, u.hidden)) for c, u in messages.items()},
+                masks={c: self._kept(u.mask) for c, u in messages.items()},
+                outputs={c: list(map(self._kept, event.outputs.get(c, ()))) for c in messages},
+                returned={c: list(map(self._kept, event.returned.get(c, ()))) for c in messages},
                 gradients={
-                    c: [None if t is None else t.detach().cpu() for t in event.gradients.get(c, ())]
+                    c: [None if t is None else self._kept(t) for t in event.gradients.get(c, ())]
                     for c in messages
                 },
                 drawn={c: self._newest.get(c, 0) for c in messages},
             )
         )
+
+    def _kept(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the CPU; in memory a copy: a client here may write over its own."""
+        return tensor.detach().to("cpu", copy=self.directory is None)
 
     def _add(self, step: Recorded) -> None:
         """Keep a step; it is written to disk while the next one is computed."""
@@ -293,28 +256,8 @@ def _rows(gradient: Tensor, groups: list[int] | None, batch: int) -> Tensor:
     return gradient.detach().cpu()
 
 
-def _on_cpu(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return [tensor.detach().cpu() for tensor in tensors]
-
-
 def _detached(upload: Upload) -> Upload:
     smashed = [None if t is None else t.detach().cpu() for t in upload.smashed]
     if isinstance(upload.labels, Tensor):
         return Upload(smashed, upload.labels.detach().cpu())
     return Upload(smashed, [None if t is None else t.detach().cpu() for t in upload.labels])
-
-
-def stacked(payload: Mapping[str, Any], name: str) -> Tensor | None:
-    """Return the tensors under `name` stacked, on the CPU; None if that is not what is there.
-
-    Observers see a reply before the server checks it: there may be anything, tensors of different
-    shapes or dtypes among it.
-    """
-    tensors = payload.get(name)
-    if not isinstance(tensors, (list, tuple)) or not tensors:
-        return None
-    if not all(isinstance(tensor, Tensor) for tensor in tensors):
-        return None
-    if len({(tensor.shape, tensor.dtype) for tensor in tensors}) > 1:
-        return None
-    return torch.stack([tensor.detach().cpu() for tensor in tensors])

@@ -1,68 +1,91 @@
-"""The recorder keeps uploads of the U shape, client by client, and no more than it should."""
+"""The recorder keeps the steps of the U shape, and no more than it should."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks import Recorder
+from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.clients import UShapeClient
-from flwr_splitmix.events import Exchange, RoundBegun
+from flwr_splitmix.events import Exchange, Messages, RoundBegun, RunStarted, StepDone
 from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.toy_texts import TextToy
 
-Direction = Literal["up", "down"]
-
-
-def exchange(
-    client: int, method: str, direction: Direction, server_round: int = 1, **payload: Any
-) -> Exchange:
-    return Exchange(server_round, client, method, direction, payload, 0)
+MASK = torch.ones(2, 4, dtype=torch.uint8)
 
 
 def tensors(value: float, m: int = 3) -> list[Tensor]:
     return [torch.full((2, 4, 5), float(value + i)) for i in range(m)]
 
 
-def test_messages_are_joined_with_their_gradients() -> None:
+def done(number: int, clients: Iterable[int] = (0,), *, learns: bool = True) -> StepDone:
+    """Return a step in which each client sent its own numbers, and got them plus 5 back."""
+    values = {client: 10 * number + 100 * client for client in clients}
+    return StepDone(
+        1,
+        number,
+        {client: Messages(tensors(value), MASK) for client, value in values.items()},
+        {client: tensors(value + 5) for client, value in values.items()} if learns else {},
+        outputs={client: tensors(value + 1) for client, value in values.items()},
+        returned={client: tensors(value + 2) for client, value in values.items()},
+    )
+
+
+def firsts(kept: Sequence[Tensor | None]) -> list[float]:
+    return [float(each[0, 0, 0]) for each in kept if each is not None]
+
+
+def steps_of(recorder: Recorder) -> list[UShapeStep]:
+    return [step for step in recorder.trace.steps() if isinstance(step, UShapeStep)]
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_a_step_of_the_u_shape_is_in_the_trace(place: str, tmp_path: Path) -> None:
+    """In memory it was in a record of its own."""
+    recorder = Recorder(directory=None if place == "memory" else tmp_path / "trace")
+    recorder.on_step(done(3, (1, 0)))
+    (step,) = steps_of(recorder)
+    assert (step.server_round, step.number) == (1, 3)
+    assert list(step.messages) == list(step.masks) == [0, 1]
+    for client, value in ((0, 30), (1, 130)):
+        assert firsts(step.messages[client]) == [value, value + 1, value + 2]
+        assert firsts(step.gradients[client]) == [value + 5, value + 6, value + 7]
+        assert firsts(step.outputs[client]) == [value + 1, value + 2, value + 3]
+        assert firsts(step.returned[client]) == [value + 2, value + 3, value + 4]
+
+
+def test_a_step_in_which_nobody_learned_has_no_gradients() -> None:
     recorder = Recorder()
-    for client in (1, 0):
-        recorder.on_exchange(
-            exchange(client, "encode", "up", messages=tensors(10 * client), mask=1)
-        )
-    for client in (0, 1):
-        recorder.on_exchange(exchange(client, "decode", "down", outputs=tensors(70)))
-        recorder.on_exchange(exchange(client, "decode", "up", gradients=tensors(10 * client + 5)))
-    assert list(recorder.recordings) == [0, 1]
-    for client, (recording,) in recorder.recordings.items():
-        assert recording.client == client
-        assert recording.messages.shape == (3, 2, 4, 5)
-        assert recording.messages[:, 0, 0, 0].tolist() == [10 * client + i for i in range(3)]
-        assert recording.gradients is not None
-        assert recording.gradients[:, 0, 0, 0].tolist() == [10 * client + 5 + i for i in range(3)]
+    recorder.on_step(done(0, learns=False))
+    recorder.on_step(done(1))
+    first, second = steps_of(recorder)
+    assert not first.gradients[0]
+    assert len(second.gradients[0]) == 3
 
 
-def test_a_pass_without_backward_has_no_gradients() -> None:
-    recorder = Recorder()
-    recorder.on_exchange(exchange(0, "encode", "up", messages=tensors(0)))
-    recorder.on_exchange(exchange(0, "encode", "up", server_round=2, messages=tensors(1)))
-    recorder.on_exchange(exchange(0, "decode", "up", server_round=2, gradients=tensors(2)))
-    first, second = recorder.recordings[0]
-    assert first.gradients is None
-    assert second.gradients is not None
-    assert (first.server_round, second.server_round) == (1, 2)
+def test_only_as_many_bytes_are_kept_as_it_may_have() -> None:
+    one = Recorder()
+    one.on_step(done(0))
+    (step,) = steps_of(one)
+    groups = (step.messages, step.outputs, step.returned, step.gradients)
+    size = MASK.nbytes + sum(t.nbytes for group in groups for t in group[0] if t is not None)
+    recorder = Recorder(max_bytes=2 * size)
+    for number in range(5):
+        recorder.on_step(done(number))
+    assert [step.number for step in steps_of(recorder)] == [3, 4]
 
 
-def test_only_the_newest_are_kept() -> None:
-    recorder = Recorder(limit=2)
-    for step in range(5):
-        recorder.on_exchange(exchange(0, "encode", "up", messages=tensors(step)))
-        recorder.on_exchange(exchange(1, "encode", "up", messages=tensors(100 + step)))
-    kept = {c: [float(r.messages[0, 0, 0, 0]) for r in rs] for c, rs in recorder.recordings.items()}
-    assert kept == {0: [3.0, 4.0], 1: [103.0, 104.0]}
+def test_only_as_many_clients_are_followed_as_it_may() -> None:
+    recorder = Recorder(max_clients=2)
+    recorder.on_step(done(0, (3, 1, 2)))
+    assert list(steps_of(recorder)[0].messages) == [1, 2]
 
 
 @pytest.mark.parametrize("drawn", [-1, 2**31, 10**4300 - 1, 1.0, "7"], ids=range(5))
@@ -70,54 +93,36 @@ def test_a_place_in_the_data_that_is_none_is_not_noted(drawn: Any) -> None:
     """A number of thousands of digits was written to every checkpoint, or could not be."""
     recorder = Recorder()
     recorder.on_begin(RoundBegun(1, {}, False, {0: {"drawn": 3}, 1: {"drawn": drawn}}))
-    recorder.on_exchange(exchange(1, "encode", "down", last=False))
+    recorder.on_exchange(Exchange(1, 1, "encode", "down", {"last": False}, 0))
     assert recorder.state() == {"drawn": {"0": 3, "1": 1}}
 
 
-def test_other_exchanges_leave_no_trace() -> None:
-    recorder = Recorder()
-    recorder.on_exchange(exchange(0, "step", "up", upload=tensors(0)))
-    recorder.on_exchange(exchange(0, "encode", "down", messages=tensors(0)))
-    recorder.on_exchange(exchange(0, "encode", "up"))
-    recorder.on_exchange(exchange(0, "encode", "up", messages=[]))
-    recorder.on_exchange(exchange(0, "decode", "up", gradients=tensors(0)))
-    assert not any(recorder.recordings.values())
-
-
-def test_what_is_kept_is_a_copy_without_a_graph() -> None:
+def test_what_is_kept_in_memory_is_a_copy_without_a_graph() -> None:
     recorder = Recorder()
     sent = [tensor.requires_grad_() for tensor in tensors(1)]
-    recorder.on_exchange(exchange(0, "encode", "up", messages=sent))
+    recorder.on_step(StepDone(1, 0, {0: Messages(sent, MASK)}, {}))
     with torch.no_grad():
         sent[0].zero_()
-    (recording,) = recorder.recordings[0]
-    assert not recording.messages.requires_grad
-    assert float(recording.messages[0, 0, 0, 0]) == 1.0
+    (step,) = steps_of(recorder)
+    assert not any(each.requires_grad for each in step.messages[0])
+    assert firsts(step.messages[0]) == [1, 2, 3]
 
 
 def test_a_limit_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="limit is 0; it must be at least 1"):
-        Recorder(limit=0)
+    with pytest.raises(ValueError, match="max_clients is 0; it must be at least 1"):
+        Recorder(max_clients=0)
 
 
-FIRST = torch.zeros(2, 4, 5)
-ODD: dict[str, Any] = {
-    "a text": "abc",
-    "numbers": [1, 2],
-    "a table": {"0": FIRST},
-    "one tensor": FIRST,
-    "two shapes": [FIRST, FIRST[:1]],
-    "two dtypes": [FIRST, FIRST.long()],
-}
-
-
-@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_what_are_no_messages_is_not_kept(odd: Any) -> None:
-    recorder = Recorder()
-    recorder.on_exchange(exchange(0, "encode", "up", messages=tensors(0)))
-    recorder.on_exchange(exchange(0, "encode", "up", messages=odd, gradients=odd))
-    assert len(recorder.recordings[0]) == 1
-    assert recorder.recordings[0][0].gradients is None
+def test_the_warning_of_a_recorded_run_is_plain_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Codes of a terminal's colours were in logs."""
+    started = RunStarted("PSL", 2, run_id="a-run")
+    with caplog.at_level(logging.WARNING, "flwr.splitmix"):
+        Recorder(directory=tmp_path / "trace").on_start(started)
+    assert "this run RECORDS what its server sees" in caplog.text
+    assert "`splitmix attack forget a-run` removes them" in caplog.text
+    assert "\x1b" not in caplog.text
 
 
 class Odd(UShapeClient):
@@ -135,5 +140,4 @@ def test_a_client_without_messages_does_not_end_a_recorded_run() -> None:
     strategy = USplitSL(toy.server(), device="cpu", observers=[recorder])
     strategy.fit(toy.clients_for(strategy), 1)
     assert strategy.rows[-1]["clients_failed"] == 1
-    assert sorted(recorder.recordings) == [0, 1, 2]
-    assert not recorder.recordings[1]
+    assert {client for step in steps_of(recorder) for client in step.messages} == {0, 2}

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from flwr_splitmix.attacks import Recorder
 from flwr_splitmix.clients import MixGuardClient, TextSet
+from tests.examples.programs import program
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "mixguard.md").read_text(encoding="utf-8")
@@ -23,7 +25,7 @@ def texts(seed: int, count: int = 8) -> TextSet:
     return TextSet(ids, [row.clone() for row in ids])
 
 
-def test_the_program_of_the_page_trains(tmp_path: Path) -> None:
+def test_the_programs_of_the_page_train_and_read_what_was_recorded(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="needs the extra `language`")
     config = transformers.LlamaConfig(
         vocab_size=64,
@@ -35,9 +37,11 @@ def test_the_program_of_the_page_trains(tmp_path: Path) -> None:
         max_position_embeddings=512,
     )
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    names: dict[str, Any] = {"FOLDER": str(tmp_path)}
-    exec(program, names)
+    names: dict[str, Any] = {"FOLDER": str(tmp_path), "recorder": Recorder()}
+    training = program("docs/mixguard.md", "def make_client")
+    watched = training.replace(".trunk)\n", ".trunk, observers=[recorder])\n")
+    assert watched != training
+    exec(watched, names)
     tokenizer = SimpleNamespace(all_special_ids=[0, 1, 2])
     client = names["make_client"](texts(0), texts(1), tokenizer)
     assert isinstance(client, MixGuardClient)
@@ -48,6 +52,8 @@ def test_the_program_of_the_page_trains(tmp_path: Path) -> None:
     # The columns that the page names.
     assert {"train_decode_error", "train_calibrated_error"} <= row.keys()
     assert "`train_decode_error`" in PAGE
+    exec(program("docs/mixguard.md", "recorder.trace"), names)
+    assert names["hidden"].shape[-1] == config.hidden_size
 
 
 def test_figures_are_those_that_were_measured() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.recorder import stacked
 from flwr_splitmix.attacks.texts.releasing import attached
 from flwr_splitmix.attacks.texts.view import PublicRelease
 from flwr_splitmix.events import Exchange
@@ -118,12 +117,26 @@ def _sent(group: object) -> tuple[Tensor, Tensor] | None:
     """Return a group's messages (m, b, T, d) and mask (b, T); None if they are something else."""
     if not isinstance(group, Mapping):
         return None
-    messages, mask = stacked(group, "messages"), group.get("mask")
+    messages, mask = _stacked(group.get("messages")), group.get("mask")
     if messages is None or messages.dim() != 4 or not isinstance(mask, Tensor):
         return None
     if mask.shape != messages.shape[1:3] or not bool(mask.any(1).all()):
         return None
     return messages, mask.cpu()
+
+
+def _stacked(tensors: object) -> Tensor | None:
+    """Return tensors stacked, on the CPU; None if they are something else, or of several kinds.
+
+    Observers see a reply before the server checks it.
+    """
+    if not isinstance(tensors, (list, tuple)) or not tensors:
+        return None
+    if not all(isinstance(tensor, Tensor) for tensor in tensors):
+        return None
+    if len({(tensor.shape, tensor.dtype) for tensor in tensors}) > 1:
+        return None
+    return torch.stack([tensor.detach().cpu() for tensor in tensors])
 
 
 def _end(mask: Tensor) -> int:
