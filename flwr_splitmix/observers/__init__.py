@@ -14,9 +14,9 @@ from flwr_splitmix.events import (
     StepResult,
 )
 from flwr_splitmix.observers.client_times import ClientTimes
+from flwr_splitmix.observers.exchange_kinds import ExchangeKinds
 from flwr_splitmix.observers.ledger import PrivacyLedger
 from flwr_splitmix.observers.ledger_elsewhere import LedgerElsewhere
-from flwr_splitmix.observers.message_kinds import MessageKinds
 from flwr_splitmix.observers.metrics import Metrics, progress_line
 from flwr_splitmix.observers.mixtures import KeptMixtures
 from flwr_splitmix.observers.observer import Audience, Observer
@@ -27,9 +27,9 @@ __all__ = [
     "ClientTimes",
     "EvaluationResult",
     "Exchange",
+    "ExchangeKinds",
     "KeptMixtures",
     "LedgerElsewhere",
-    "MessageKinds",
     "Messages",
     "Metrics",
     "Observer",

@@ -13,8 +13,8 @@ import torch
 
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, RandomCutout, Upload
-from flwr_splitmix.observers import ClientTimes, KeptMixtures, MessageKinds, Observer
-from flwr_splitmix.observers.message_kinds import MOST_KINDS, describe
+from flwr_splitmix.observers import ClientTimes, ExchangeKinds, KeptMixtures, Observer
+from flwr_splitmix.observers.exchange_kinds import MOST_KINDS, describe
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.selection import select
 from flwr_splitmix.strategies import PSL, CutMixSL, MixupSL, SplitStrategy
@@ -43,7 +43,7 @@ def test_clients_are_counted_with_their_newest_reasons_and_go_on_from_a_state() 
 
 
 def test_no_value_of_a_message_is_kept() -> None:
-    kinds = MessageKinds()
+    kinds = ExchangeKinds()
     payload = {
         "smashed": [torch.full((2, 3), 0.123), None], "labels": torch.tensor([7, 8]),
         "word": "private", "number": 42, "nothing": None, "none": [None, [None]],
@@ -61,7 +61,7 @@ def test_no_value_of_a_message_is_kept() -> None:
 
 
 def test_clients_do_not_choose_how_long_the_record_grows() -> None:
-    kinds = MessageKinds()
+    kinds = ExchangeKinds()
     for number in range(3 * MOST_KINDS):
         payload = {f"{number}-{'x' * 10_000}": number, **{str(n): n for n in range(1000)}}
         kinds.on_exchange(Exchange(1, 0, "step", "up", payload, 1))
@@ -69,7 +69,7 @@ def test_clients_do_not_choose_how_long_the_record_grows() -> None:
     assert len(state) == MOST_KINDS + 1
     assert sum(kind["count"] for kind in state) == 3 * MOST_KINDS
     assert len(json.dumps(state)) < 1000 * MOST_KINDS
-    again = MessageKinds()
+    again = ExchangeKinds()
     again.restore(json.loads(json.dumps(kinds.state())))
     assert again.state() == kinds.state()
     again.on_exchange(Exchange(1, 0, "step", "up", {"one": 1}, 1))

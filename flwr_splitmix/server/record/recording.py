@@ -12,7 +12,7 @@ from torch import Tensor
 from flwr_splitmix.events import EvaluationResult, RoundDone, RunStarted
 from flwr_splitmix.observers import (
     ClientTimes,
-    MessageKinds,
+    ExchangeKinds,
     Metrics,
     Observer,
     UnfinishedRounds,
@@ -66,13 +66,13 @@ class RunRecorder:
         self.every = checkpoint_every
         self.metrics = metrics or Metrics()
         self.clients = ClientTimes()
-        self.messages = MessageKinds()
+        self.exchanges = ExchangeKinds()
         self.unfinished = UnfinishedRounds()
         files = [] if run is None else [ProgressFile(run.path)]
         self.observers: list[Observer] = [
             self.metrics,
             self.clients,
-            self.messages,
+            self.exchanges,
             self.unfinished,
             *files,
         ]
@@ -275,7 +275,7 @@ class RunRecorder:
             self._save(server_round, tensors, {**meta, _EVALUATED: self._evaluated}, durable=True)
 
     def _write_record(self) -> None:
-        record = {"clients": self.clients.state(), "messages": self.messages.state()}
+        record = {"clients": self.clients.state(), "messages": self.exchanges.state()}
         self.folder.attempt("record of the clients", lambda run: run.write_record(record))
 
     def save_unsaved(self) -> None:

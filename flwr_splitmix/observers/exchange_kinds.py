@@ -1,4 +1,4 @@
-"""The kinds of messages that the server saw in a run, without their content."""
+"""The kinds of exchanges over the link in a run, without their content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Key = tuple[str, str, tuple[str, ...]]
 """Phase, direction, and names in the payload."""
 
 
-class MessageKinds(Observer):
+class ExchangeKinds(Observer):
     """Counts the exchanges of a run by kind: phase, direction and the names in the payload.
 
     Its state is stored in a run's record.json under "messages": for each kind `phase`,
