@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from flwr_splitmix.experiments.option_types import scale_options
+from flwr_splitmix.experiments.option_types import REAL_VALUED
 from flwr_splitmix.runs import RunError
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import allowed_range
@@ -98,7 +98,7 @@ def variant(
 def as_options(options: Mapping[str, Value]) -> OptionValues:
     """Return keyword options as sorted pairs, with real-valued options as floats."""
     return tuple(
-        (name, float(value) if name in scale_options() and value is not None else value)
+        (name, float(value) if name in REAL_VALUED and value is not None else value)
         for name, value in sorted(options.items())
     )
 

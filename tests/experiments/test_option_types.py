@@ -1,4 +1,4 @@
-"""Options read from the constructors' source equal those of the imported constructors."""
+"""The listed real-valued options are those that constructors annotate as such."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from flwr_splitmix.experiments.option_types import scale_options
+from flwr_splitmix.clients import NaiveMixClient
+from flwr_splitmix.experiments.cells import as_options
+from flwr_splitmix.experiments.option_types import REAL_VALUED
+from flwr_splitmix.hiding import SnD
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.methods import METHODS, own_options, strategy_class
 from flwr_splitmix.privacy import GaussianNoise
@@ -16,6 +19,8 @@ from flwr_splitmix.strategies import SplitStrategy
 HINTS: dict[str, Mapping[str, Any]] = {
     "GaussianNoise": get_type_hints(GaussianNoise),
     "MixGuardOptions": get_type_hints(MixGuardOptions),
+    "NaiveMixClient": get_type_hints(NaiveMixClient.__init__),
+    "SnD": get_type_hints(SnD.__init__),
     "SplitStrategy": get_type_hints(SplitStrategy.__init__),
 }
 for method in METHODS:
@@ -24,7 +29,20 @@ for method in METHODS:
     HINTS[method.name] = {name: hints[name] for name in own_options(kind)}
 
 
+def on_a_scale(name: str) -> set[str]:
+    return {o for o, hint in HINTS[name].items() if float in (get_args(hint) or (hint,))}
+
+
 @pytest.mark.parametrize("name", HINTS)
 def test_numbers_on_a_scale_are_those_that_are_annotated_float(name: str) -> None:
-    floats = {o for o, hint in HINTS[name].items() if float in (get_args(hint) or (hint,))}
-    assert floats == HINTS[name].keys() & scale_options()
+    assert on_a_scale(name) == HINTS[name].keys() & REAL_VALUED
+
+
+def test_no_other_option_is_on_a_scale() -> None:
+    assert set().union(*map(on_a_scale, HINTS)) == REAL_VALUED
+
+
+def test_a_whole_number_on_a_scale_is_a_float_and_a_count_is_none() -> None:
+    own = dict(as_options({"alpha": 6, "k": 6, "strength": None}))
+    assert own == {"alpha": 6.0, "k": 6, "strength": None}
+    assert [type(own[name]) for name in ("alpha", "k")] == [float, int]
