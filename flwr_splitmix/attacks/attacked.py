@@ -61,6 +61,9 @@ class Attacked:
     ) -> Knowledge:
         """Return what an adversary knows, with its own copies of modules.
 
+        Whoever has the upper segment has sent the clients their first weights, so has these for
+        lower segments unless it has trained ones.
+
         Parameters
         ----------
         assume
@@ -76,10 +79,14 @@ class Attacked:
         elif adversary == "member of the group":
             own = known.lower_of(member)
             lowers = None if own is None else {member: own}
-        has_upper = adversary in ("server", "upper only", "sum only") or "upper" in assume
+        serves = adversary in ("server", "upper only", "sum only")
+        has_upper = serves or "upper" in assume
+        untrained = serves and lowers is None and known.first is not None
         return replace(
             known,
-            lowers=_copied(lowers),
+            lowers=_copied(known.first if untrained else lowers),
+            first=copy.deepcopy(known.first) if serves else None,
+            untrained=untrained,
             averaged=averaged,
             upper=copy.deepcopy(known.upper) if has_upper else None,
         )

@@ -256,6 +256,7 @@ def _attacked(
         std=train.std,
         fresh_lower=functools.partial(fresh_lower, architecture=architecture),
         lowers=lowers,
+        first=fresh_lower(victim.seed, architecture),
         averaged=strategy.averages,
         upper=strategy.upper.module.cpu(),
     )

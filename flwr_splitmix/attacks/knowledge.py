@@ -49,6 +49,10 @@ class Knowledge:
     lowers
         The trained lower segments that the adversary has: a single one if they are averaged,
         otherwise by client; None if it has none.
+    first
+        The lower segment that all clients began with; None if it is not known.
+    untrained
+        Whether `lowers` is `first`, as of a server, which has sent it and has no trained one.
     averaged
         Whether it has `lowers` because the server averages them, rather than by assumption.
     multi_label
@@ -75,6 +79,8 @@ class Knowledge:
     std: tuple[float, ...]
     fresh_lower: Callable[[int], nn.Module]
     lowers: Lowers | None = field(default=None, repr=False)
+    first: nn.Module | None = field(default=None, repr=False)
+    untrained: bool = False
     averaged: bool = False
     multi_label: bool = False
     loss: TargetLoss | None = field(default=None, repr=False)

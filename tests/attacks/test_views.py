@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -29,10 +30,11 @@ def has(method: str, adversary: Adversary) -> frozenset[str]:
 
 
 def test_what_each_adversary_has() -> None:
+    """Whoever has the upper segment has sent the first lower one, too."""
     seen = {"smashed data", "clients", "masks", "labels", "gradients"}
-    assert has("CutMixSL", "server") == seen | {"losses", "upper"}
+    assert has("CutMixSL", "server") == seen | {"losses", "upper", "lower"}
     assert has("CutMixSL", "eavesdropper") == seen
-    mixture = {"smashed data", "labels", "gradients", "losses", "upper"}
+    mixture = {"smashed data", "labels", "gradients", "losses", "upper", "lower"}
     assert has("CutMixSL", "upper only") == mixture
     assert has("CutMixSL", "sum only") == mixture | {"masks", "owners"}
     assert has("MixupSL", "sum only") == mixture | {"masks"}
@@ -42,10 +44,13 @@ def test_what_each_adversary_has() -> None:
 
 def test_averaged_segments_go_through_the_server() -> None:
     assert {"lower", "averaged segments"} <= has("SFL", "server")
-    assert "lower" not in has("SFL", "upper only")
-    given = attacked("PSL").case("server", trained=8, held_out=0, assume=["lower"]).view.has
-    assert "lower" in given
-    assert "averaged segments" not in given
+    without = attacked("SFL").case("upper only", trained=8, held_out=0).view
+    assert without.knowledge.untrained
+    assert "averaged segments" not in without.has
+    given = attacked("PSL").case("server", trained=8, held_out=0, assume=["lower"]).view
+    assert not given.knowledge.untrained
+    assert "lower" in given.has
+    assert "averaged segments" not in given.has
 
 
 def test_ids_are_no_labels_on_the_wire() -> None:
@@ -144,6 +149,7 @@ class Needy(Attack):
 
 def test_a_view_that_lacks_what_an_attack_needs_says_what() -> None:
     view = attacked("CutMixSL").case("upper only", trained=8, held_out=0).view
+    view = replace(view, knowledge=replace(view.knowledge, lowers=None))
     lacking = "no trained lower segment and no masks"
     with pytest.raises(NotApplicable, match=f"'upper only' on CutMixSL has {lacking}"):
         Needy.tune(view, attacked().public(4))

@@ -146,7 +146,9 @@ def test_a_run_without_a_recording_says_how_to_record(splitmix: Splitmix, finish
 
 def test_what_is_missing_is_said_in_a_sentence(splitmix: Splitmix, home: Path) -> None:
     run = run_of(home, "CutMixSL").id
-    lacking = splitmix("attack", "run", run, "--attack", "linear", "--victims", "8")
+    lacking = splitmix(
+        "attack", "run", run, "--attack", "linear", "--view", "eavesdropper", "--victims", "8"
+    )
     assert (lacking.exit_code, "no trained lower segment" in lacking.stderr) == (1, True)
     assert lacking.stderr.endswith(": --assume lower\n")
     unknown = splitmix("attack", "run", run, "--attack", "guess")
@@ -154,6 +156,16 @@ def test_what_is_missing_is_said_in_a_sentence(splitmix: Splitmix, home: Path) -
     nothing = splitmix("attack", "show", run)
     assert (nothing.exit_code, "has been scored yet" in nothing.stderr) == (1, True)
     assert f"splitmix attack run {run} --attack NAME" in nothing.stderr
+
+
+def test_a_server_has_the_runs_first_weights_and_is_told_of_the_trained_ones(
+    splitmix: Splitmix, home: Path
+) -> None:
+    run = run_of(home, "CutMixSL").id
+    given = splitmix("attack", "run", run, "--attack", "linear", "--victims", "8")
+    assert given.exit_code == 0
+    assert "first weights" in given.stderr
+    assert "--assume lower" in given.stderr
 
 
 @pytest.mark.parametrize("strategy", ["SFL", "CutMixSL"])

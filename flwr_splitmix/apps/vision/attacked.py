@@ -79,6 +79,7 @@ def attacked_run(run: Run) -> Attacked:
         std=images.train.std,
         fresh_lower=functools.partial(fresh_lower, architecture=architecture),
         lowers=lowers,
+        first=segments.lower,
         averaged=config.averages,
         multi_label=images.multi_label,
         upper=upper,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -10,11 +11,17 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
+from flwr_splitmix.attacks.images.embedding.joint_parts import (
+    JointParts,
+    joint_parts,
+    share_right,
+)
 from flwr_splitmix.attacks.images.embedding.subspaces import (
     Subspace,
     client_subspaces,
     nearest_subspace,
 )
+from flwr_splitmix.attacks.images.linear_decoder import painter_of, set_apart
 from flwr_splitmix.attacks.images.mixtures.alignment import ownership_loss
 from flwr_splitmix.attacks.images.mixtures.grouping import (
     agreement,
@@ -22,14 +29,25 @@ from flwr_splitmix.attacks.images.mixtures.grouping import (
     rows_share_masks,
     shared_directions,
 )
-from flwr_splitmix.attacks.images.networks.example import Example, public_examples
-from flwr_splitmix.attacks.images.networks.training import BATCH, train_reader
+from flwr_splitmix.attacks.images.networks.example import (
+    Example,
+    public_examples,
+    queries,
+    whole_releases,
+)
+from flwr_splitmix.attacks.images.networks.training import BATCH, Reader, train_reader
 from flwr_splitmix.attacks.images.networks.transformer import SIZES, TokenTransformer
 from flwr_splitmix.attacks.images.separate import require_mixtures
 from flwr_splitmix.attacks.pictures import Pictures
 
 SURE = 0.9
 """Least mean certainty at which distances to subspaces are used; rounding gives about 0.5."""
+
+CLEAR = 0.9
+"""If the likeliest masks have as many patches of public mixtures right, nothing is trained."""
+
+JUDGES = 128
+"""Public images by which the attacker chooses."""
 
 
 class Attribute(Attack):
@@ -39,8 +57,9 @@ class Attribute(Attack):
 
     - Several known lower segments: a token lies in the subspace of the segment that made it,
       wherever it was moved. Exact if they are patch embeddings.
-    - One known lower segment: a transformer learns from mixtures of public images which patches
-      belong together.
+    - One known lower segment: the mask under which the patches that its inverse reads are
+      likeliest, see `JointMask`; or a transformer that learns from mixtures of public images which
+      patches belong together, if that is better on others.
     - None known: tokens of one embedding vary in common directions, whatever its weights.
 
     Settings
@@ -69,7 +88,8 @@ class Attribute(Attack):
         """Learn what the view's knowledge allows."""
         known = view.knowledge
         self._subspaces: list[Subspace] = []
-        self._reader = None
+        self._reader: Reader | None = None
+        self._joint: JointParts | None = None
         if known.lowers is None:
             return
         if public is None:
@@ -79,12 +99,23 @@ class Attribute(Attack):
         if self._told_apart(view, pictures):
             return
         self._subspaces = []
-        self._reader = train_reader(
+        judges, others = set_apart(pictures, JUDGES, self.seed)
+        painter = painter_of(view, others, self.budget)
+        joint = joint_parts(view, others, painter, self.budget, self.seed)
+        mixtures = [] if joint is None else whole_releases(view, judges, JUDGES, self.seed + 1)
+        mixtures = [each for each in mixtures if each.images.shape[1] == known.k]
+        right = 0.0
+        if joint is not None and mixtures:
+            right = _share_right(lambda each: joint(each.query()).owners, mixtures)
+            if right >= CLEAR:
+                self._joint = joint
+                return
+        reader = train_reader(
             lambda width: TokenTransformer(
                 width, known.geometry.patches, known.geometry.prefix, known.k,
                 **SIZES[self.budget.scale],
             ),
-            public_examples(view, pictures, BATCH, self.seed),
+            public_examples(view, others if mixtures else pictures, BATCH, self.seed),
             _loss,
             steps=self.epochs[self.budget.scale] * max(1, len(pictures) // BATCH),
             lr=self.setting.get("lr", 1e-3),
@@ -92,6 +123,9 @@ class Attribute(Attack):
             budget=self.budget,
             what=self.name,
         )  # fmt: skip
+        self._reader = reader
+        if right > _share_right(lambda each: self._learned(reader, each.tokens, view)[0], mixtures):
+            self._joint, self._reader = joint, None
 
     def _told_apart(self, view: View, public: Pictures) -> bool:
         """Return whether the subspaces tell the owners in public mixtures."""
@@ -104,19 +138,18 @@ class Attribute(Attack):
     def run(self, view: View) -> Guess:
         """Guess the owner of each patch."""
         known = view.knowledge
-        together = bool(self.setting.get("votes", True)) and rows_share_masks(known.mixer)
         owners, sure, where = [], [], []
         for place, release in enumerate(view.releases):
             tokens = release.smashed[:, known.geometry.prefix :]
             if self._subspaces:
                 owner, certain = nearest_subspace(tokens, self._subspaces)
+            elif self._joint is not None:
+                (query,) = queries(replace(release, owners=None), known)
+                owner = self._joint(query).owners
+                certain = torch.ones(owner.shape)
             elif self._reader is not None:
-                logits = self._reader.read(release.smashed, None, self.budget.device)
-                chances = logits.softmax(2)
-                certain, owner = chances.max(2)
-                if together and len(chances) > 1:
-                    owner = cluster(agreement(chances), known.k, self.seed).expand_as(owner)
-            elif together:
+                owner, certain = self._learned(self._reader, release.smashed, view)
+            elif self._votes(view):
                 alike = shared_directions(tokens)
                 owner = cluster(alike, known.k, self.seed).expand(tokens.shape[:2])
                 certain = alike.amax(1).expand(tokens.shape[:2])
@@ -129,6 +162,25 @@ class Attribute(Attack):
             sure.append(certain.float().mean(1))
             where += [(place, row) for row in range(len(tokens))]
         return Guess(torch.cat(owners), torch.cat(sure), where)
+
+    def _votes(self, view: View) -> bool:
+        return bool(self.setting.get("votes", True)) and rows_share_masks(view.knowledge.mixer)
+
+    def _learned(self, reader: Reader, tokens: Tensor, view: View) -> tuple[Tensor, Tensor]:
+        """Return owners (b, N) that the transformer finds in a release, and how certain it is."""
+        chances = reader.read(tokens, None, self.budget.device).softmax(2)
+        certain, owner = chances.max(2)
+        if self._votes(view) and len(chances) > 1:
+            alike = agreement(chances)
+            owner = cluster(alike, view.knowledge.k, self.seed).expand_as(owner)
+        return owner, certain
+
+
+def _share_right(find: Callable[[Example], Tensor], mixtures: Sequence[Example]) -> float:
+    """Return which share of patches of public mixtures has its owner; 0 without mixtures."""
+    if not mixtures:
+        return 0.0
+    return sum(share_right(find(each), each) for each in mixtures) / len(mixtures)
 
 
 def _loss(logits: Tensor, example: Example) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.embedding.exact_parts import exact_ways
+from flwr_splitmix.attacks.images.embedding.joint_parts import joint_ways
 from flwr_splitmix.attacks.images.linear_decoder import set_apart
 from flwr_splitmix.attacks.images.mixtures.alignment import MOST_MEMBERS, separation_loss
 from flwr_splitmix.attacks.images.mixtures.grouping import moves_patches
@@ -59,17 +60,22 @@ class _Transformer(TrainedAttack):
 class Separate(Attack):
     """Reconstructs the images of all members of a mixture, in no order.
 
-    With several known lower segments, which differ where they are not averaged, mixtures are first
-    taken apart without training. Whose a patch is follows from the subspaces of the clients'
-    tokens, what it shows from the owner's linear inverse, and the patches of the others are
-    painted by Gaussians of public images. If patches have been moved, these Gaussians place them
-    too. Sums are solved by least squares for each possible group of clients.
+    Mixtures are first taken apart without training:
+
+    - *Several known lower segments*, which differ where they are not averaged: whose a patch is
+      follows from the subspaces of the clients' tokens, what it shows from the owner's linear
+      inverse, and the patches of the others are painted by Gaussians of public images. If patches
+      have been moved, these Gaussians place them too. Sums are solved by least squares for each
+      possible group of clients.
+    - *One for all*, such as averaged ones or the run's first: its linear inverse shows each patch,
+      and the mask that all rows of a release share is the one under which the members' patches are
+      likeliest, by Gaussians of public images; see `JointMask`. The others' are painted likewise.
 
     If this reads public mixtures with less than `CLEAR` of the mean image's error (moved patches:
     `CLEAR_IF_MOVED`), nothing is trained. Otherwise a transformer with one output per member is
     trained as well, with the loss of the best assignment of outputs to members, and the one that
     is better on public mixtures is used. With one known lower segment for all, only the
-    transformer is left.
+    transformer is left for sums and moved patches.
 
     If masks are known, there is nothing to separate, and `linear-decoder` is the stronger attack.
 
@@ -125,16 +131,21 @@ class Separate(Attack):
         rows = SHUFFLED_ROWS if moved else ROWS
         judges, others = set_apart(pictures, rows * known.k, self.seed)
         ways = exact_ways(view, others, self.budget, self.seed)
-        mixtures = whole_releases(view, judges, rows, self.seed + 1) if ways else []
+        mixtures = whole_releases(view, judges, rows, self.seed + 1)
         if any(each.images.shape[1] != known.k for each in mixtures):
-            ways = []  # too few images to mix as many
+            mixtures = []  # too few images to mix as many
         mean = pictures.images.mean(0)
         floor = error_on(lambda _: mean.expand(1, known.k, *mean.shape), mixtures)
+        clear = (CLEAR_IF_MOVED if moved else CLEAR) * floor
         errors = [error_on(way, mixtures) for way in ways]
+        if mixtures and min(errors, default=inf) >= clear:
+            joint = joint_ways(view, others, self.budget, self.seed)
+            ways += joint
+            errors += [error_on(way, mixtures) for way in joint]
         least = min(errors, default=inf)
-        self.exact = least < (CLEAR_IF_MOVED if moved else CLEAR) * floor
+        self.exact = least < clear
         if not self.exact:
-            if ways:
+            if ways and mixtures:
                 trained = self._train(view, others, self.budget.half())
             else:
                 trained = self._train(view, pictures, self.budget.again(self.budget.left))

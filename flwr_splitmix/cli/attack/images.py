@@ -59,6 +59,12 @@ def attack_images(
         again=kind.goal == "membership",
         seed=request.seed,
     )
+    if case.view.knowledge.untrained:
+        typer.echo(
+            "note: lower segments with the run's first weights, which the server sent, are the "
+            "adversary's; to give it the trained ones: --assume lower",
+            err=True,
+        )
     _check_victims(opened, case, number, recorded=kind.goal != "membership")
     spent = budget()
     images = _public(request.public, attacked, case, PUBLIC[spent.scale], request.seed)

@@ -85,9 +85,14 @@ def exact_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
     if painter is None:
         mean = to_patches(public.images.mean(0, keepdim=True), _grid(view)).double()
         return [partial(_joined, view, divide, partial(_by_mean, mean))]
-    ways = painters(painter, "labels" in view.has)
+    return painted_ways(view, divide, painter)
+
+
+def painted_ways(view: View, divide: Callable[[Query], Parts], painter: Painter) -> list[Paint]:
+    """Return ways that paint what is another member's: told labels or not, by class or not."""
     return [
-        partial(_joined, view, divide, own if told else partial(_untold, own)) for own, told in ways
+        partial(_joined, view, divide, own if told else partial(_untold, own))
+        for own, told in painters(painter, "labels" in view.has)
     ]
 
 
