@@ -25,7 +25,7 @@ class Column(AnyColumn):
     setting
         Settings of the attack that are not tuned.
     variant
-        Name of the setting, if an attack has several columns.
+        Name of the setting, or of what the adversary has, if an attack has several columns.
     assume
         Segments that the adversary is given in addition: the lower segment, as in the papers.
     trained, held_out
@@ -79,7 +79,17 @@ COLUMNS: tuple[Column, ...] = (
     Column("unshuffle", "server", "unshuffle", "Unshuffle"),
     Column("collect", "server", "collect", "Collect", trained=False, collects=True, public=0.5),
     Column("separate", "upper only", "separate", "Separate", public=0.5),
+    Column(
+        "separate",
+        "upper only",
+        "separate",
+        "Separate",
+        variant="first weights",
+        assume=(),
+        public=0.5,
+    ),
     Column("attribute", "upper only", "attribute", "Attribute"),
+    Column("attribute", "upper only", "attribute", "Attribute", variant="first weights", assume=()),
     Column("simulate", "server", "simulate", "Simulate", assume=(), public=0.5),
     Column(
         "labels-gradient",
