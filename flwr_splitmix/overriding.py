@@ -8,6 +8,8 @@ from collections.abc import Iterable
 def overridden(kind: type, methods: Iterable[str], statement: str) -> str:
     """Return the first method that a class has from a nearer class than a statement, or "".
 
+    It is asked when a class is made, so methods that are set on a class later do not count.
+
     Parameters
     ----------
     methods

@@ -104,7 +104,7 @@ class MixerServer:
             listen,
             certificate=certificate,
             key=key,
-            client_ca=client_ca,
+            client_ca=None if client_ca is None else Path(client_ca),  # "" must not mean none
             insecure=insecure,
             names=FLAGS,
         )

@@ -158,12 +158,13 @@ class VisionConfig(AppConfig):
                 f"sigma-s and sigma-y are both 0.0, but {self.strategy} needs noise; allowed with "
                 "it is at least one above 0"
             )
-        # The strategy itself rejects wrong options.
+        # The strategy itself rejects wrong options; with a third party fewer are right, so that
+        # its remedies come before the strategy's own.
+        check_third_party(self, self.trial().mixer)
         trial = self.trial(
             server_update=self.server_update, pace=self.pace, micro_batches=self.micro_batches
         )
         trial.prepare(None)
-        check_third_party(self, trial.mixer)
         if self.link == "ray" and self.pace.notices_arrival:
             raise ValueError(
                 f"straggler is {self.straggler!r} and group-order {self.group_order!r}, but in a "

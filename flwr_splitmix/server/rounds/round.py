@@ -200,7 +200,9 @@ class OneRound:
         """
         strategy, before = self._strategy, self._job.result.arrays
         aggregator = strategy.aggregator
-        if type(strategy).aggregate_train is RoundHooks.aggregate_train:
+        # Of the object, not its class: the method may be set on the object, too.
+        method = getattr(strategy.aggregate_train, "__func__", None)
+        if method is RoundHooks.aggregate_train:
             return strategy.aggregate_train(self._number, replies)
         # Before a strategy sees them: some of Flower's take the arrays out of the replies.
         averaged = replies[:1] if aggregator.averages else ()

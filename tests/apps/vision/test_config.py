@@ -262,6 +262,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({**VIA, "min_patches": 0}, ["min-patches is 0", "set min-patches to at least 1"]),
     ({**VIA, "k_times": True}, ["with k-times a group's", "leave k-times out"]),
     ({**VIA, "strategy": "PSL"}, ["cannot be NoMixing", "allowed are PatchCutMix, Mixup"]),
+    ({**VIA, "strategy": "MixupSL", "micro_batches": 2}, ["set micro-batches to 1, or mix in"]),
     ({**VIA, "strategy": "ShuffledCutMixSL"}, ["cannot be Shuffled(PatchCutMix)", "link-via ''"]),
     ({**VIA, "strategy": "PatchShuffleSL"}, ["a mixer elsewhere cannot be FrozenEdge"]),
     # What the model and the data say.

@@ -72,6 +72,20 @@ def test_what_an_override_returns_is_named(name: str, made: Method, sentence: st
         rows(own(SFL, name, made), evaluation="federated")
 
 
+def test_a_method_that_is_set_on_the_object_is_checked_too() -> None:
+    """A missing metric was taken, and NaN told of a round later, as the clients' fault."""
+    toy = Toy(tests=4)
+    strategy = SFL(toy.upper(), device="cpu", steps_per_round=1, optimizer=sgd(0.1))
+    aggregate = strategy.aggregate_train
+
+    def without_metrics(*arguments: Any) -> Any:
+        return aggregate(*arguments)[0], {}
+
+    strategy.aggregate_train = without_metrics  # type: ignore[method-assign]
+    with pytest.raises(AggregatorError, match="a dict in its pair where MetricRecord"):
+        strategy.fit(toy.make_clients(sgd(0.1)), 1)
+
+
 def test_an_aggregation_is_checked_by_whoever_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each was read as a whole twice, though no method was overridden."""
     checked: list[str] = []
