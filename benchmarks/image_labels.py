@@ -1,7 +1,10 @@
-"""Labels of images in the U shape, read from the gradients that clients return.
+"""Labels of images in the U shape, read from what clients send and return.
 
-Labels stay with the client, but the gradient of an image's loss points away from its class. Two
-ways are measured of reading one client's labels, round by round.
+Labels stay with the client, but an image shows its class, and the gradient of its loss points away
+from it. Three ways are measured of reading one client's labels, round by round.
+
+From messages: the server fits a classifier to what the head, with its first weights, makes of
+public images.
 
 With labels known: the server knows the labels of a few of the client's images, and gives every
 other image the label of the known ones whose mean gradient of the round has the most similar
@@ -28,9 +31,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.measure import show, write
+from benchmarks.public_classifier import PublicClassifier
 from flwr_splitmix import UShapeClient
 from flwr_splitmix.attacks.images.labels.gradient_leaks import regrouped
 from flwr_splitmix.attacks.recording.packing import UShapeStep
@@ -38,7 +42,7 @@ from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
 from flwr_splitmix.clients.ushape.step_exchanges import Learns
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.data.batches import batch_indices
-from flwr_splitmix.events import RoundBegun, StepDone
+from flwr_splitmix.events import Messages, RoundBegun, StepDone
 from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, NaiveMix, NoPeek, Sent
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.segments import VisionParts, split_vision_parts
@@ -154,7 +158,9 @@ class Seen(Observer):
             self.averaged[event.server_round] = event.segment()
 
     def on_step(self, event: StepDone) -> None:
-        """Keep what the client's tail was given, and what it returned."""
+        """Keep what the client sent, what its tail was given, and what it returned."""
+        sent = event.uploads[0]
+        assert isinstance(sent, Messages)
         outputs, returned = (
             {0: [tensor.detach().clone().float() for tensor in of.get(0, ())]}
             for of in (event.outputs, event.returned)
@@ -163,7 +169,7 @@ class Seen(Observer):
             UShapeStep(
                 event.server_round,
                 event.number,
-                messages={},
+                messages={0: [tensor.detach().clone().float() for tensor in sent.hidden]},
                 masks={},
                 outputs=outputs,
                 returned=returned,
@@ -215,6 +221,20 @@ def read(gradients: Tensor, labels: Tensor, known: int) -> float:
     return float((guesses == labels)[others].double().mean())
 
 
+def read_from_messages(seen: Seen, head: nn.Module, labels: Tensor, seed: int) -> dict[int, float]:
+    """Return the share of labels that a public classifier reads from each round's messages."""
+    public = load_images("fashion-mnist-small").test
+    images = torch.stack([public[place][0] for place in range(len(public))])
+    classify = PublicClassifier(head, images, torch.tensor(np.array(public.labels)))
+    right: dict[int, list[Tensor]] = {}
+    for step in seen.steps:
+        at = torch.from_numpy(batch_indices(len(labels), BATCH, seed, 0, step.drawn[0]))
+        right.setdefault(step.server_round, []).append(
+            (classify(step.messages[0][0]) == labels[at]).double()
+        )
+    return {number: float(torch.cat(of).mean()) for number, of in right.items()}
+
+
 def measure(name: str, rounds: int, seed: int, every_round: bool) -> dict[str, dict[str, Any]]:
     """Train, and read the labels of each round's images: figures by round."""
     method = METHODS[name]
@@ -222,6 +242,8 @@ def measure(name: str, rounds: int, seed: int, every_round: bool) -> dict[str, d
     rows: dict[str, dict[str, Any]] = {
         str(n): {"accuracy": value} for n, value in enumerate(accuracy, start=1)
     }
+    for number, share in read_from_messages(seen, parts.head, labels, seed).items():
+        rows[str(number)]["messages"] = share
     if method.learns == "tail":
         return rows
     lengths = {step.server_round: step.number + 1 for step in seen.steps}
@@ -252,6 +274,7 @@ def measure(name: str, rounds: int, seed: int, every_round: bool) -> dict[str, d
 
 def print_table(figures: dict[str, Any]) -> None:
     names = {
+        "messages": "from messages",
         "replay": "by replay",
         **{f"{n} known": f"{n} known a class" for n in KNOWN},
         "accuracy": "model's accuracy",
@@ -262,7 +285,7 @@ def print_table(figures: dict[str, Any]) -> None:
             values = [[of[number].get(name) for of in by_seed.values()] for name in names]
             rows.append([method, number, *(_mean(each) for each in values)])
     show(
-        "Labels read from returned gradients (chance: 10 %)",
+        "Labels read from messages and returned gradients (chance: 10 %)",
         ("method", "round", *names.values()),
         rows,
     )

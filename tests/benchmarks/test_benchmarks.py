@@ -125,6 +125,7 @@ def test_labels_are_read_from_the_gradients_of_every_round(tmp_path: Path) -> No
     written = figures("image_labels", tmp_path / "image_labels.json", OMP_NUM_THREADS="1")
     (rows,) = written["labels_read"]["USplitFL"].values()
     assert rows["1"]["replay"] == 1
+    assert rows["1"]["messages"] > 0.5
     assert rows.keys() == {"1"}
     assert all(0.1 < rows["1"][f"{known} known"] < 1 for known in (1, 5))
 
