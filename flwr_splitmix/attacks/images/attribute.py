@@ -65,7 +65,8 @@ class Attribute(Attack):
     Settings
     --------
     votes
-        Whether the rows of a release, which share a mask, vote together (default True).
+        Whether the rows of a release, which share a mask, decide together (default True); without,
+        the likeliest mask of all rows is not looked for.
     """
 
     name: ClassVar[str] = "attribute"
@@ -101,7 +102,9 @@ class Attribute(Attack):
         self._subspaces = []
         judges, others = set_apart(pictures, JUDGES, self.seed)
         painter = painter_of(view, others, self.budget)
-        joint = joint_parts(view, others, painter, self.budget, self.seed)
+        joint = None
+        if self.setting.get("votes", True):
+            joint = joint_parts(view, others, painter, self.budget, self.seed)
         mixtures = [] if joint is None else whole_releases(view, judges, JUDGES, self.seed + 1)
         mixtures = [each for each in mixtures if each.images.shape[1] == known.k]
         right = 0.0

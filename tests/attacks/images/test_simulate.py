@@ -32,7 +32,7 @@ def test_the_simulated_segment_does_not_begin_with_the_victims_weights(bench: Be
 
 def test_nor_does_that_of_a_shadow_model() -> None:
     system = attacked("PSL")
-    known, public = system.known_to("upper only"), system.public(16, SEED)
+    known, public = replace(system.known_to("upper only"), lowers=None), system.public(16, SEED)
     shadow = train_shadow(known, public, public, epochs=1, budget=Budget("smoke"), seed=SEED)
     assert isinstance(shadow.lowers, torch.nn.Module)
     for own, theirs in zip(
