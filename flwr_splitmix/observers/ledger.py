@@ -22,10 +22,10 @@ class PrivacyLedger(Observer):
 
     It is about the exchanges that it observes: those of a run, or of the fits of one strategy. It
     charges every pass over a client's data with its worst batch, since the server does not know
-    which examples are in which batch; the client's own ledger knows, and for the same exchanges
-    never reports a larger epsilon, unless so many batches of lost rounds are owed that it leaves
-    them without a number (`clients.client.MOST_EARLIER`). What a client has spent in other runs is
-    in its own ledger only.
+    which examples are in which batch; the client's own ledger knows, and for the same exchanges and
+    relation never reports a larger epsilon, unless so many batches of lost rounds are owed that it
+    leaves them without a number (`clients.client.MOST_EARLIER`). What a client has spent in other
+    runs is in its own ledger only.
     The server's learns at most, from clients of `fit`, that it had no epsilon.
     Who may have sent something in an interrupted round has no epsilon until it is asked for a batch
     again, which prices that too.

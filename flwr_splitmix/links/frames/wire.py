@@ -65,6 +65,8 @@ def narrow(
     - int8-stochastic, int4-stochastic: twice as much, with mean 0 (stochastic rounding: Gupta et
       al., Deep learning with limited numerical precision, 2015, section 3).
 
+    Tensors of 16 bits also lose what their own type rounds when they are made again.
+
     Parameters
     ----------
     draws
@@ -161,7 +163,10 @@ def widen(numbers: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
         )
     if packed:
         numbers = _unpack(numbers)
-    return numbers.to(dtype).mul_(scale.to(dtype).view(scale.shape if numbers.dim() else ()))
+    # A 16-bit type has too few digits for the scale, and float16 has no place for a small one.
+    wide = torch.promote_types(dtype, torch.float32)
+    scaled = numbers.to(wide).mul_(scale.to(wide).view(scale.shape if numbers.dim() else ()))
+    return scaled.to(dtype)
 
 
 def wire_bytes(tensor: Tensor, wire: WireDtype) -> int:

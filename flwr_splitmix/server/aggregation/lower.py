@@ -37,6 +37,7 @@ from flwr_splitmix.server.aggregation.given import GivenNumbers
 from flwr_splitmix.server.aggregation.measured import (
     has_statistics,
     means_of_measured,
+    unchanged,
     warn_of_inexact,
     whole_numbers,
     with_whole_numbers,
@@ -104,6 +105,9 @@ class LowerAggregator:
         """Begin a run: whether the aggregator can work with its clients is not known yet."""
         self._has_aggregated = False
         self._numbers.begin()
+        for strategy in with_wrapped(self.strategy):
+            if isinstance(strategy, flower.FedAvgM):  # else its first step is one to this run
+                strategy.current_arrays = None
 
     def warn_if_shared(self) -> None:
         """Log, once, if the strategy goes on from what it did within another one of ours."""
@@ -196,8 +200,9 @@ class LowerAggregator:
         Some aggregators, such as Bulyan, make nothing of too few clients. If clients were lost in
         this round, or an earlier round of the run had enough, the round's first arrays are kept.
 
-        A server optimizer takes its step on the weights; what BatchNorm has measured and whole
-        numbers are averaged, weighted as it weights clients. A step on a running variance can make
+        A server optimizer takes its step on the weights, but not on those that all clients sent as
+        they got them, such as frozen ones; what BatchNorm has measured and whole numbers are
+        averaged, weighted as it weights clients. A step on a running variance can make
         it negative, and then every output is NaN. Whole numbers stay whole, and those that all
         clients sent alike stay as they are; of a strategy that wraps another, if the round began
         with them, too. Other numbers come back in the dtypes that the clients sent.
@@ -219,6 +224,7 @@ class LowerAggregator:
         means: dict[str, Array] = {}
         if isinstance(self.strategy, _SERVER_OPTIMIZERS):
             means = means_of_measured(replies, whole, self.strategy.weighted_by_key)
+            means |= unchanged(replies, self._current)
         self._warn_of_wrapped_optimizer(replies[0])
         note_use(self.strategy, self._use)
         with self._numbers.changing():

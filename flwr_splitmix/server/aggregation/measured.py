@@ -149,5 +149,22 @@ def with_whole_numbers(
     return ArrayRecord({**arrays, **rounded})
 
 
+def unchanged(replies: Sequence[Message], known: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays with which a round began and which all clients sent back bit for bit.
+
+    Frozen weights and constants are such. Their average is rounded, and a server optimizer that
+    divides by small squared steps makes much of it.
+    """
+    sent = [_arrays(reply) for reply in replies]
+    return {
+        name: array
+        for name, array in known.items()
+        if all(
+            name in own and own[name].dtype == array.dtype and own[name].data == array.data
+            for own in sent
+        )
+    }
+
+
 def _arrays(reply: Message) -> ArrayRecord:
     return next(iter(reply.content.array_records.values()))

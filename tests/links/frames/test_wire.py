@@ -63,6 +63,18 @@ def test_the_error_is_bounded_in_half_precision_too(dtype: torch.dtype, largest:
         assert (gap <= patch / levels * (1 + 1e-5)).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("wire", ["int8", "int4"])
+def test_a_tensor_of_16_bits_loses_its_own_rounding_at_most(
+    wire: WireDtype, dtype: torch.dtype
+) -> None:
+    """The scale was rounded to its type first: in float16 a small one was 0, and so was all."""
+    source = torch.Generator().manual_seed(0)
+    sent = (1e-5 * torch.randn(20, 40, generator=source)).to(dtype)
+    exact = widen(*narrow(sent, wire), torch.float32)
+    assert torch.equal(there_and_back(sent, wire), exact.to(dtype))
+
+
 def test_float32_is_exact_for_float32() -> None:
     sent = torch.randn(2, 3, 4)
     numbers, scale = narrow(sent, "float32")

@@ -155,6 +155,29 @@ def test_moments_count_in_fit_and_survive_its_interruption(
     assert any(not np.allclose(without[key], value) for key, value in whole.items())
 
 
+def test_fedavgm_begins_a_run_with_the_runs_weights() -> None:
+    """The way from the end of an earlier run to the new weights became momentum."""
+    aggregator = LowerAggregator(flower.FedAvgM(**ANY_NODES, server_momentum=0.9))
+
+    def arrays_of(weight: float) -> ArrayRecord:
+        return ArrayRecord({"weight": Array(np.full(2, weight, np.float64))})
+
+    momentum = 0.0
+    for weight in (0.0, 5.0):
+        aggregator.forget()
+        for server_round in (1, 2):
+            (asked,) = aggregator.configure(
+                server_round, arrays_of(weight), ConfigRecord(), None, [0]
+            )
+            metrics = MetricRecord({"num-examples": 1})
+            content = RecordDict({"arrays": arrays_of(weight + 1), "metrics": metrics})
+            arrays, _ = aggregator.aggregate(server_round, [Message(content, reply_to=asked)])
+            assert arrays is not None
+            momentum = 0.9 * momentum + 1  # it goes on in the second run
+            weight += momentum
+            np.testing.assert_allclose(arrays["weight"].numpy(), weight)
+
+
 def test_fedmedian_takes_the_median_of_the_lower_segments() -> None:
     toy = Toy(clients=3)
     strategy = SFL(

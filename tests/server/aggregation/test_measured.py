@@ -61,6 +61,45 @@ def test_tables_and_masks_come_back_as_they_were(name: AggregatorName, clients: 
     assert to_tensors(result.arrays)["order"].dtype == torch.int64
 
 
+class PartlyFrozen(nn.Module):
+    """A lower segment with frozen weights and a constant beside those that learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(3, 8).requires_grad_(False)
+        self.linear = nn.Linear(8, 8)
+        self.mean: torch.Tensor
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, -100.0]))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        smashed: torch.Tensor = self.linear(self.frozen(inputs - self.mean))
+        return smashed
+
+
+@pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
+def test_a_server_optimizer_moves_no_array_that_no_client_has_changed(
+    name: AggregatorName,
+) -> None:
+    """It took steps by the rounding of their average: after 100 rounds a constant had moved."""
+    segment, upper = PartlyFrozen(), nn.Sequential(nn.Flatten(), nn.Linear(4 * 8, 2))
+    sizes = (8, 12, 28)  # an average by these is rounded
+    own = [
+        SplitClient(
+            deepcopy(segment),
+            TensorDataset(torch.randn(n, 4, 3), torch.arange(n) % 2),
+            batch_size=4,
+        )
+        for n in sizes
+    ]
+    strategy = SFL(upper, num_classes=2, device="cpu", aggregator=make_aggregator(name))
+    strategy.fit(own, 5)
+    before = segment.state_dict()
+    for after in (client.segment.state_dict() for client in own):
+        for kept in ("frozen.weight", "frozen.bias", "mean"):
+            assert torch.equal(after[kept], before[kept])
+        assert not torch.equal(after["linear.weight"], before["linear.weight"])
+
+
 HUGE = 2**60 + 1
 """A whole number that is not the same as a float64."""
 

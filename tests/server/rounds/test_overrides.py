@@ -81,7 +81,7 @@ def test_a_method_that_is_set_on_the_object_is_checked_too() -> None:
     def without_metrics(*arguments: Any) -> Any:
         return aggregate(*arguments)[0], {}
 
-    strategy.aggregate_train = without_metrics  # type: ignore[method-assign]
+    strategy.aggregate_train = without_metrics  # type: ignore[assignment,method-assign]
     with pytest.raises(AggregatorError, match="a dict in its pair where MetricRecord"):
         strategy.fit(toy.make_clients(sgd(0.1)), 1)
 
