@@ -1,5 +1,11 @@
 """Attacks on what clients send, by a curious server and by other adversaries."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.base import Attack, Guess, View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.knowledge import Knowledge
@@ -14,8 +20,12 @@ from flwr_splitmix.attacks.texts.read_labels import read_labels
 from flwr_splitmix.attacks.texts.read_tokens import Reading, read_tokens
 from flwr_splitmix.attacks.texts.repeated_text import Common, repeated_text
 
+if TYPE_CHECKING:
+    from flwr_splitmix.attacks.attempt import measure_leak
+
 __all__ = [
     "Attack",
+    "Attacked",
     "Budget",
     "Common",
     "DiskTrace",
@@ -31,9 +41,17 @@ __all__ = [
     "View",
     "blind_source",
     "gradient_ratio",
+    "measure_leak",
     "read_labels",
     "read_tokens",
     "repeated_text",
     "score",
     "separate_gradients",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `measure_leak` on first access: it needs scipy, and to record a run does not."""
+    if name == "measure_leak":
+        return import_module("flwr_splitmix.attacks.attempt").measure_leak
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

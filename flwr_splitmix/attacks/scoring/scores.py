@@ -5,8 +5,9 @@ Attacks get no access to these modules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -103,6 +104,42 @@ def score_guess(
     raise ValueError(f"goal is {goal!r}; allowed are {', '.join(get_args(Goal))}")
 
 
+@dataclass(frozen=True)
+class _ImageMetric:
+    """A score of reconstructions: its column in the rows, its name, and how it is computed.
+
+    Parameters
+    ----------
+    of
+        Computes it for reconstructions (n, C, H, W): (n,), or None where it cannot be had.
+    options
+        What `mean_measure` must know of it.
+    """
+
+    column: str
+    name: str
+    of: Callable[[Tensor], Tensor | None]
+    options: Mapping[str, bool] = field(default_factory=dict)
+
+
+def _image_metrics(
+    images: Tensor, labels: Tensor, others: Tensor, classifier: Classifier | None
+) -> list[_ImageMetric]:
+    """Return the metrics for victims' images (n, C, H, W) and labels, the main one first."""
+    lower, share = {"lower_is_stronger": True}, {"share": True}
+    metrics = [
+        _ImageMetric("mse", "MSE", lambda g: squared_errors(g, images), {**lower, "main": True}),
+        _ImageMetric("psnr", "PSNR", lambda g: peak_ratios(squared_errors(g, images))),
+        _ImageMetric("ssim", "SSIM", lambda g: structures(g, images)),
+        _ImageMetric("retrieved", "retrieval", lambda g: retrieved(g, images, others), share),
+        _ImageMetric("lpips", "LPIPS", lambda g: perceptual_distances(g, images), lower),
+    ]
+    if classifier is not None and labels.dim() == 1:  # else no image has the one class it could see
+        agree = partial(agreements, labels=labels, classifier=classifier)
+        metrics.append(_ImageMetric("class_agrees", "class", agree, share))
+    return metrics
+
+
 def _images(
     guess: Guess, truth: Truth, floors: Floors, classifier: Classifier | None, seed: int
 ) -> Scored:
@@ -112,60 +149,36 @@ def _images(
     guesses = guess.values.cpu()[[number for number, _ in pairs]].float()
     victims = torch.tensor([victim for _, victim in pairs])
     images, labels = truth.pictures.images[victims], truth.pictures.labels[victims]
-    if labels.dim() == 2:  # no image has the one class that a classifier could see
-        classifier = None
     public = floors.public.images
     blind = floors.blind(guess, pairs, images, seed)
-    errors = squared_errors(guesses, images)
-    nearest = torch.cat(
-        [
-            torch.cdist(part.flatten(1), public.flatten(1)).square().amin(1) / part[0].numel()
-            for part in torch.split(images, 256)
-        ]
-    )
-    columns: dict[str, Tensor] = {
-        "mse": errors,
-        "psnr": peak_ratios(errors),
-        "retrieved": retrieved(guesses, images, public[: GALLERY - 1]),
-        "nearest_public_mse": nearest,
-        **{name: squared_errors(values, images) for name, values in blind.items()},
-    }
-    if (ssim := structures(guesses, images)) is not None:
-        columns["ssim"] = ssim
-    if (lpips := perceptual_distances(guesses, images)) is not None:
-        columns["lpips"] = lpips
-    if classifier is not None:
-        columns["class_agrees"] = agreements(guesses, labels, classifier)
-    strictest = min(blind, key=lambda name: float(columns[name].mean()))
-    floor = blind[strictest]
-
+    blind_errors = {name: squared_errors(values, images) for name, values in blind.items()}
+    floor = blind[min(blind, key=lambda name: float(blind_errors[name].mean()))]
     # An image may be released often, and one guess may be at several images.
     within = [victims.tolist(), [guess.where[number] for number, _ in pairs]]
-
-    def measured(metric: str, samples: Tensor, reached: Tensor, **more: bool) -> Measure:
+    columns: dict[str, Tensor] = {}
+    measures = []
+    for metric in _image_metrics(images, labels, public[: GALLERY - 1], classifier):
+        values, reached = metric.of(guesses), metric.of(floor)
+        if values is None or reached is None:
+            continue
+        columns[metric.column] = values
         least = float(reached.double().mean())
-        return mean_measure(metric, samples.numpy(), least, within=within, seed=seed, **more)
+        measures.append(
+            mean_measure(
+                metric.name, values.numpy(), least, within=within, seed=seed, **metric.options
+            )
+        )
+    columns |= {"nearest_public_mse": _nearest_errors(images, public), **blind_errors}
+    return Scored(_rows(guess, truth, pairs, columns), measures)
 
-    others = public[: GALLERY - 1]
-    measures = [
-        measured("MSE", errors, columns[strictest], lower_is_stronger=True, main=True),
-        measured("PSNR", columns["psnr"], peak_ratios(columns[strictest])),
+
+def _nearest_errors(images: Tensor, public: Tensor) -> Tensor:
+    """Return the mean squared error between each image and the public one nearest to it."""
+    parts = [
+        torch.cdist(part.flatten(1), public.flatten(1)).square().amin(1) / part[0].numel()
+        for part in torch.split(images, 256)
     ]
-    if ssim is not None:
-        reached = structures(floor, images)
-        assert reached is not None
-        measures.append(measured("SSIM", ssim, reached))
-    reached = retrieved(floor, images, others)
-    measures.append(measured("retrieval", columns["retrieved"], reached, share=True))
-    if lpips is not None:
-        reached = perceptual_distances(floor, images)
-        assert reached is not None
-        measures.append(measured("LPIPS", lpips, reached, lower_is_stronger=True))
-    if classifier is not None:
-        reached = agreements(floor, labels, classifier)
-        measures.append(measured("class", columns["class_agrees"], reached, share=True))
-    rows = _rows(guess, truth, pairs, columns)
-    return Scored(rows, measures)
+    return torch.cat(parts)
 
 
 def _rows(
