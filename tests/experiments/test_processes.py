@@ -11,7 +11,8 @@ from pathlib import Path
 from tests.waiting import wait_for
 
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from flwr_splitmix.experiments.processes import Processes, forked
 from slow import work
 

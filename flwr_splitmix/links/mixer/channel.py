@@ -19,6 +19,7 @@ from flwr_splitmix.links.link import LinkError, RoundLostError
 from flwr_splitmix.links.mixer.handshake import asks_for_certificate
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
 from flwr_splitmix.links.stream.protocol import (
+    NO_PROXY,
     in_pieces,
     keepalive,
     message_settings,
@@ -206,7 +207,7 @@ class MixerChannel:
             credentials = grpc.ssl_channel_credentials(own.ca or None, key, certificate)
             channel = grpc.secure_channel(own.address, credentials, options=options)
         else:
-            channel = grpc.insecure_channel(own.address, options=options)
+            channel = grpc.insecure_channel(own.address, options=[*options, NO_PROXY])
         self._open.callback(channel.close)
         self._outbox, self._number = queue.SimpleQueue(), 0
         self._open.callback(self._outbox.put, None)

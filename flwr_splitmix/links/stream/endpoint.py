@@ -188,7 +188,7 @@ def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach the host."""
     if _is_ip(host):
         return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
+    return host.lower() == "localhost"
 
 
 def is_unspecified(host: str) -> bool:

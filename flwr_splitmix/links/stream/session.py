@@ -22,6 +22,7 @@ from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY, read_pair
 from flwr_splitmix.links.stream.protocol import (
     MAX_UNHEARD,
     METHOD,
+    NO_PROXY,
     NODE_KEY,
     NOTICE_SECONDS,
     PROTOCOL,
@@ -218,7 +219,7 @@ class Session:
             ("grpc.enable_retries", 0),
         ]
         if not self._ticket.tls:
-            return grpc.insecure_channel(self._ticket.address, options=options)
+            return grpc.insecure_channel(self._ticket.address, options=[*options, NO_PROXY])
         certificate, key = self._pair or (None, None)
         credentials = grpc.ssl_channel_credentials(
             root_certificates=self._ticket.ca.encode() or None,

@@ -59,7 +59,7 @@ def test_the_address_to_listen_on_needs_a_port() -> None:
         Endpoint("localhost")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST"])
 def test_plaintext_is_for_the_loopback(host: str) -> None:
     assert is_loopback(host)
     endpoint = Endpoint(join_address(host, 0))

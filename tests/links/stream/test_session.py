@@ -104,6 +104,27 @@ def test_a_node_does_not_wait_forever_for_a_server_to_notice(
 
 
 @pytest.mark.timeout(60)
+def test_no_proxy_hears_what_a_node_sends_without_tls(
+    server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC took the environment's even to the loopback, and it read the token and all uploads."""
+    handler, address = server
+
+    def says(number: int, context: Any) -> Iterator[bytes]:
+        yield HELLO
+        yield encode(Frame("finish"))
+
+    handler.says = says
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.settimeout(0.1)
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        attach(address, timeout=30, patience=5)
+        with pytest.raises(TimeoutError):
+            proxy.accept()
+    assert handler.streams == 1
+
+
+@pytest.mark.timeout(60)
 def test_a_server_that_takes_the_connection_and_says_nothing(server: tuple[Server, str]) -> None:
     """It answered pings, and its node waited for ever."""
     handler, address = server
