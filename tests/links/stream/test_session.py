@@ -107,7 +107,7 @@ def test_a_node_does_not_wait_forever_for_a_server_to_notice(
 def test_no_proxy_hears_what_a_node_sends_without_tls(
     server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gRPC took the environment's even to the loopback, and it read the token and all uploads."""
+    """The environment's was taken even to the loopback, and it read the token and all uploads."""
     handler, address = server
 
     def says(number: int, context: Any) -> Iterator[bytes]:
