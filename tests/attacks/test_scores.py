@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -33,6 +35,16 @@ def test_errors_are_those_of_the_formulas() -> None:
     assert [row["psnr"] for row in scored.rows] == pytest.approx([20, 20], rel=1e-5)
     assert [row["trained"] for row in scored.rows] == [True, False]
     assert scored.main.metric == "MSE"
+
+
+def test_columns_keep_their_order_in_files_of_samples() -> None:
+    images = torch.full((2, 1, 32, 32), 0.5)
+    truth = truth_of(images, torch.tensor([[0], [1]]))
+    scored = score_guess("images", guess_of(images + 0.1), truth, floors())
+    names = list(scored.rows[0])
+    first = names.index("mse")
+    assert names[first : first + 4] == ["mse", "psnr", "retrieved", "nearest_public_mse"]
+    assert names[-1] in ("ssim", "lpips")
 
 
 def test_structure_is_that_of_its_definition() -> None:
@@ -171,3 +183,11 @@ def test_a_budget_ends_loops_and_gives_one_step_at_least() -> None:
     budget.stop.set()
     assert list(budget.steps(10)) == [0]
     assert list(Budget(seconds=0.0).steps(10)) == [0]
+
+
+def test_what_the_documentation_imports_is_at_the_top_and_recording_needs_no_scipy() -> None:
+    program = (
+        "import sys; from flwr_splitmix.attacks import Attacked, Recorder; "
+        "assert 'scipy' not in sys.modules; from flwr_splitmix.attacks import measure_leak"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

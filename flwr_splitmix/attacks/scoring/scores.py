@@ -155,20 +155,25 @@ def _images(
     floor = blind[min(blind, key=lambda name: float(blind_errors[name].mean()))]
     # An image may be released often, and one guess may be at several images.
     within = [victims.tolist(), [guess.where[number] for number, _ in pairs]]
-    columns: dict[str, Tensor] = {}
+    scores: dict[str, Tensor] = {}
     measures = []
     for metric in _image_metrics(images, labels, public[: GALLERY - 1], classifier):
         values, reached = metric.of(guesses), metric.of(floor)
         if values is None or reached is None:
             continue
-        columns[metric.column] = values
+        scores[metric.column] = values
         least = float(reached.double().mean())
         measures.append(
             mean_measure(
                 metric.name, values.numpy(), least, within=within, seed=seed, **metric.options
             )
         )
-    columns |= {"nearest_public_mse": _nearest_errors(images, public), **blind_errors}
+    columns = {  # in the order in which files of samples have them
+        **{name: scores[name] for name in ("mse", "psnr", "retrieved")},
+        "nearest_public_mse": _nearest_errors(images, public),
+        **blind_errors,
+        **scores,
+    }
     return Scored(_rows(guess, truth, pairs, columns), measures)
 
 
