@@ -18,13 +18,8 @@ from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.link import LinkError, RoundLostError
 from flwr_splitmix.links.mixer.handshake import asks_for_certificate
 from flwr_splitmix.links.mixer.protocol import METHOD, PROTOCOL, PROTOCOL_KEY, TOKEN_KEY
-from flwr_splitmix.links.stream.protocol import (
-    NO_PROXY,
-    in_pieces,
-    keepalive,
-    message_settings,
-    next_frame,
-)
+from flwr_splitmix.links.stream.dialling import dial
+from flwr_splitmix.links.stream.protocol import in_pieces, next_frame
 from flwr_splitmix.links.stream.silence import SilenceLimit
 from flwr_splitmix.words import one_line
 
@@ -195,19 +190,8 @@ class MixerChannel:
 
     def _dial(self) -> None:
         # One connection per stream, since a mixer may be restarted between rounds.
-        options = [
-            *message_settings(),
-            *keepalive(),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.enable_retries", 0),
-        ]
         own = self._dialled
-        if own.tls:
-            certificate, key = own.pair or (None, None)
-            credentials = grpc.ssl_channel_credentials(own.ca or None, key, certificate)
-            channel = grpc.secure_channel(own.address, credentials, options=options)
-        else:
-            channel = grpc.insecure_channel(own.address, options=[*options, NO_PROXY])
+        channel = dial(own.address, tls=own.tls, ca=own.ca, pair=own.pair)
         self._open.callback(channel.close)
         self._outbox, self._number = queue.SimpleQueue(), 0
         self._open.callback(self._outbox.put, None)

@@ -59,13 +59,6 @@ def message_settings() -> list[tuple[str, int]]:
     ]
 
 
-NO_PROXY = ("grpc.enable_http_proxy", 0)
-"""The gRPC setting of a channel without TLS: a proxy would read what it hands on.
-
-gRPC takes the environment's proxy (`http_proxy`) even to the loopback.
-"""
-
-
 def in_pieces(
     frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY, seed: int = 0
 ) -> list[bytes]:

@@ -18,19 +18,17 @@ from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype, check_wire_dtype
 from flwr_splitmix.links.link import LinkError, Outcome
+from flwr_splitmix.links.stream.dialling import dial
 from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY, read_pair
 from flwr_splitmix.links.stream.protocol import (
     MAX_UNHEARD,
     METHOD,
-    NO_PROXY,
     NODE_KEY,
     NOTICE_SECONDS,
     PROTOCOL,
     PROTOCOL_KEY,
     TOKEN_KEY,
     in_pieces,
-    keepalive,
-    message_settings,
     next_frame,
 )
 from flwr_splitmix.links.stream.silence import SilenceLimit
@@ -211,22 +209,9 @@ class Session:
         )
 
     def _dial(self) -> grpc.Channel:
-        options = [
-            *message_settings(),
-            *keepalive(),
-            # Each attempt is a connection of its own, and `run` paces the attempts.
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.enable_retries", 0),
-        ]
-        if not self._ticket.tls:
-            return grpc.insecure_channel(self._ticket.address, options=[*options, NO_PROXY])
-        certificate, key = self._pair or (None, None)
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=self._ticket.ca.encode() or None,
-            private_key=key,
-            certificate_chain=certificate,
-        )
-        return grpc.secure_channel(self._ticket.address, credentials, options=options)
+        # Each attempt is a connection of its own, and `run` paces the attempts.
+        ticket = self._ticket
+        return dial(ticket.address, tls=ticket.tls, ca=ticket.ca.encode(), pair=self._pair)
 
     def _converse(self, channel: grpc.Channel, patience: float) -> bool:
         """Answer the calls of one connection; return whether the round is finished.

@@ -1,0 +1,35 @@
+"""The channel of whoever dials: a node, or a run that uses a third party's mixer."""
+
+from __future__ import annotations
+
+import grpc
+
+from flwr_splitmix.links.stream.protocol import keepalive, message_settings
+
+
+def dial(
+    address: str, *, tls: bool, ca: bytes | None, pair: tuple[bytes, bytes] | None
+) -> grpc.Channel:
+    """Return a channel that shares no connection with others, and leaves retries to its user.
+
+    Without TLS it takes no proxy of the environment (`http_proxy`), which would read what it hands
+    on; gRPC takes one even to the loopback.
+
+    Parameters
+    ----------
+    ca
+        Authority of the other end's certificate, PEM; empty or None for those that gRPC trusts.
+    pair
+        Own certificate and key, PEM; None shows none.
+    """
+    options = [
+        *message_settings(),
+        *keepalive(),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+    ]
+    if not tls:
+        return grpc.insecure_channel(address, options=[*options, ("grpc.enable_http_proxy", 0)])
+    certificate, key = pair or (None, None)
+    credentials = grpc.ssl_channel_credentials(ca or None, key, certificate)
+    return grpc.secure_channel(address, credentials, options=options)
