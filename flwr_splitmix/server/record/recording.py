@@ -24,10 +24,11 @@ from flwr_splitmix.once import Once
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint
 from flwr_splitmix.runs.epsilon import epsilon_of
+from flwr_splitmix.server.record.checkpoint_writes import CheckpointWrites
 from flwr_splitmix.server.record.checkpointing import newest_checkpoint
 from flwr_splitmix.server.record.clock import RunClock
+from flwr_splitmix.server.record.run_folder import RunFolder, needed
 from flwr_splitmix.server.record.run_start import RunStart
-from flwr_splitmix.server.record.run_writes import CheckpointWrites, RunFolder, needed
 from flwr_splitmix.server.record.summary import summarise
 from flwr_splitmix.storage import json_values
 

@@ -11,7 +11,7 @@ from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.flower_run import note_flower_run
 from flwr_splitmix.server.record.flower_grid import warn_of_other_values
-from flwr_splitmix.server.record.run_writes import RunFolder, needed
+from flwr_splitmix.server.record.run_folder import RunFolder, needed
 
 
 class RunStart:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from flwr_splitmix.runs import Run
-from flwr_splitmix.server.record.run_writes import CheckpointWrites, RunFolder
+from flwr_splitmix.server.record.checkpoint_writes import CheckpointWrites
+from flwr_splitmix.server.record.run_folder import RunFolder
 
 
 @pytest.mark.parametrize("durable", [True, False])
