@@ -5,6 +5,7 @@ Source: ours; a local search from pairwise likelihood ratios, as of Kernighan an
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
@@ -68,42 +69,19 @@ class JointMask:
         everything, own = self._everything.blurred(errors), self._own
         seen = everything.components(patches)
         sizes = None if labels is None else sizes_of(labels, members, patches.shape[1])
+        judge = _Judge(everything, seen, members, sizes)
         starts = _starts(everything.pairs(seen), members, seed)
         best, most = starts[0], -torch.inf
         for owners in starts:
             if most > -torch.inf and self._budget.over:
                 break
-            made, score = self._climbed(everything, seen, owners, members, sizes, None)
+            made, score = judge.climb(owners, self._budget)
             if score > most:
                 best, most = made, score
         if own is None or self._budget.over:
             return best
-        return self._climbed(own.blurred(errors), seen, best, members, sizes, labels)[0]
-
-    def _climbed(
-        self,
-        gaussians: PatchGaussians,
-        seen: Tensor,
-        owners: Tensor,
-        members: int,
-        sizes: Sizes | None,
-        labels: Tensor | None,
-    ) -> tuple[Tensor, float]:
-        """Move single patches to other members, or exchange two, while this is likelier."""
-        score, gains = _judged(gaussians, seen, owners, members, sizes, labels)
-        for _ in range(TURNS):
-            better = None
-            for moved in _changes(owners, gains, sizes):
-                reached, following = _judged(gaussians, seen, moved, members, sizes, labels)
-                if reached > score + 1e-6:
-                    better = moved, reached, following
-                    break
-            if better is None:
-                break
-            owners, score, gains = better
-            if self._budget.over:
-                break
-        return owners, score
+        finer = replace(judge, gaussians=own.blurred(errors), labels=labels)
+        return finer.climb(best, self._budget)[0]
 
 
 class Sizes:
@@ -178,33 +156,59 @@ def _starts(alike: Tensor, members: int, seed: int) -> list[Tensor]:
     return kept
 
 
-def _judged(
-    gaussians: PatchGaussians,
-    seen: Tensor,
-    owners: Tensor,
-    members: int,
-    sizes: Sizes | None,
-    labels: Tensor | None,
-) -> tuple[float, Tensor]:
-    """Return how likely a mask is, and what each patch gains with each member: (N, k)."""
-    held = F.one_hot(owners, members)
-    masks = held.bool().T
-    kinds = len(gaussians.means)
-    prior = seen.new_zeros(len(seen), members, kinds)
-    if labels is not None:
-        prior = of_parts(labels, masks.double().mean(1).expand(len(seen), members)).log()
-    score, beside = 0.0, []
-    for member, mask in enumerate(masks):
-        density, each = gaussians.together(seen, mask)
-        chances = prior[:, member] + density
-        score += float(chances.logsumexp(1).sum())
-        beside.append((each * chances.softmax(1)[:, None]).sum(2).sum(0))
-    gains = torch.stack(beside, dim=1)
-    gains = gains - gains.gather(1, owners[:, None])
-    if sizes is not None:
-        numbers = held.sum(0)
-        score -= float(sizes.cost(numbers))
-    return score, gains
+@dataclass(frozen=True)
+class _Judge:
+    """How likely masks are for the rows of one release; owners are int64 (N,).
+
+    Parameters
+    ----------
+    seen
+        float64 (b, N, q): the components of the patches.
+    labels
+        float64 (b, L): each class's share; None if none is known.
+    """
+
+    gaussians: PatchGaussians
+    seen: Tensor
+    members: int
+    sizes: Sizes | None
+    labels: Tensor | None = None
+
+    def __call__(self, owners: Tensor) -> tuple[float, Tensor]:
+        """Return how likely a mask is, and what each patch gains with each member: (N, k)."""
+        rows, members, seen = len(self.seen), self.members, self.seen
+        held = F.one_hot(owners, members)
+        masks = held.bool().T
+        prior = seen.new_zeros(rows, members, len(self.gaussians.means))
+        if self.labels is not None:
+            shares = masks.double().mean(1).expand(rows, members)
+            prior = of_parts(self.labels, shares).log()
+        score, beside = 0.0, []
+        for member, mask in enumerate(masks):
+            density, each = self.gaussians.together(seen, mask)
+            chances = prior[:, member] + density
+            score += float(chances.logsumexp(1).sum())
+            beside.append((each * chances.softmax(1)[:, None]).sum(2).sum(0))
+        gains = torch.stack(beside, dim=1)
+        gains = gains - gains.gather(1, owners[:, None])
+        if self.sizes is not None:
+            score -= float(self.sizes.cost(held.sum(0)))
+        return score, gains
+
+    def climb(self, owners: Tensor, budget: Budget) -> tuple[Tensor, float]:
+        """Move single patches to other members, or exchange two, while this is likelier."""
+        score, gains = self(owners)
+        for _ in range(TURNS):
+            for moved in _changes(owners, gains, self.sizes):
+                reached, following = self(moved)
+                if reached > score + 1e-6:
+                    owners, score, gains = moved, reached, following
+                    break
+            else:
+                break
+            if budget.over:
+                break
+        return owners, score
 
 
 def _changes(owners: Tensor, gains: Tensor, sizes: Sizes | None) -> list[Tensor]:
