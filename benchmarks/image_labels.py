@@ -4,7 +4,7 @@ Labels stay with the client, but an image shows its class, and the gradient of i
 from it. Three ways are measured of reading one client's labels, round by round.
 
 From messages: the server fits a classifier to what the head, with its first weights, makes of
-public images.
+public images (`labels-public`).
 
 With labels known: the server knows the labels of a few of the client's images, and gives every
 other image the label of the known ones whose mean gradient of the round has the most similar
@@ -31,21 +31,28 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.measure import show, write
-from benchmarks.public_classifier import PublicClassifier
 from flwr_splitmix import UShapeClient
+from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.labels.gradient_leaks import regrouped
+from flwr_splitmix.attacks.images.labels_public import LabelsPublic
+from flwr_splitmix.attacks.knowledge import Knowledge
+from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recording.packing import UShapeStep
+from flwr_splitmix.attacks.release import Release
 from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
 from flwr_splitmix.clients.ushape.step_exchanges import Learns
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.events import Messages, RoundBegun, StepDone
 from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, NaiveMix, NoPeek, Sent
+from flwr_splitmix.mixers import NoMixing
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.segments import VisionParts, split_vision_parts
+from flwr_splitmix.segments.vision.split_model import VisionHead
 from flwr_splitmix.strategies import (
     DPSGDSL,
     DPForwardSL,
@@ -221,18 +228,40 @@ def read(gradients: Tensor, labels: Tensor, known: int) -> float:
     return float((guesses == labels)[others].double().mean())
 
 
-def read_from_messages(seen: Seen, head: nn.Module, labels: Tensor, seed: int) -> dict[int, float]:
-    """Return the share of labels that a public classifier reads from each round's messages."""
-    public = load_images("fashion-mnist-small").test
-    images = torch.stack([public[place][0] for place in range(len(public))])
-    classify = PublicClassifier(head, images, torch.tensor(np.array(public.labels)))
-    right: dict[int, list[Tensor]] = {}
-    for step in seen.steps:
-        at = torch.from_numpy(batch_indices(len(labels), BATCH, seed, 0, step.drawn[0]))
-        right.setdefault(step.server_round, []).append(
-            (classify(step.messages[0][0]) == labels[at]).double()
-        )
-    return {number: float(torch.cat(of).mean()) for number, of in right.items()}
+def read_from_messages(seen: Seen, head: VisionHead, labels: Tensor, seed: int) -> dict[int, float]:
+    """Return the share of labels that `labels-public` reads from each round's messages.
+
+    The server releases public images through the head alone, without what a method hides.
+    """
+    images = load_images("fashion-mnist-small")
+    known = Knowledge(
+        method="the U shape",
+        options={},
+        mixer=NoMixing(),
+        image_shape=images.train.shape,
+        num_classes=CLASSES,
+        geometry=head.geometry,
+        k=1,
+        batch_size=BATCH,
+        mean=images.train.mean,
+        std=images.train.std,
+        fresh_lower=lambda seed: head,
+        first=head,
+    )
+    releases = [
+        Release(step.server_round, step.number, 0, step.messages[0][0]) for step in seen.steps
+    ]
+    view = View("server", releases, known)
+    attack = LabelsPublic()
+    attack.fit(view, Pictures.of(images.test), Budget("cpu"), seed=seed)
+    guess = attack.run(view)
+    drawn = [step.drawn[0] for step in seen.steps]
+    batches = [batch_indices(len(labels), BATCH, seed, 0, number) for number in drawn]
+    right: dict[int, list[bool]] = {}
+    for said, (number, row) in zip(guess.values.tolist(), guess.where, strict=True):
+        kept = right.setdefault(releases[number].server_round, [])
+        kept.append(said == int(labels[batches[number][row]]))
+    return {number: sum(of) / len(of) for number, of in right.items()}
 
 
 def measure(name: str, rounds: int, seed: int, every_round: bool) -> dict[str, dict[str, Any]]:

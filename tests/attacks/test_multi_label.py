@@ -40,7 +40,9 @@ def test_images_are_rebuilt_and_scored_without_their_class(
     assert "class" not in {measure.metric for measure in scored.measures}
 
 
-@pytest.mark.parametrize("name", ["labels-gradient", "labels-cluster", "labels-peer", "membership"])
+@pytest.mark.parametrize(
+    "name", ["labels-gradient", "labels-cluster", "labels-peer", "labels-public", "membership"]
+)
 def test_attacks_on_a_class_or_a_member_do_not_apply(system: Attacked, name: str) -> None:
     adversary: Adversary = "member of the group" if name == "labels-peer" else "server"
     case = system.case(adversary, trained=4, held_out=4)

@@ -99,8 +99,13 @@ class AttackedImages(Attacked):
     def known_to(
         self, adversary: Adversary, assume: Collection[Assumption] = (), member: int = 0
     ) -> Knowledge:
-        """Return what an adversary knows: the server has no tail unless it averages them."""
+        """Return what an adversary knows: the server has no tail unless it averages them.
+
+        It has the head's first weights, as `first` only: they are not those of trained heads.
+        """
         known = super().known_to(adversary, assume, member)
+        if known.untrained:
+            known = replace(known, lowers=None, untrained=False)
         if self.frozen is not None and known.lowers is None:
             known = replace(known, lowers=copy.deepcopy(self.frozen))
         return known if known.averaged else replace(known, upper=None)
@@ -207,6 +212,7 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
     made = partial(_ends_of, run, config, kept, parts)
     own = {} if config.averages else {c: made(c) for c in _with_state(run, kept, finished)}
     first = own[min(own)] if own else made(None)
+    as_built = HidingEnds(config, parts.head, parts.tail, geometry.width).eval()
     call = whole_call(config, len(images.classes), images.train.shape[0])
     known = Knowledge(
         method=config.strategy,
@@ -221,6 +227,7 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         std=images.train.std,
         fresh_lower=partial(_fresh, config=config, call=call, width=geometry.width),
         lowers=own or first,
+        first=as_built,
         averaged=config.averages,
         upper=nn.Sequential(parts.trunk, first.tail),
         mixes_batch=isinstance(first.hiding, NaiveMix),
@@ -238,7 +245,7 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         remarks=[*filter(None, (division.remark(data, "images"), unused))],
         trunk=parts.trunk.eval(),
         recorded=trace is not None,
-        frozen=as_built.eval() if config.learns == "tail" else None,
+        frozen=as_built if config.learns == "tail" else None,
         tails=None if trace is None or config.learns == "tail" else _tails(config, trace),
     )
 

@@ -1,0 +1,76 @@
+"""A classifier of smashed data, fitted to releases of public images with labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+COMPONENTS = 64
+"""Most principal components of the smashed data that are looked at."""
+
+LEAST = 1e-7
+"""Least variance of a component, as a fraction of the first one's: smaller ones are rounding."""
+
+WAYS: tuple[Mapping[str, Any], ...] = (
+    {"pooled": False, "cost": 1.0},
+    {"pooled": False, "cost": 10.0},
+    {"pooled": True, "cost": 1.0},
+    {"pooled": True, "cost": 10.0},
+)
+"""What is tried on public images held out: all tokens or their mean, and C of the machine."""
+
+
+class PublicClassifier:
+    """A support vector machine with Gaussian kernel on whitened principal components.
+
+    Parameters
+    ----------
+    rows
+        float (n, prefix + N, d): smashed data of public images.
+    labels
+        int64 (n,): their classes, at least two.
+    pooled
+        Whether it looks at the mean over tokens, which no order of these changes.
+    cost
+        C of the machine.
+    """
+
+    def __init__(self, rows: Tensor, labels: Tensor, *, pooled: bool, cost: float) -> None:
+        from sklearn.decomposition import PCA  # an extra that training does not need
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+        from sklearn.svm import SVC
+
+        self._pooled = pooled
+        seen = self._seen(rows)
+        self._axes = PCA(min(COMPONENTS, *seen.shape), random_state=0).fit(seen)
+        strengths = self._axes.explained_variance_
+        self._kept = max(1, int((strengths > LEAST * strengths[0]).sum()))
+        machine = SVC(C=cost, decision_function_shape="ovr")
+        self._machine = make_pipeline(StandardScaler(), machine)
+        self._machine.fit(self._components(seen), labels.numpy())
+
+    def _seen(self, rows: Tensor) -> np.ndarray:
+        kept = rows.float().mean(1) if self._pooled else rows.float().flatten(1)
+        return np.asarray(kept.cpu().numpy())
+
+    def _components(self, seen: np.ndarray) -> np.ndarray:
+        return np.asarray(self._axes.transform(seen)[:, : self._kept])
+
+    def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the classes, int64 (b,), of smashed data, and how sure each is, float32 (b,).
+
+        It is as sure as the score of the class is ahead of the second best.
+        """
+        components = self._components(self._seen(rows))
+        scores = torch.from_numpy(self._machine.decision_function(components)).float()
+        if scores.dim() == 1:  # of two classes there is one score
+            sure = scores.abs()
+        else:
+            best = scores.topk(2, dim=1).values
+            sure = best[:, 0] - best[:, 1]
+        return torch.from_numpy(self._machine.predict(components)).long(), sure

@@ -1,0 +1,154 @@
+"""`labels-public`: the class that smashed data show, by a classifier of public images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
+from flwr_splitmix.attacks.fitted import NotApplicable
+from flwr_splitmix.attacks.images.labels.public_classifier import WAYS, PublicClassifier
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
+from flwr_splitmix.attacks.pictures import Pictures
+from flwr_splitmix.attacks.release import Release, Simulated
+from flwr_splitmix.seeding import generator
+
+MOST = {"smoke": 1000, "cpu": 4000, "paper": 10_000}
+"""Most public images that are used, by scale."""
+
+HELD = 500
+"""Most public images by which the attacker chooses; a quarter if there are few."""
+
+
+class LabelsPublic(Attack):
+    """Reads labels from what clients send, without any gradient: an image shows its class.
+
+    The attacker releases public images with labels through the lower segment that it knows (in
+    the U shape the head; if it has no trained one, that with the run's first weights), fits a
+    classifier to these, and applies it to the victims' releases. If it knows a lower segment of
+    each client, each client has a classifier of its own.
+
+    Attributes
+    ----------
+    way
+        The classifier that was best on public images held out; see `WAYS`.
+    """
+
+    name = "labels-public"
+    goal: ClassVar[Goal] = "labels"
+    needs: ClassVar[frozenset[str]] = frozenset({"smashed data", "public data"})
+    source: ClassVar[str] = "ours"
+
+    def check(self, view: View) -> None:
+        """Raise NotApplicable unless smashed data are here, and a lower segment is known."""
+        super().check(view)
+        if view.knowledge.first is None:
+            view.require("lower")
+
+    def learn(self, view: View, public: Pictures | None) -> None:
+        """Choose the classifier on public images, as the first client releases them."""
+        assert public is not None, "`fit` has refused to go on without"
+        known = view.knowledge
+        pictures = public.fitted(known.image_shape).take(slice(0, MOST[self.budget.scale]))
+        several = pictures.labels.dim() > 1 or int(pictures.labels.max()) >= known.num_classes
+        if several or int(torch.unique(pictures.labels).numel()) < 2:
+            raise NotApplicable(
+                f"{self.name!r} needs public images of at least two of the victims' "
+                f"{known.num_classes} classes, each with one label"
+            )
+        self._pictures = pictures
+        first = min(known.lowers) if isinstance(known.lowers, Mapping) else None
+        rows, labels = self._released(view, first)
+        self.way = self._choose(rows, labels)
+        self._first = PublicClassifier(rows, labels, **self.way)
+        self._own: dict[int | None, PublicClassifier] = {first: self._first}
+
+    def _released(self, view: View, client: int | None) -> tuple[Tensor, Tensor]:
+        """Return releases of the public images, and the label of each row."""
+        known, pictures = view.knowledge, self._pictures
+        releases = known.simulate(
+            pictures.images,
+            pictures.labels,
+            generator(self.seed, "public labels"),
+            lower=lower_for(known, client),
+            adversary=view.adversary,
+        )
+        return joined_rows(releases, self.name), _labels_of(releases, pictures)
+
+    def _choose(self, rows: Tensor, labels: Tensor) -> Mapping[str, Any]:
+        """Return the way that reads most labels of rows held out."""
+        order = torch.from_numpy(generator(self.seed, "held out").permutation(len(rows)))
+        number = min(HELD, len(rows) // 4)
+        held, others = order[:number], order[number:]
+        if not number or int(torch.unique(labels[others]).numel()) < 2:
+            return WAYS[0]
+        right: list[float] = []
+        for way in WAYS:
+            if right and self.budget.over:
+                break
+            made = PublicClassifier(rows[others], labels[others], **way)
+            right.append(float((made(rows[held])[0] == labels[held]).double().mean()))
+            self.budget.progress(self.name, len(right), len(WAYS))
+        return WAYS[right.index(max(right))]
+
+    def _classifier(self, view: View, client: int | None) -> PublicClassifier:
+        """Return that of a client; past the budget, or of one not known, that of the first."""
+        lowers = view.knowledge.lowers
+        known = isinstance(lowers, Mapping) and client in lowers
+        if known and client not in self._own and not self.budget.over:
+            self._own[client] = PublicClassifier(*self._released(view, client), **self.way)
+        return self._own.get(client, self._first)
+
+    def run(self, view: View) -> Guess:
+        """Guess the label of every row of which something was received."""
+        values, sure, where = [], [], []
+        for number, release in enumerate(view.releases):
+            if not bool(release.smashed.any()):
+                continue
+            labels, margins = self._classifier(view, release.client)(received(release))
+            values.append(labels)
+            sure.append(margins)
+            where += [(number, row) for row in range(len(labels))]
+            self.budget.progress(self.name, number + 1, len(view.releases))
+        return Guess(torch.cat(values), torch.cat(sure), where)
+
+
+def lower_for(known: Knowledge, client: int | None) -> Lowers:
+    """Return the lower segment to release public images through: a client's, or that of all."""
+    if known.lowers is None:
+        assert known.first is not None, "`check` has refused to go on without"
+        return known.first
+    own = known.lower_of(client)
+    assert own is not None
+    return own
+
+
+def received(release: Release) -> Tensor:
+    """Return smashed data (b, prefix + N, d), as whoever knows the share sees them."""
+    return release.smashed if release.undone is None else release.undone
+
+
+def joined_rows(releases: Sequence[Simulated], name: str) -> Tensor:
+    """Return the rows of releases that are of one image each.
+
+    Raises
+    ------
+    NotApplicable
+        If a row shows several images.
+    """
+    for release in releases:
+        assert release.origin is not None
+        if release.origin.sources.shape[1] > 1:
+            raise NotApplicable(
+                f"{name!r} reads the label of one image, and what this adversary receives is made "
+                "of several images"
+            )
+    return torch.cat([received(release) for release in releases])
+
+
+def _labels_of(releases: Sequence[Simulated], pictures: Pictures) -> Tensor:
+    sources = [release.origin.sources[:, 0] for release in releases if release.origin is not None]
+    return pictures.labels[torch.cat(sources)]
