@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
-from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.embedding.affine_map import AffineMap
-from flwr_splitmix.attacks.images.placing.arranging import OrderedRows
+from flwr_splitmix.attacks.images.collecting.linking import Row, ids
+from flwr_splitmix.attacks.images.collecting.own_patches import Pool, own_patches
+from flwr_splitmix.attacks.images.placing.arranging import MOST_PATCHES, OrderedRows
+from flwr_splitmix.attacks.images.placing.edge_reader import EdgeReader
 from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge
-from flwr_splitmix.attacks.images.placing.order_free import OrderFree, moments
 from flwr_splitmix.attacks.images.placing.patch_map import PatchMap
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release
-from flwr_splitmix.seeding import derive_seed, seeded_draws, seeded_secrets
-from flwr_splitmix.segments.vision.patch_shuffle import draw_order, patches_kept
 
 PUBLIC = 8_000
 """Most public images that are used."""
 
-LEAST = 8
-"""Batches of public images that are used even if time is up."""
+FEWEST = 3
+"""Fewest batches of one image whose patches are compared; fewer have too much else in common."""
 
-HELD = 96
-"""Most public images by which the attacker chooses; a quarter if there are few."""
+LINKED = 16
+"""Most batches of one image whose patches are compared, the newest ones."""
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Shares of the image in order that are tried; the rest is the image expected."""
+KEPT = 128
+"""Batches whose patches are kept while others are compared with them."""
 
 
 class Unshuffle(Attack):
@@ -40,17 +39,11 @@ class Unshuffle(Attack):
     order is. If the embedding maps each patch by itself, patches are then read exactly, and their
     places found by a Gaussian of public images; if patches were exchanged within the batch, among
     the places of all rows. If tokens are linear in the whole image, as those of its spectrum are,
-    order and image are found in turns.
+    order and image are found in turns. See `EdgeReader`.
 
-    Whatever the order, the tokens' moments and the label, if the adversary has it, predict an
-    image by a ridge regression. The Gaussian, of each class, is of what images differ from that
-    by. The guess is a mean of this image and the one in order, with weights that are best on
-    public images.
-
-    Attributes
-    ----------
-    share
-        Weight of the image in order.
+    If patches were exchanged within the batch, and ids tell of three batches or more that the same
+    image was in them, its patches are those that all of them have: they are placed as if they had
+    been shuffled within the image only. All rows of an image then have the same guess.
     """
 
     name: ClassVar[str] = "unshuffle"
@@ -62,98 +55,38 @@ class Unshuffle(Attack):
         """Take the edge apart, and fit expectations and Gaussians to public images."""
         assert public is not None, "`fit` has refused to go on without"
         known = view.knowledge
-        self._edge = edge = ShuffledEdge.of(known, self.budget.device)
+        self._edge = ShuffledEdge.of(known, self.budget.device)
         pictures = public.fitted(known.image_shape).take(slice(0, PUBLIC))
-        edge.learn_to_undo(view, pictures, self.seed)
-        self._map = self._probe(pictures.images)
-        several = known.multi_label or pictures.labels.dim() > 1
-        self._classes = 0 if several else known.num_classes
-        if int(pictures.labels.max()) >= self._classes:
-            self._classes = 0  # they are not classes of the victims' task
-        held, others = pictures.divided(min(HELD, len(pictures) // 4), self.seed)
-        labels = self._known(others.labels) if "labels" in view.has else None
-        described = self._described(others.images)
-        seen = slice(0, len(described))
-        labels = None if labels is None else labels[seen]
-        wanted = self._map.coordinates(others.images[seen])
-        self._expected = OrderFree.fit(described, labels, known.num_classes, wanted)
-        self._map.fit(self._expected.residuals, labels)
-        self.share = self._choose(held if len(held) else others)
+        self._edge.learn_to_undo(view, pictures, self.seed)
+        self._reader = self._reader_of(self._edge, pictures, view)
+        self._of_image: EdgeReader | None = None
+        if self._edge.shuffle.across_batch and linked_rows(view):
+            self._of_image = self._reader_of(self._edge.within_images(), pictures, view)
 
-    def _probe(self, public: Tensor) -> PatchMap | AffineMap:
-        patches = PatchMap.probe(self._edge, public)
-        if patches is not None:
-            return patches
-        method = self._edge.known.method
-        if self._edge.shuffle.across_batch:
-            raise NotApplicable(
-                f"{method} exchanges tokens within a batch that are not each of one patch alone, "
-                "so there is no patch to read"
-            )
-        affine = AffineMap.probe(self._edge, public, self.seed)
-        if affine is None:
-            raise NotApplicable(
-                f"tokens of {method} are not linear in the image in front of the shuffle, so no "
-                "patch is read exactly"
-            )
-        return affine
-
-    def _known(self, labels: Tensor | None) -> Tensor | None:
-        """Return classes int64 (b,), or None if there are none."""
-        if labels is None or not self._classes:
-            return None
-        return labels.argmax(1) if labels.dim() == 2 else labels
-
-    def _described(self, images: Tensor) -> Tensor:
-        """Return the moments of the first images, of all if there is time: (n, F)."""
-        described: list[Tensor] = []
-        for tokens in self._dealt(images):
-            if len(described) >= LEAST and self.budget.over:
-                break
-            described.append(moments(tokens, self.seed))
-        return torch.cat(described)
-
-    def _dealt(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield the tokens of images (n, C, H, W), a batch at a time, shuffled as at the edge."""
-        shuffle, size = self._edge.shuffle, self._edge.known.batch_size
-        for number, part in enumerate(torch.split(images, size)):
-            tokens = self._edge.embed(part)
-            b, n = tokens.shape[:2]
-            seed = derive_seed(self.seed, "a public shuffle", number)
-            with seeded_draws(torch.device("cpu"), seed), seeded_secrets():
-                order = draw_order(b, n, patches_kept(n, shuffle.kappa))
-            yield tokens.flatten(0, 1)[order]
-
-    def _choose(self, held: Pictures) -> float:
-        """Return the share of the image in order that is best on images held out."""
-        errors = torch.zeros(len(SHARES), dtype=torch.float64)
-        size = self._edge.known.batch_size
-        parts, classes = torch.split(held.images, size), torch.split(held.labels, size)
-        done = 0
-        for tokens, images, labels in zip(self._dealt(held.images), parts, classes, strict=True):
-            if done and self.budget.over:
-                break
-            expected, placed = self._read(tokens, self._known(labels))
-            if placed is None:
-                return 0.0
-            for number, share in enumerate(SHARES):
-                made = _mixed(self._map.images(expected), placed, share)
-                errors[number] += (made - images).square().sum()
-            done += len(images)
-            self.budget.progress(self.name, done, len(held))
-        return SHARES[int(errors.argmin())]
-
-    def _read(self, tokens: Tensor, labels: Tensor | None) -> tuple[Tensor, OrderedRows | None]:
-        """Return the coordinates of images expected from tokens (b, N, w), and those in order."""
-        expected = self._expected(moments(tokens, self.seed), labels)
-        return expected, self._map.place(tokens, expected, labels)
+    def _reader_of(self, edge: ShuffledEdge, pictures: Pictures, view: View) -> EdgeReader:
+        return EdgeReader(
+            edge,
+            pictures,
+            labelled="labels" in view.has,
+            budget=self.budget,
+            seed=self.seed,
+            name=self.name,
+        )
 
     def read(self, release: Release) -> tuple[Tensor, OrderedRows | None]:
         """Return the coordinates of images expected from a release's tokens, and those in order.
 
         The second is None if the release was not put in order.
         """
-        return self._read(self._edge.undo(release.smashed), self._known(release.labels))
+        return self._reader.read(
+            self._edge.undo(release.smashed), self._reader.known(release.labels)
+        )
+
+    def patches_of(self, release: Release) -> Tensor:
+        """Return the patches (b, N, P) in the slots of a release, if each is mapped by itself."""
+        embedding = self._reader.map
+        assert isinstance(embedding, PatchMap), "this embedding has no patches"
+        return embedding.read(self._edge.undo(release.smashed))
 
     def run(self, view: View) -> Guess:
         """Reconstruct every row.
@@ -161,25 +94,89 @@ class Unshuffle(Attack):
         Rows of a release that holds nothing, or is not reached in time, get what is expected of
         their labels.
         """
+        linked = self._linked(view)
         values, sure, where = [], [], []
         for number, release in enumerate(view.releases):
             rows = len(release.smashed)
-            placed = None
-            nothing = not bool(release.smashed.any())
-            if nothing or (number and self.budget.over):
-                labels = self._known(release.labels)
-                expected = self._expected(self._expected.middle.expand(rows, -1), labels)
+            own = [linked.get((number, row)) for row in range(rows)]
+            labels, certain = self._reader.known(release.labels), None
+            if all(own):
+                images = torch.empty(rows, *view.knowledge.image_shape)
+            elif not bool(release.smashed.any()) or (number and self.budget.over):
+                images = self._reader.unseen(rows, labels)
             else:
-                expected, placed = self.read(release)
-            values.append(_mixed(self._map.images(expected), placed, self.share).float())
-            sure.append(torch.full((rows,), -1e6) if placed is None else placed.sure.float())
+                images, certain = self._reader.guessed(self._edge.undo(release.smashed), labels)
+            certain = torch.full((rows,), -1e6) if certain is None else certain
+            for row, guess in enumerate(own):
+                if guess is not None:
+                    images[row], certain[row] = guess
+            values.append(images)
+            sure.append(certain)
             where += [(number, row) for row in range(rows)]
             self.budget.progress(self.name, number + 1, len(view.releases))
         return Guess(torch.cat(values), torch.cat(sure), where)
 
+    def _linked(self, view: View) -> Mapping[Row, tuple[Tensor, Tensor]]:
+        """Return image and confidence of rows whose image was in several batches, if in time."""
+        found: dict[Row, tuple[Tensor, Tensor]] = {}
+        reader = self._of_image
+        if reader is None:
+            return found
+        embedding = reader.map
+        assert isinstance(embedding, PatchMap), "others are refused where patches are exchanged"
 
-def _mixed(expected: Tensor, placed: OrderedRows | None, share: float) -> Tensor:
-    """Return the mean of expected images and those in order, from 0 to 1."""
-    if placed is None:
-        return expected.clamp(0, 1)
-    return (share * placed.images + (1 - share) * expected).clamp(0, 1)
+        @lru_cache(KEPT)
+        def patches_of(number: int) -> Tensor:
+            return self.patches_of(view.releases[number])
+
+        groups = linked_rows(view)
+        for done, rows in enumerate(groups, start=1):
+            if found and self.budget.over:
+                break
+            own = embedding.tokens(own_patches(pools_of(view, rows[-LINKED:], patches_of)))
+            newest, row = rows[-1]
+            labels = reader.known(view.releases[newest].labels)
+            labels = None if labels is None else labels[row : row + 1]
+            images, certain = reader.guessed(own[None], labels)
+            assert certain is not None, "the patches of one image are few enough"
+            found |= dict.fromkeys(rows, (images[0], certain[0]))
+            self.budget.progress(self.name, done, len(groups))
+        return found
+
+
+def pools_of(view: View, rows: Sequence[Row], patches_of: Callable[[int], Tensor]) -> list[Pool]:
+    """Return the batches that one image's rows were in.
+
+    Parameters
+    ----------
+    patches_of
+        From a release's position to its patches (b, N, P).
+    """
+    named, own = [], set()
+    for number, row in rows:
+        examples = view.releases[number].ids
+        assert examples is not None, "rows are linked by ids"
+        named.append({example: at for at, example in enumerate(examples.tolist())})
+        own.add(int(examples[row]))
+    shared = sorted(set(named[0]).intersection(*named[1:]) - own)
+    return [
+        Pool(patches_of(number), row, [rows_of[example] for example in shared])
+        for (number, row), rows_of in zip(rows, named, strict=True)
+    ]
+
+
+def linked_rows(view: View) -> list[list[Row]]:
+    """Return the rows of each image that was in `FEWEST` batches, oldest first, client by client.
+
+    Rows are linked by ids: empty if none were sent. Releases that hold nothing are left out, and
+    there is nothing if one has too many patches to compare.
+    """
+    sizes = {release.smashed.shape[:2].numel() for release in view.releases}
+    if max(sizes, default=0) > MOST_PATCHES:
+        return []
+    groups = []
+    for rows in (ids(view.releases) or {}).values():
+        full = [(place, row) for place, row in rows if bool(view.releases[place].smashed.any())]
+        if len({place for place, _ in full}) >= FEWEST:
+            groups.append(full)
+    return sorted(groups, key=lambda rows: str(view.releases[rows[0][0]].client))

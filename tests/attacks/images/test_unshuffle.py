@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from flwr_splitmix.attacks.images.embedding.patches import to_patches
 from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge, from_where
 from flwr_splitmix.attacks.images.placing.order_free import OrderFree, moments
 from flwr_splitmix.attacks.images.placing.patch_map import PatchMap
-from flwr_splitmix.attacks.images.unshuffle import Unshuffle
+from flwr_splitmix.attacks.images.unshuffle import FEWEST, Unshuffle, linked_rows
 from flwr_splitmix.mixers import FrozenEdge, Mixer, NoMixing, PatchCutMix
 from flwr_splitmix.segments.vision.patch_shuffle import PatchShuffle
 from flwr_splitmix.segments.vision.shuffled_edge import split_shuffled_edge
@@ -216,3 +217,50 @@ def test_a_regression_knows_means_without_labels_and_moments() -> None:
     unnamed = made(made.middle.expand(2, -1), None)
     assert unnamed[:, 0].tolist() == pytest.approx([float(wanted.mean())] * 2)
     assert float(made.residuals.square().mean()) < 0.01
+
+
+def test_batches_of_one_image_betray_which_patches_are_its_own(bench: Bench) -> None:
+    """Ids tell that the same image was in several batches: shuffling across these adds little."""
+    mixer = FrozenEdge(needs_whole_batch=True)
+    errors = []
+    for times in (1, FEWEST, 4):
+        view = bench.view(mixer, lowers=batch_edge(), times=times)
+        errors.append(bench.error(bench.attack(Unshuffle(), view), view))
+    within = bench.view(EDGE, lowers=edge())
+    alone = bench.error(bench.attack(Unshuffle(), within), within)
+    assert errors[1] < 0.8 * errors[0]
+    assert errors[2] < 1.2 * alone
+
+
+def test_all_rows_of_a_linked_image_have_one_guess(bench: Bench) -> None:
+    view = bench.view(FrozenEdge(needs_whole_batch=True), lowers=batch_edge(), times=FEWEST)
+    guess = bench.attack(Unshuffle(), view)
+    place = {where: number for number, where in enumerate(guess.where)}
+    assert len(place) == FEWEST * len(bench.victims)
+    groups = linked_rows(view)
+    assert len(groups) == len(bench.victims)
+    for rows in groups:
+        first, *others = (guess.values[place[row]] for row in rows)
+        assert all(torch.equal(first, other) for other in others)
+
+
+def test_without_ids_or_within_images_no_batches_are_compared(bench: Bench) -> None:
+    mixer = FrozenEdge(needs_whole_batch=True)
+    view = bench.view(mixer, lowers=batch_edge(), times=FEWEST)
+    bare = replace(view, releases=[replace(release, ids=None) for release in view.releases])
+    assert linked_rows(bare) == []
+    assert linked_rows(bench.view(mixer, lowers=batch_edge(), times=FEWEST - 1)) == []
+    once = bench.view(EDGE, lowers=edge(), times=FEWEST)
+    attack = Unshuffle()
+    guess = bench.attack(attack, once)
+    values = guess.values[: len(bench.victims)]
+    assert torch.equal(values[:8], attack.run(replace(once, releases=once.releases[:1])).values)
+
+
+def test_a_spent_budget_still_guesses_all_rows_of_linked_images(bench: Bench) -> None:
+    view = bench.view(FrozenEdge(needs_whole_batch=True), lowers=batch_edge(), times=FEWEST)
+    budget = Budget(scale="smoke", seconds=0)
+    guess = bench.attack(Unshuffle(), view, budget)
+    assert len(guess.where) == FEWEST * len(bench.victims)
+    assert budget.stopped_after is not None
+    assert bench.error(guess, view) < bench.floor

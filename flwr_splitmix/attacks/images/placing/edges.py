@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -82,6 +82,10 @@ class ShuffledEdge:
         shuffle = parts[at[0]]
         assert isinstance(shuffle, PatchShuffle)
         return cls(known, parts[: at[0]], shuffle, parts[at[0] + 1 :], place)
+
+    def within_images(self) -> ShuffledEdge:
+        """Return the same edge with a shuffle that exchanges no patches between images."""
+        return replace(self, shuffle=PatchShuffle())
 
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:

@@ -110,6 +110,11 @@ class PatchMap:
         patches: Tensor = (tokens - self.offset) @ self._inverse
         return patches
 
+    def tokens(self, patches: Tensor) -> Tensor:
+        """Return the tokens (..., w) of patches (..., P)."""
+        made: Tensor = patches @ self.weights + self.offset
+        return made
+
     def coordinates(self, images: Tensor) -> Tensor:
         """Return what places are found by, of images: float64 (b, N r)."""
         patches = to_patches(images, self.grid).double()
