@@ -45,6 +45,10 @@ def expanded(path: str | Path, key: str, kind: type[Exception]) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         home = Path(path).parts[0]
+        if key == HOME and not os.environ.get(HOME):
+            raise kind(
+                f"{HOME} is not set, and this user has no home folder: set it to an absolute path"
+            ) from None
         raise kind(
             f"{key} is {str(path)!r}, and this machine knows no folder {home!r}; give an absolute "
             "path"

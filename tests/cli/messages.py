@@ -216,6 +216,10 @@ MISTAKES = (
         "noise on a part only", "vision", keys("strategy='DPCutMixSL' sigma-s=5.0"), ok=True
     ),
     Mistake(
+        "a link without a certificate", "vision",
+        keys("link='stream' link-address='0.0.0.0:9443'"),
+    ),
+    Mistake(
         "a link that nodes may refuse", "vision",
         keys("link-insecure=true link-address='0.0.0.0:9443'"), ok=True,
     ),

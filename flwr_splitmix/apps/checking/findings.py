@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.apps.configuration.error import ConfigError
+from flwr_splitmix.apps.configuration.links import ray_link, stream_link
 from flwr_splitmix.apps.configuration.run_config import AppConfig
 from flwr_splitmix.device import pick_device
+from flwr_splitmix.links import AutoLink, LinkError
 from flwr_splitmix.links.stream.endpoint import is_loopback, split_address
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.words import are, counted, gib, have, listed
@@ -117,10 +119,22 @@ def remark_warmup(config: AppConfig, report: Report) -> None:
         )
 
 
-def remark_wire(config: AppConfig, report: Report) -> None:
-    """Remark that a simulation refuses wire formats, unless the link is only for SuperNodes."""
-    if config.link == "auto" and config.narrowed:
-        report.remarks.append(f"a simulation would end with an error: {config.only_over_a_stream}")
+def check_link(config: AppConfig, report: Report) -> None:
+    """Make the run's link; if it depends on the federation, remark where it cannot be made.
+
+    Raises
+    ------
+    LinkError
+        If it is the same everywhere, and cannot be made.
+    """
+    if not isinstance(config.make_link(None), AutoLink):
+        return
+    made = {"in a simulation": ray_link, "on SuperNodes": stream_link}
+    for where, make in made.items():
+        try:
+            make(config, None)
+        except LinkError as error:
+            report.remarks.append(f"{where} the run would end with an error: {error}")
 
 
 def remark_plaintext(config: AppConfig, report: Report, via: str = "") -> None:

@@ -43,12 +43,15 @@ class Checks:
     def run(self, part: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Run a part of a check with its arguments, and return whether it passes.
 
-        A user's mistake, or a file that cannot be read, becomes a problem in the report.
+        A user's mistake, or a file that cannot be read, becomes a problem in the report, once even
+        if several parts find it.
         """
         try:
             part(*args, **kwargs)
         except (*REJECTED, OSError) as error:
-            self.report.problems.append(" ".join(str(error).split()))
+            said = " ".join(str(error).split())
+            if said not in self.report.problems:
+                self.report.problems.append(said)
             return False
         return True
 

@@ -9,10 +9,10 @@ from typing import Any
 from flwr_splitmix.apps.checking.findings import (
     check_devices,
     check_enough,
+    check_link,
     describe_clients,
     remark_plaintext,
     remark_warmup,
-    remark_wire,
 )
 from flwr_splitmix.apps.checking.parts import Checks
 from flwr_splitmix.apps.checking.report import Report
@@ -51,7 +51,7 @@ def check(checks: Checks) -> None:
         return
     report.facts |= {"strategy": config.strategy, "model": config.model}
     remark_warmup(config, report)
-    remark_wire(config, report)
+    checks.run(check_link, config, report)
     checks.run(remark_plaintext, config, report)
     opened = _Opened(config, report)
     devices = checks.run(_check_devices, config)

@@ -12,11 +12,11 @@ import torch
 from flwr_splitmix.apps.checking.findings import (
     check_devices,
     check_enough,
+    check_link,
     describe_clients,
     remark_memory,
     remark_plaintext,
     remark_warmup,
-    remark_wire,
 )
 from flwr_splitmix.apps.checking.parts import Checks
 from flwr_splitmix.apps.checking.report import Report
@@ -57,7 +57,7 @@ def check(checks: Checks) -> None:
 
     report.facts |= {"strategy": config.strategy, "model": config.model}
     remark_warmup(config, report)
-    remark_wire(config, report)
+    checks.run(check_link, config, report)
     checks.run(remark_plaintext, config, report, config.link_via)
     if not checks.run(_check_data, config, report):
         return

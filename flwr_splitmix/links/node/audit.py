@@ -14,6 +14,7 @@ from flwr_splitmix.files import finite
 from flwr_splitmix.links.frames.payload import wire_of
 from flwr_splitmix.links.frames.wire import WireDtype, narrows, wire_bytes
 from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.links.node.keys import STATE_DIR
 from flwr_splitmix.privacy.journal import JournalError, SharedJournal, reason_of
 from flwr_splitmix.words import one_line
 
@@ -68,17 +69,24 @@ class AuditLog:
         self._strict = strict
         self._journal: SharedJournal | None = None
         if path is None:
-            self._give_up("the node has no state-dir")
+            self._give_up(f"the node has no {STATE_DIR}")
             return
         try:
             self._journal = SharedJournal(path, durable=strict)
         except (OSError, JournalError) as error:
-            self._give_up(str(error))
+            self._give_up(reason_of(error))
 
     def _give_up(self, reason: str) -> None:
         if self._strict:
-            raise LinkError(f"this node's audit log cannot be written ({reason}): nothing is sent")
-        log.warning("what leaves this node is not written down in its state-dir: %s", reason)
+            raise LinkError(
+                f"this node's audit log cannot be written ({reason}), and nothing is sent without "
+                f"it: give the node a {STATE_DIR} that can be written"
+            )
+        log.warning(
+            "what leaves this node is not written down (%s): a %s that can be written does that",
+            reason,
+            STATE_DIR,
+        )
 
     def write(
         self,

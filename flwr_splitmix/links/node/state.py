@@ -62,15 +62,20 @@ def node_folder(context: Context, *, absolute: bool = False) -> Path | None:
     Raises
     ------
     LinkError
-        If it must, and the path is relative, or the path begins with the "~" of an unknown user.
+        If it must, and the path is relative; if `state-dir` is no string; or if the path begins
+        with the "~" of an unknown user, or of one without a home.
     """
     chosen = context.node_config.get(STATE_DIR)
     if chosen is None:
         folder = expanded(home_folder(), HOME, LinkError) / "nodes"
     elif chosen == "":
         return None
+    elif isinstance(chosen, str):
+        folder = expanded(chosen, STATE_DIR, LinkError)
     else:
-        folder = expanded(str(chosen), STATE_DIR, LinkError)
+        raise LinkError(
+            f"this node's {STATE_DIR} is {chosen!r}; give the path of a folder, or '' for none"
+        )
     if absolute and not folder.is_absolute():
         named = HOME if chosen is None else STATE_DIR
         raise LinkError(
@@ -101,7 +106,8 @@ def open_store(run: str, context: Context) -> StateStore:
     Raises
     ------
     LinkError
-        If the id is not a plain directory name.
+        If the id is not a plain directory name, or if the node's directory cannot be written and
+        holds a state of this run: without it the client would begin anew.
     """
     run = run or f"flwr-{context.run_id}"
     if not _RUN.fullmatch(run):
@@ -113,6 +119,11 @@ def open_store(run: str, context: Context) -> StateStore:
         (folder / run).mkdir(mode=0o700, exist_ok=True)
         os.utime(folder / run)
     except OSError as error:
+        if any((folder / run).glob(f"*/{ROUND_NAMES}")):
+            raise LinkError(
+                f"this node's {STATE_DIR} cannot be written ({error.strerror}), and holds a state "
+                "of this run: make it writable"
+            ) from None
         log.warning(
             "%s cannot be written (%s): state goes into the context", folder, error.strerror
         )

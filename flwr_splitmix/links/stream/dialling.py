@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import grpc
 
 from flwr_splitmix.links.stream.protocol import keepalive, message_settings
+
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Variables of the environment from which gRPC takes a proxy, the first that is set."""
+
+
+def proxy_variable(*, tls: bool) -> str:
+    """Return the name of the variable whose proxy `dial` takes; "" for none."""
+    return next((name for name in PROXIES if os.environ.get(name)), "") if tls else ""
 
 
 def dial(

@@ -18,7 +18,7 @@ from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype, check_wire_dtype
 from flwr_splitmix.links.link import LinkError, Outcome
-from flwr_splitmix.links.stream.dialling import dial
+from flwr_splitmix.links.stream.dialling import dial, proxy_variable
 from flwr_splitmix.links.stream.pairs import CERTIFICATE, KEY, read_pair
 from flwr_splitmix.links.stream.protocol import (
     MAX_UNHEARD,
@@ -183,6 +183,12 @@ class Session:
 
     def _hint(self, reason: str) -> str:
         """Return what to look at, by why no connection came about; "" if nothing is known."""
+        hint = self._hint_at_ends(reason)
+        if proxy := proxy_variable(tls=self._ticket.tls):
+            hint += f". This node dials through its {proxy}, unless no_proxy names the server"
+        return hint
+
+    def _hint_at_ends(self, reason: str) -> str:
         if any(said in reason for said in UNREACHED):
             if self._was_attached:
                 return ". It was reached before: the ServerApp may have ended, and its log says why"

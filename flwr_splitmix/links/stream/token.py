@@ -92,7 +92,10 @@ class TokenMint:
         except (ValueError, binascii.Error):
             raise TokenError(FOREIGN) from None
         if claims.pop("expires") < self._clock():
-            raise TokenError(f"the token has expired: it was valid for {self.seconds:g} s")
+            raise TokenError(
+                f"the token has expired: it was valid for {self.seconds:g} s (a StreamLink's "
+                "token_seconds), and the next round brings another"
+            )
         return Admission(**{field.name: claims[field.name] for field in fields(Admission)})
 
 

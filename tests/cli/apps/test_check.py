@@ -70,8 +70,8 @@ def test_a_wire_format_that_a_simulation_refuses_is_remarked(
     done = check(APPS / app, "--no-cuts", "--run-config", f"wire-dtype='int8' {keys}")
     assert done.exit_code == 0, done.output
     said = (
-        "note: a simulation would end with an error: wire-dtype is 'int8', but in a simulation "
-        "tensors travel as they are; allowed there is 'keep'"
+        "note: in a simulation the run would end with an error: wire-dtype is 'int8', but in a "
+        "simulation tensors travel as they are; allowed there is 'keep'"
     )
     assert (said in " ".join(done.output.split())) is remarked
 
@@ -91,6 +91,20 @@ def test_a_link_that_nodes_may_refuse_is_remarked(app: str, keys: str, remarked:
     assert done.exit_code == 0, done.output
     said = "those with allow-insecure=false, refuse such a link"
     assert (said in " ".join(done.output.split())) is remarked
+
+
+@pytest.mark.parametrize("app", ["vision", "language"])
+@pytest.mark.parametrize("link", ["auto", "stream", "ray"])
+def test_a_link_to_other_machines_without_a_certificate_is_found(app: str, link: str) -> None:
+    """Only the run said so, once the SuperNodes were there."""
+    keys = f"link='{link}' link-address='0.0.0.0:9443'"
+    done = check(APPS / app, "--no-cuts", "--run-config", keys)
+    shown = " ".join(done.output.split())
+    said = "the link would listen on 0.0.0.0 without TLS: give certificate= and key="
+    assert done.exit_code == (link == "stream"), done.output
+    assert (said in shown) is (link != "ray")
+    remark = f"note: on SuperNodes the run would end with an error: {said}"
+    assert (remark in shown) is (link == "auto")
 
 
 def test_a_mixer_that_nodes_may_refuse_is_remarked(tmp_path: Path) -> None:

@@ -163,8 +163,21 @@ def _no_space(*arguments: Any) -> int:
 
 def test_without_a_place_for_the_ledger_nothing_leaves(tmp_path: Path) -> None:
     node = Node(tmp_path, {"max-epsilon": 1.0, "state-dir": ""})
-    with pytest.raises(LinkError, match="the node has no state-dir"):
+    said = r"\(the node has no state-dir\), and nothing is sent without it: give the node a state-"
+    with pytest.raises(LinkError, match=said):
         node.begin()
+
+
+def test_an_audit_log_that_cannot_be_opened_names_the_key_and_no_path(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "audit-0.jsonl").mkdir()
+    with pytest.raises(LinkError, match=r"written \(Is a directory\).*a state-dir that can be wri"):
+        Node(tmp_path, {"max-epsilon": 1.0, "state-dir": str(tmp_path)}).begin()
+    free = Node(tmp_path, {"state-dir": str(tmp_path)})
+    free.begin()
+    free.end(finish=False)
+    assert "is not written down (Is a directory): a state-dir that can be written" in caplog.text
 
 
 @pytest.mark.parametrize("client", [False, 0.0, -0.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -180,3 +181,33 @@ def test_a_state_in_the_context_without_a_digest_is_refused(
     monkeypatch.undo()
     with pytest.raises(OtherFormError, match="client 3: its state in Flower's context has no dige"):
         ContextStore(flower, "psl-1").load(3)
+
+
+@pytest.mark.parametrize("chosen", [False, 7, 0.5])
+def test_a_state_dir_that_is_no_path_is_refused(chosen: Any) -> None:
+    """A folder of that name was made where the SuperNode was started."""
+    with pytest.raises(LinkError, match=f"state-dir is {chosen!r}; give the path of a folder, or"):
+        open_store("psl-1", context(**{"state-dir": chosen}))
+
+
+def test_a_state_that_cannot_be_gone_on_with_is_not_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"state-dir": str(tmp_path)}
+    open_store("psl-1", context(**config)).save(3, 2, TENSORS, META)
+
+    def read_only(path: Path) -> None:  # whoever runs the tests may be allowed to write anywhere
+        raise PermissionError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", read_only)
+    said = r"state-dir cannot be written \(Read-only file system\), and holds a state of this run"
+    with pytest.raises(LinkError, match=f"{said}: make it writable"):
+        open_store("psl-1", context(**config))
+    assert isinstance(open_store("psl-2", context(**config)), ContextStore)
+
+
+def test_a_user_without_a_home_reads_which_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPLITMIX_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without a home
+    with pytest.raises(LinkError, match="SPLITMIX_HOME is not set, and this user has no home"):
+        open_store("psl-1", context())

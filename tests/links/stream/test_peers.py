@@ -102,7 +102,8 @@ def test_an_expired_token_is_refused() -> None:
     link = StreamLink(address="127.0.0.1:0", token_seconds=0.0, attach_timeout=60)
     link.open(None)
     with a_round(link, [good]) as clients:
-        assert clients.failures == {0: "the token has expired: it was valid for 0 s"}
+        said = "was valid for 0 s (a StreamLink's token_seconds), and the next round brings another"
+        assert clients.failures == {0: f"the token has expired: it {said}"}
     link.close()
 
 

@@ -57,8 +57,8 @@ def server() -> Iterator[tuple[Server, str]]:
     server.stop(0).wait()
 
 
-def attach(address: str, answer: Answer = echo, **limits: float) -> None:
-    ticket = Ticket(0, 0, 1, 1, link="stream", address=address, tls=False, token="x.y", **limits)  # type: ignore[arg-type]
+def attach(address: str, answer: Answer = echo, *, tls: bool = False, **limits: float) -> None:
+    ticket = Ticket(0, 0, 1, 1, link="stream", address=address, tls=tls, token="x.y", **limits)  # type: ignore[arg-type]
     Session(ticket, 1, DESCRIPTION, answer).run()
 
 
@@ -161,6 +161,37 @@ def test_an_address_that_is_not_reached_names_the_keys_that_it_is_from(address: 
     """Of a name that nobody knows it named no key: gRPC says so in other words than it did."""
     with pytest.raises(LinkError, match=f"could not reach .*{CHECK}"):
         attach(address, timeout=0.5)
+
+
+@pytest.mark.timeout(60)
+def test_a_proxy_that_refuses_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GRPC says what it answered, and the node's operator looked for it at the server."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setenv("https_proxy", f"http://user:secret@127.0.0.1:{proxy.getsockname()[1]}")
+        refused = pool.submit(_refuse_all, proxy)
+        try:
+            with pytest.raises(LinkError) as caught:
+                attach("server.example:9443", timeout=1, tls=True)
+        finally:
+            proxy.shutdown(socket.SHUT_RDWR)
+        assert refused.result()
+    said = str(caught.value)
+    assert "response code 403" in said
+    assert "through its https_proxy, unless no_proxy names the server" in said
+    assert "secret" not in said
+
+
+def _refuse_all(proxy: socket.socket) -> int:
+    """Refuse connections as a proxy does until its socket is shut down; return their number."""
+    number = 0
+    with suppress(OSError):
+        while True:
+            connection, _ = proxy.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+            number += 1
+    return number
 
 
 @pytest.mark.timeout(60)
