@@ -37,7 +37,7 @@ from benchmarks.measure import show, write
 from flwr_splitmix import UShapeClient
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.images.labels.gradient_leaks import regrouped
+from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import regrouped
 from flwr_splitmix.attacks.images.labels_public import LabelsPublic
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures

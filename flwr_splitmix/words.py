@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from decimal import ROUND_CEILING, Context
 
@@ -23,6 +24,20 @@ def one_line(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+_COMMANDS = ("Cc", "Cs", "Zl", "Zp")
+_REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def printable(text: str) -> str:
+    """Return text with the characters that command a terminal escaped, as repr does."""
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(each)[1:-1] if unicodedata.category(each) in _COMMANDS or each in _REORDERING else each
+        for each in text
+    )
 
 
 def cause(error: BaseException, most: int = 200) -> str:

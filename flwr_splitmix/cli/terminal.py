@@ -17,8 +17,8 @@ from rich.table import Table
 
 from flwr_splitmix.files import write_atomic
 from flwr_splitmix.runs import RunError
-from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.reports.words import NOTHING
+from flwr_splitmix.words import printable
 
 
 def run_directory(given: str) -> Path:

@@ -9,6 +9,7 @@ from flwr_splitmix.experiments.every_method import EVERY_METHOD
 from flwr_splitmix.experiments.experiment import Experiment
 from flwr_splitmix.experiments.papers.cutmixsl import CUTMIXSL
 from flwr_splitmix.experiments.papers.dp_cutmixsl import DP_CUTMIXSL
+from flwr_splitmix.experiments.papers.dp_cutmixsl_utility import WITH_NOISE
 from flwr_splitmix.experiments.papers.mixguard_ablations import ABLATIONS
 from flwr_splitmix.experiments.papers.mixguard_answers import ANSWERS
 from flwr_splitmix.experiments.papers.mixguard_cola import LANGUAGE
@@ -17,9 +18,8 @@ from flwr_splitmix.experiments.papers.mixguard_curve import CURVES
 from flwr_splitmix.experiments.papers.mixguard_mixing import MIXING
 from flwr_splitmix.experiments.papers.mixguard_sets import SETS
 from flwr_splitmix.experiments.papers.patch_shuffling import PATCH_SHUFFLING
-from flwr_splitmix.experiments.papers.whole_models import WHOLE_MODELS
-from flwr_splitmix.experiments.papers.with_noise import WITH_NOISE
 from flwr_splitmix.experiments.papers.workshop import WORKSHOP
+from flwr_splitmix.experiments.whole_models import WHOLE_MODELS
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment

@@ -13,8 +13,8 @@ from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.tls import OptionNames
 from flwr_splitmix.links.stream.token import TokenMint
 from flwr_splitmix.mixer_process.ledgers import RunLedgers
-from flwr_splitmix.mixer_process.policy import Policy
 from flwr_splitmix.mixer_process.room import MixingRoom
+from flwr_splitmix.mixer_process.rules import MixerRules
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -78,7 +78,7 @@ class MixerServer:
     certificate, key, client_ca, insecure
         See `Endpoint`; with `client_ca`, ServerApps must present a certificate too.
     least_members, least_patches, most_ratio
-        See `Policy`.
+        See `MixerRules`.
 
     Raises
     ------
@@ -108,13 +108,13 @@ class MixerServer:
             insecure=insecure,
             names=FLAGS,
         )
-        policy = Policy(read_seed(seed_file), least_members, least_patches, most_ratio)
+        rules = MixerRules(read_seed(seed_file), least_members, least_patches, most_ratio)
         mint = TokenMint(TOKEN_SECONDS)
         nodes = StreamService(mint, endpoint.names_nodes)
         ledgers = RunLedgers()
         servers = MixerService(
             read_token(token_file, "--token-file"),
-            lambda: MixingRoom(policy, ledgers, nodes, mint),
+            lambda: MixingRoom(rules, ledgers, nodes, mint),
             names_nodes=endpoint.names_nodes,
         )
         self._server: StreamServer | None = None

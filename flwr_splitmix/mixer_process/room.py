@@ -23,7 +23,7 @@ from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.mixer_process.alike import unlike
 from flwr_splitmix.mixer_process.ledgers import RoundLedger, RunLedgers
 from flwr_splitmix.mixer_process.opening import Opening
-from flwr_splitmix.mixer_process.policy import Policy, draw_seed
+from flwr_splitmix.mixer_process.rules import MixerRules, draw_seed
 from flwr_splitmix.mixer_process.steps import MixedSteps
 from flwr_splitmix.once import Once
 from flwr_splitmix.seeding import derive_seed
@@ -39,8 +39,8 @@ class MixingRoom:
 
     Parameters
     ----------
-    policy
-        The operator's policy.
+    rules
+        The operator's rules.
     ledgers
         The ledgers of the mixer's runs.
     service, mint
@@ -48,9 +48,9 @@ class MixingRoom:
     """
 
     def __init__(
-        self, policy: Policy, ledgers: RunLedgers, service: StreamService, mint: TokenMint
+        self, rules: MixerRules, ledgers: RunLedgers, service: StreamService, mint: TokenMint
     ) -> None:
-        self._policy = policy
+        self._rules = rules
         self._ledgers = ledgers
         self._service = service
         self._mint = mint
@@ -94,23 +94,23 @@ class MixingRoom:
         """Let the nodes of a round attach; return the token of each."""
         opening = Opening.read(arguments)
         mixer, geometry = opening.mixer(), opening.smashed_geometry()
-        least, size = self._policy.least_members, mixer.k
+        least, size = self._rules.least_members, mixer.k
         if size < least or len(opening.nodes) < least:
             raise RefusedError(
                 f"this mixer makes no mixture of fewer than {counted(least, 'member')}: it is "
                 f"asked for groups of {size} out of {counted(len(opening.nodes), 'node')} (k, "
                 "min-nodes)"
             )
-        most = self._policy.most_ratio
+        most = self._rules.most_ratio
         if size * most < 1 - 1e-9:
             raise RefusedError(
                 f"this mixer makes no mixture of which one member has more than {most:g}, and it "
                 f"is asked for groups of {size}: set k to at least {math.ceil(1 / most - 1e-9)}"
             )
         divides = mixer.cover == "partition"
-        if divides and mixer.min_patches < self._policy.least_patches:
+        if divides and mixer.min_patches < self._rules.least_patches:
             raise RefusedError(
-                f"this mixer leaves each member {counted(self._policy.least_patches, 'patch')}: "
+                f"this mixer leaves each member {counted(self._rules.least_patches, 'patch')}: "
                 "set min-patches to as many"
             )
         ledger = self._ledger(opening)
@@ -134,8 +134,8 @@ class MixingRoom:
                     feedback=Feedback(opening.wire_dtype) if opening.wire_feedback else None,
                 )
             self._service.open({self._admissions[c]: line for c, line in self._lines.items()})
-        seed = draw_seed() if self._policy.seed is None else self._policy.seed
-        steps = partial(MixedSteps, seed, self._policy, opening, mixer, geometry)
+        seed = draw_seed() if self._rules.seed is None else self._rules.seed
+        steps = partial(MixedSteps, seed, self._rules, opening, mixer, geometry)
         begin: Answer = partial(self._begin, opening, ledger, steps)
         self._answers = {"attach": self._attach, "begin": begin}
         admissions = self._admissions.items()
@@ -249,7 +249,7 @@ class MixingRoom:
             log.warning("client %d is not mixed: it %s", client, why)
             del descriptions[client]
             self._lines[client].end("leave", why)
-        if apart and len(descriptions) < self._policy.least_members:
+        if apart and len(descriptions) < self._rules.least_members:
             client, why = next(iter(apart.items()))
             raise RefusedError(
                 f"{counted(len(descriptions), 'node')} {are(len(descriptions))} left to be mixed: "

@@ -17,7 +17,7 @@ from flwr_splitmix.links import Clients
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixer_process.ledgers import RoundLedger
 from flwr_splitmix.mixer_process.opening import DTYPES, Opening
-from flwr_splitmix.mixer_process.policy import Policy
+from flwr_splitmix.mixer_process.rules import MixerRules
 from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, Upload
 from flwr_splitmix.mixers.hooks import gradients_of
 from flwr_splitmix.once import Once
@@ -42,8 +42,8 @@ class MixedSteps:
     ----------
     seed
         For groups, ratios and masks.
-    policy
-        The operator's policy.
+    rules
+        The operator's rules.
     opening
         The ServerApp's request.
     mixer, geometry
@@ -75,20 +75,20 @@ class MixedSteps:
     def __init__(
         self,
         seed: int,
-        policy: Policy,
+        rules: MixerRules,
         opening: Opening,
         mixer: Mixer,
         geometry: Geometry | None,
         clients: Clients,
         ledger: RoundLedger | None,
     ) -> None:
-        self._policy = policy
+        self._rules = rules
         self._opening = opening
         self._mixer = mixer
         self._clients = clients
         self._ledger = ledger
-        rules = LabelRules(opening.classes, opening.multi_label, any_class=True)
-        self._intake = UploadIntake(rules, DTYPES[opening.dtype])
+        labels = LabelRules(opening.classes, opening.multi_label, any_class=True)
+        self._intake = UploadIntake(labels, DTYPES[opening.dtype])
         self._once = Once()
         self._intake.begin_round(clients)
         shape, batches = agree_on_shape(clients, geometry, opening.classes)
@@ -104,7 +104,7 @@ class MixedSteps:
             n = len(clients.alive)
             raise RefusedError(
                 f"{counted(n, 'node')} {are(n)} too few for a group of at least "
-                f"{policy.least_members}"
+                f"{rules.least_members}"
             )
         number_bytes = groups * DTYPES[opening.dtype].itemsize
         self.gradient_bytes = number_bytes * math.prod(shape.size)
@@ -154,7 +154,7 @@ class MixedSteps:
         group_of: dict[int, int] = {}
         for number, group in enumerate(plan.passes[0]):
             here = [member for member in group.members if member.client in came]
-            if len(here) >= self._policy.least_members and self._hides(here):
+            if len(here) >= self._rules.least_members and self._hides(here):
                 group_of |= dict.fromkeys((member.client for member in here), number)
         mixed = self._merged({client: came[client] for client in group_of}, plan)
         if mixed is None:
@@ -184,7 +184,7 @@ class MixedSteps:
         except ValueError as error:  # an option that these sizes do not allow
             raise RefusedError(str(error)) from None
         groups = tuple(
-            group for group in plan.passes[0] if len(group.members) >= self._policy.least_members
+            group for group in plan.passes[0] if len(group.members) >= self._rules.least_members
         )
         return replace(plan, passes=(groups,))
 
@@ -196,7 +196,7 @@ class MixedSteps:
     def _hides(self, members: Sequence[Member]) -> bool:
         """Return whether no member's part of the mixture of these is larger than allowed."""
         ratios = [member.share.lam for member in members]
-        return max(ratios) <= self._policy.most_ratio * sum(ratios)
+        return max(ratios) <= self._rules.most_ratio * sum(ratios)
 
     def _note_labels(self, uploads: Mapping[int, Upload]) -> None:
         """Log, once for each client, that it has labels that are not classes.

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.files import marked, strict_json, write_json
-from flwr_splitmix.runs.damage import printable, read_config, read_object
+from flwr_splitmix.runs.damage import read_config, read_object
 from flwr_splitmix.runs.metrics_file import Row
+from flwr_splitmix.words import printable
 
 
 def as_written(config: Mapping[str, Any]) -> Any:

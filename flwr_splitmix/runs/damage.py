@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,56 +63,6 @@ def read_config(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise unreadable(path, error) from error
     return config
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """Read a run's summary; raise RunError as `read_object` and `check_types` do.
-
-    The run's own numbers that are NaN or infinite are text in the file, and numbers here.
-    """
-    summary = {
-        name: float(value) if value in NOT_FINITE and _is_number(name) else value
-        for name, value in read_object(path).items()
-    }
-    check_types(path, summary)
-    return summary
-
-
-_FINITE = {
-    "round", "rounds", "steps", "evaluated_round", "clients_alive", "clients_failed", "seconds",
-    "wall_s", "uplink_bytes", "downlink_bytes", "uplink_bytes_psl",
-}  # fmt: skip
-_NUMBERS = {
-    "loss", "top1", "accuracy", "accuracy_spread", "epsilon", "train_epsilon", "steps_per_second",
-}  # fmt: skip
-_WORDS = {"accuracy_kind", "evaluation", "privacy", "stopped", "epsilon_covers"}
-
-
-def _is_number(name: str) -> bool:
-    return name in _NUMBERS - {"epsilon"} or name.startswith("eval_")
-
-
-def check_types(path: Path, values: Mapping[str, Any]) -> None:
-    """Check the types of the known keys of a summary, or of a row of metrics; None is allowed.
-
-    Raises
-    ------
-    RunError
-        If a value is of another type, or a count or a time is not finite.
-    """
-    for name, value in values.items():
-        if value is None or (name == "epsilon" and value == "inf"):
-            continue
-        if name in _WORDS and not isinstance(value, str):
-            raise unreadable(path, f"{name} is {value!r:.80}, which is not text")
-        if name == "versions" and not isinstance(value, dict):
-            raise unreadable(path, f"{name} is {value!r:.80}, which is not a JSON object")
-        if name in _FINITE or name in _NUMBERS or name.startswith("eval_"):
-            if not isinstance(value, int | float) or isinstance(value, bool):
-                raise unreadable(path, f"{name} is {value!r:.80}, which is not a number")
-            too_large = isinstance(value, int) and abs(value) >= 2**63
-            if too_large or (name in _FINITE and not math.isfinite(value)):
-                raise unreadable(path, f"{name} is {value!r:.80}, which cannot be")
 
 
 def check_record(path: Path, record: Mapping[str, Any]) -> None:
@@ -184,17 +132,3 @@ def _check_texts(*values: object) -> None:
     for value in values:
         if not isinstance(value, str):
             raise ValueError(f"{value!r:.80} is not text")
-
-
-_COMMANDS = ("Cc", "Cs", "Zl", "Zp")
-_REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-
-
-def printable(text: str) -> str:
-    """Return text with the characters that command a terminal escaped, as repr does."""
-    if text.isprintable():
-        return text
-    return "".join(
-        repr(each)[1:-1] if unicodedata.category(each) in _COMMANDS or each in _REORDERING else each
-        for each in text
-    )

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.files import write_json
-from flwr_splitmix.runs.damage import printable, read_object, read_summary
+from flwr_splitmix.runs.columns import read_summary
+from flwr_splitmix.runs.damage import read_object
 from flwr_splitmix.runs.metrics_file import Row
+from flwr_splitmix.words import printable
 
 
 class Ending:

@@ -15,31 +15,14 @@ from flwr_splitmix.files import (
     unmarked,
     write_atomic,
 )
-from flwr_splitmix.runs.damage import check_types, unreadable
+from flwr_splitmix.runs.columns import COLUMNS, check_types
+from flwr_splitmix.runs.damage import unreadable
 from flwr_splitmix.runs.errors import RunError
 
 if TYPE_CHECKING:
     import pyarrow as pa  # imported where it is used: most commands read no metrics
 
 Row = dict[str, Any]
-
-# The columns of every metrics file, with their Arrow types, which hold even if all values are null.
-_COLUMNS: dict[str, str | None] = {
-    "round": "int64",
-    "loss": "float64",
-    "accuracy": "float64",
-    "accuracy_kind": "string",
-    "eval_loss": "float64",
-    "seconds": "float64",
-    "steps": "int64",
-    "uplink_bytes": "int64",
-    "downlink_bytes": "int64",
-    "uplink_bytes_psl": "int64",
-    "clients_alive": "int64",
-    "clients_failed": "int64",
-    "slowest_node": None,  # a client's index; in rows of one's own any name: typed by its values
-    "steps_per_second": "float64",
-}
 
 _SHARE = 20
 """metrics.parquet is written anew when it would lack one row in so many."""
@@ -193,7 +176,7 @@ def read_rows(path: Path) -> list[Row]:
         return []
     except (OSError, pa.ArrowException) as error:
         raise unreadable(path, error) from error
-    absent = dict.fromkeys(_COLUMNS)
+    absent = dict.fromkeys(COLUMNS)
     for row in rows:
         check_types(path, row)
         if not isinstance(row.get("round"), int):
@@ -228,10 +211,10 @@ def _table(rows: list[Row], kinds: Mapping[str, pa.DataType] | None = None) -> p
     """
     import pyarrow as pa
 
-    named = {name: getattr(pa, kind)() for name, kind in _COLUMNS.items() if kind}
+    named = {name: getattr(pa, kind)() for name, kind in COLUMNS.items() if kind}
     known = {**named, **(kinds or {})}
     columns = {}
-    for name in dict.fromkeys([*_COLUMNS, *known, *(name for row in rows for name in row)]):
+    for name in dict.fromkeys([*COLUMNS, *known, *(name for row in rows for name in row)]):
         values = [row.get(name) for row in rows]
         kind = known.get(name)
         # Flower's node ids need all 64 bits, and Arrow infers a signed type.

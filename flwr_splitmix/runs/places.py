@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.files import home_folder, write_json
-from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.errors import RunError
+from flwr_splitmix.words import printable
 
 _log = logging.getLogger("flwr.splitmix")
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flwr_splitmix.runs.begun import Begun, append_begun, read_begun
 from flwr_splitmix.runs.config_file import ConfigFile, as_written
-from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.ending import Ending
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.hold import Hold
@@ -18,6 +17,7 @@ from flwr_splitmix.runs.metrics_file import MetricsFile, Row
 from flwr_splitmix.runs.observed import read_mixtures, read_record, write_record
 from flwr_splitmix.runs.places import check_label, find_run, new_run, run_paths, runs_directory
 from flwr_splitmix.values import check_kind
+from flwr_splitmix.words import printable
 
 if TYPE_CHECKING:
     from flwr_splitmix.runs.checkpoints import CheckpointStore

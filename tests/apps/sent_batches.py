@@ -13,7 +13,7 @@ from torch import Tensor
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.recording import trace_dir
+from flwr_splitmix.runs.attack_recording import trace_dir
 from flwr_splitmix.storage import load_tensors, save_tensors
 
 

@@ -21,7 +21,7 @@ from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.cli import app
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.recording import trace_dir
+from flwr_splitmix.runs.attack_recording import trace_dir
 from tests.apps.sent_batches import SentBatches, damage_steps, divide
 from tests.apps.ushape_fit import Fitted, fit
 

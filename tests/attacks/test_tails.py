@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_splitmix import UShapeClient
-from flwr_splitmix.attacks.images.labels.gradient_leaks import regrouped
+from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import regrouped
 from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
 from flwr_splitmix.data import ImageDataset, load_images

@@ -23,7 +23,7 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.cli.attack.images import _public
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.recording import attacks_dir, recording_of, trace_dir, write_facts
+from flwr_splitmix.runs.attack_recording import attacks_dir, recording_of, trace_dir, write_facts
 from tests.apps import vision_fit
 from tests.apps.app_config import app_run_config
 from tests.apps.vision_app import context, run_config

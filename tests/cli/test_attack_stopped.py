@@ -13,7 +13,7 @@ from click.testing import Result
 from flwr_splitmix.attacks import results
 from flwr_splitmix.attacks.results import score
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.recording import attacks_dir, forget, write_facts
+from flwr_splitmix.runs.attack_recording import attacks_dir, forget, write_facts
 from tests.apps import vision_fit
 
 Splitmix = Callable[..., Result]

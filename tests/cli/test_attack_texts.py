@@ -24,7 +24,7 @@ from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.attacks.texts.releasing import LEAST_TOKENS
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.recording import attacks_dir, trace_dir
+from flwr_splitmix.runs.attack_recording import attacks_dir, trace_dir
 from tests.apps import language_app
 from tests.apps.sent_batches import SentBatches, damage_steps, divide
 

@@ -11,7 +11,7 @@ import torch
 from click.testing import Result
 
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.recording import attacks_dir, write_facts
+from flwr_splitmix.runs.attack_recording import attacks_dir, write_facts
 from flwr_splitmix.storage import save_tensors
 from tests.apps.app_config import app_run_config
 

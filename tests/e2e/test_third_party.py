@@ -11,7 +11,7 @@ import pytest
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.recording.steps import Step
 from flwr_splitmix.privacy.journal import read_journal
-from flwr_splitmix.runs.recording import trace_dir
+from flwr_splitmix.runs.attack_recording import trace_dir
 from flwr_splitmix.sandbox.deployment import LocalDeployment
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from tests.e2e.flower_run import TINY, Deployed, run_here

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flwr_splitmix.apps.vision.attacked import attacked_run
-from flwr_splitmix.runs.recording import recording_of
+from flwr_splitmix.runs.attack_recording import recording_of
 from tests.apps import ushape_fit
 from tests.e2e.flower_run import TINY, Runner, measured, one_thread
 

@@ -11,7 +11,7 @@ import torch
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.mixer_process.opening import Opening
-from flwr_splitmix.mixer_process.policy import Policy
+from flwr_splitmix.mixer_process.rules import MixerRules
 from flwr_splitmix.mixer_process.steps import MixedSteps
 from flwr_splitmix.mixers import Mixup
 from flwr_splitmix.mixers.elsewhere import describe
@@ -47,11 +47,11 @@ class Nodes(Clients):
         ({"most_ratio": "all"}, "--most-ratio is 'all'; it must be a number"),
     ],
 )
-def test_a_policy_that_protects_nobody_or_is_none_is_refused(
+def test_rules_that_protect_nobody_or_are_none_are_refused(
     options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(LinkError, match=said):
-        Policy(**options)
+        MixerRules(**options)
 
 
 @pytest.mark.parametrize(("failing", "mixed"), [(set(), True), ({1}, False)])
@@ -63,6 +63,6 @@ def test_a_group_that_has_shrunk_keeps_to_the_largest_ratio_too(
     opening = Opening.read(
         {**OPENING, "mixing": describe(mixer), "nodes": {"0": 100, "1": 101, "2": 102}}
     )
-    policy = Policy(seed=1, most_ratio=0.45)
-    steps = MixedSteps(1, policy, opening, mixer, None, Nodes(failing), None)
+    rules = MixerRules(seed=1, most_ratio=0.45)
+    steps = MixedSteps(1, rules, opening, mixer, None, Nodes(failing), None)
     assert bool(steps.take(FIRST)) is mixed

@@ -9,8 +9,8 @@ from typing import Any
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.runs import Run, RunError
+from flwr_splitmix.runs.attack_recording import trace_dir
 from flwr_splitmix.runs.checkpoints import Checkpoint
-from flwr_splitmix.runs.recording import trace_dir
 from flwr_splitmix.words import counted, listed
 
 

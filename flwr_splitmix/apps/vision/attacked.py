@@ -20,8 +20,8 @@ from flwr_splitmix.attacks.knowledge import Knowledge, Lowers, group_size
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.runs import Run
+from flwr_splitmix.runs.attack_recording import read_facts, trace_dir
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
-from flwr_splitmix.runs.recording import read_facts, trace_dir
 from flwr_splitmix.storage import under
 
 

@@ -21,7 +21,7 @@ from flwr_splitmix.apps.vision.inputs import check_inputs, record_inputs
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.partitions import PATIENCE, ask_partitions, labels_of_clients
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.recording import write_facts
+from flwr_splitmix.runs.attack_recording import write_facts
 from flwr_splitmix.server.aggregation import make_aggregator
 from flwr_splitmix.server.record.flower_grid import given_to
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.labels.gradient_leaks import (
+from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import (
     label_clusters,
     name_clusters,
     nearest_known,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
-from flwr_splitmix.attacks.images.labels.gradient_leaks import nearest_known, norm_leak
+from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import nearest_known, norm_leak
 
 Hints = Mapping[tuple[int, int], int]
 """Labels that an attacker knows, such as its own, by release and row."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.labels.public_classifier import WAYS, PublicClassifier
+from flwr_splitmix.attacks.images.label_leaks.public_classifier import WAYS, PublicClassifier
 from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release, Simulated

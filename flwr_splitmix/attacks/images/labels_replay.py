@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
-from flwr_splitmix.attacks.images.labels.gradient_leaks import regrouped
+from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import regrouped
 from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
 
 log = logging.getLogger("flwr.splitmix")

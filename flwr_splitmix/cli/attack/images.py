@@ -11,7 +11,7 @@ import typer
 from flwr_splitmix.cli.attack.request import AttackRequest
 from flwr_splitmix.cli.attack.victims import tell_of_fewer
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.recording import recording_of
+from flwr_splitmix.runs.attack_recording import recording_of
 from flwr_splitmix.words import counted
 
 if TYPE_CHECKING:

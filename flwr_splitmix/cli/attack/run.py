@@ -15,7 +15,7 @@ from flwr_splitmix.cli.attack.request import AttackRequest
 from flwr_splitmix.cli.terminal import RunDirectory, RunName, console
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
-from flwr_splitmix.runs.recording import results_dir, trace_dir
+from flwr_splitmix.runs.attack_recording import results_dir, trace_dir
 from flwr_splitmix.runs.selection import select_one
 
 if TYPE_CHECKING:

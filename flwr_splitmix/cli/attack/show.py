@@ -11,7 +11,7 @@ from flwr_splitmix.cli.attack.measures import measures_table
 from flwr_splitmix.cli.picture import draw_reconstructions
 from flwr_splitmix.cli.terminal import RUNS_HELP, RunDirectory, console
 from flwr_splitmix.runs import RunError
-from flwr_splitmix.runs.recording import results_dir
+from flwr_splitmix.runs.attack_recording import results_dir
 from flwr_splitmix.runs.reports.words import size
 from flwr_splitmix.runs.selection import select, select_one
 from flwr_splitmix.words import counted
@@ -64,7 +64,7 @@ def forget(
     run_dir: RunDirectory = None,
 ) -> None:
     """Remove a run's recording and all results of attacks on it."""
-    from flwr_splitmix.runs.recording import forget as remove
+    from flwr_splitmix.runs.attack_recording import forget as remove
 
     opened = select_one(run, run_dir)
     running = opened.status == "running"

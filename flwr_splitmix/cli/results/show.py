@@ -19,7 +19,7 @@ from flwr_splitmix.cli.terminal import (
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.methods import BY_NAME, MIXING
 from flwr_splitmix.runs import Row, Run
-from flwr_splitmix.runs.recording import recording_of
+from flwr_splitmix.runs.attack_recording import recording_of
 from flwr_splitmix.runs.reports.differences import in_words
 from flwr_splitmix.runs.reports.facts import epsilon_in_words, facts_of, rounds_of
 from flwr_splitmix.runs.reports.words import duration, number, percent, size

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.runs.reports.differences import BOOKKEEPING, PLACE, as_text, differing, in_words
 from flwr_splitmix.runs.reports.facts import facts_of
 from flwr_splitmix.runs.run import Run
+from flwr_splitmix.words import printable
 
 MIXED_KINDS = "several kinds"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from flwr_splitmix.runs.damage import printable
+from flwr_splitmix.words import printable
 
 BOOKKEEPING = frozenset(
     {"label", "resume", "run-dir", "tracker", "keep-mixtures", "record-attacks", "source"}

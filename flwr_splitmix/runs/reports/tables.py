@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr_splitmix.runs.damage import printable
 from flwr_splitmix.runs.reports.comparison import Comparison, Group, mean_and_deviation
-from flwr_splitmix.words import epsilon_text
+from flwr_splitmix.words import epsilon_text, printable
 
 
 @dataclass(frozen=True)

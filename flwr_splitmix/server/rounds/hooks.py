@@ -23,7 +23,7 @@ from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.server.record.checkpointing import facts_of
-from flwr_splitmix.server.record.recording import RunRecorder
+from flwr_splitmix.server.record.run_recorder import RunRecorder
 from flwr_splitmix.server.rounds.known_clients import KnownClients
 from flwr_splitmix.server.steps.planning import Agreement, announced_steps
 from flwr_splitmix.words import are, counted

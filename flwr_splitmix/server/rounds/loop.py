@@ -38,7 +38,7 @@ from flwr_splitmix.server.options import (
     check_wait,
 )
 from flwr_splitmix.server.record.flower_grid import id_of
-from flwr_splitmix.server.record.recording import RunRecorder
+from flwr_splitmix.server.record.run_recorder import RunRecorder
 from flwr_splitmix.server.rounds.fits import LastFit, first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.job import Job, message_config

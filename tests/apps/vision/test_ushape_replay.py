@@ -16,7 +16,7 @@ from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.images.labels_replay import LabelsReplay
 from flwr_splitmix.attacks.tails import TailReplay
 from flwr_splitmix.runs import Run
-from flwr_splitmix.runs.recording import trace_dir
+from flwr_splitmix.runs.attack_recording import trace_dir
 from tests.apps.test_vision_ushape_attacked import attack, measured
 from tests.apps.ushape_fit import fit
 

@@ -15,7 +15,7 @@ from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.embedding import unmixing
 from flwr_splitmix.attacks.images.embedding.subspaces import fit_subspace
 from flwr_splitmix.attacks.images.embedding.unmixing import Unmixer
-from flwr_splitmix.attacks.images.labels.shares import label_shares, of_parts
+from flwr_splitmix.attacks.images.label_leaks.shares import label_shares, of_parts
 from flwr_splitmix.attacks.images.linear_decoder import LinearDecoder
 from flwr_splitmix.attacks.images.painting import gaussian, painter
 from flwr_splitmix.attacks.images.painting.painter import Painter

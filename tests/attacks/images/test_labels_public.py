@@ -13,7 +13,7 @@ from flwr_splitmix.apps.vision.attacked import attacked_run
 from flwr_splitmix.apps.vision.attacked_ushape import AttackedImages
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.images.labels.public_classifier import WAYS, PublicClassifier
+from flwr_splitmix.attacks.images.label_leaks.public_classifier import WAYS, PublicClassifier
 from flwr_splitmix.attacks.images.labels_public import LabelsPublic
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.mixers import FrozenEdge, Mixup, NoMixing

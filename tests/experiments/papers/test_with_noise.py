@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.experiments import EXPERIMENTS, SCALES, Cell, Entry, Experiment, tables, variant
-from flwr_splitmix.experiments.papers.with_noise import BOUND, DELTA, EPSILONS, WITH_NOISE
+from flwr_splitmix.experiments.papers.dp_cutmixsl_utility import BOUND, DELTA, EPSILONS, WITH_NOISE
 from flwr_splitmix.experiments.report import make_tables
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.accountant import epsilon_from_rdp, rdp_curve

@@ -157,7 +157,7 @@ def test_an_operator_may_ask_for_more(
 def test_groups_are_smaller_where_nodes_are_missing(
     plain: MixerServer, channel: MixerChannel
 ) -> None:
-    """A run of which nodes are lost goes on, in groups that the operator's policy allows."""
+    """A run of which nodes are lost goes on, in groups that the operator's rules allow."""
     nodes = Nodes(plain, channel, mixing={**CUTMIX, "k": 3})
     threads = [nodes.start(index) for index in (0, 1)]
     wait_until_attached(channel)

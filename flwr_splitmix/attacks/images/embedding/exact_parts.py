@@ -26,7 +26,7 @@ from flwr_splitmix.attacks.images.embedding.subspaces import (
     owners_among,
 )
 from flwr_splitmix.attacks.images.embedding.unmixing import Unmixer
-from flwr_splitmix.attacks.images.labels.shares import of_parts, share_of
+from flwr_splitmix.attacks.images.label_leaks.shares import of_parts, share_of
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.linear_decoder import painter_of, painters
 from flwr_splitmix.attacks.images.mixtures.grouping import moves_patches, rows_share_masks

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.attacks.fitted import Budget
-from flwr_splitmix.attacks.images.labels.shares import of_parts
+from flwr_splitmix.attacks.images.label_leaks.shares import of_parts
 from flwr_splitmix.attacks.images.mixtures.likelihood import PatchGaussians
 from flwr_splitmix.attacks.images.painting.painter import Painter
 

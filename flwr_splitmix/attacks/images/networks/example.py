@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.images.embedding.noise import noise_in
-from flwr_splitmix.attacks.images.labels.shares import label_shares, of_parts, share_of
+from flwr_splitmix.attacks.images.label_leaks.shares import label_shares, of_parts, share_of
 from flwr_splitmix.attacks.knowledge import Knowledge
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Release, Simulated

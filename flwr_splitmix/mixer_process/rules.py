@@ -1,4 +1,4 @@
-"""The policy of a mixer's operator."""
+"""The rules of a mixer's operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr_splitmix.values import real_number, whole_number
 
 
 @dataclass(frozen=True)
-class Policy:
+class MixerRules:
     """The rules set by a mixer's operator, whatever a ServerApp asks for.
 
     Parameters
