@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from flwr_splitmix.client_app import SplitClientApp
     from flwr_splitmix.clients import PrivacyBudget, SplitClient, UShapeClient
     from flwr_splitmix.links import AutoLink, LocalLink, MixerLink, RayLink, StreamLink
+    from flwr_splitmix.optimizers import adamw
     from flwr_splitmix.privacy import GaussianNoise
     from flwr_splitmix.runs import Run
-    from flwr_splitmix.schedule import WarmupCosine, adamw
+    from flwr_splitmix.schedule import WarmupCosine
     from flwr_splitmix.segments import split_vision_model
 
 __all__ = [
@@ -51,7 +52,7 @@ _HOMES = {
     "StreamLink": "links",
     "UShapeClient": "clients",
     "WarmupCosine": "schedule",
-    "adamw": "schedule",
+    "adamw": "optimizers",
     "split_vision_model": "segments",
 }
 

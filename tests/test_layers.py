@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "flwr_splitmix"
 
 NEUTRAL = {
-    "seeding", "schedule", "files", "file_names", "finite", "storage", "optimizer_state", "device",
-    "extras", "labels", "limits", "once", "overriding", "private_names", "values", "words",
+    "seeding", "schedule", "optimizers", "optimizer_state", "files", "file_names", "finite",
+    "storage", "device", "extras", "labels", "limits", "once", "overriding", "private_names",
+    "values", "words",
 }  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
 
@@ -23,7 +24,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "seeding": set(),
     "page_blocks": set(),
     "methods": {"page_blocks"},
-    "schedule": {"once", "storage", "optimizer_state", "values", "words"},
+    "schedule": set(),
+    "optimizers": {"schedule", "once", "storage", "optimizer_state", "values", "words"},
     "files": set(),
     "file_names": set(),
     "storage": {"files", "words"},
@@ -48,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # what shares cost: `privacy` knows no mixers, and `mixers` no ledgers
     "accounting": {"mixers", "privacy", "once", "values", "words"},
     "segments": {
-        "seeding", "schedule", "files", "file_names", "finite", "extras", "limits", "pretrained",
+        "seeding", "optimizers", "files", "file_names", "finite", "extras", "limits", "pretrained",
         "private_names", "values", "words",
     },
     "data": {"seeding", "registries", "files", "pretrained", "extras", "values", "words"},
@@ -236,7 +238,8 @@ def test_the_names_handed_to_users_need_no_strategy() -> None:
     parts = {e.part for e in imports_of(LIBRARY) if e.file == LIBRARY / "__init__.py"}
     own = parts & set(MAY_IMPORT)
     assert own <= {
-        "client_app", "clients", "links", "runs", "schedule", "segments", "privacy", "threads",
+        "client_app", "clients", "links", "optimizers", "runs", "schedule", "segments", "privacy",
+        "threads",
     }  # fmt: skip
 
 

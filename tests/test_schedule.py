@@ -18,13 +18,8 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.optimizer_state import pack_optimizer, unpack_optimizer
-from flwr_splitmix.schedule import (
-    OptimizerFactory,
-    ScheduledOptimizer,
-    WarmupCosine,
-    adamw,
-    constant,
-)
+from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer, adamw
+from flwr_splitmix.schedule import WarmupCosine, constant
 from flwr_splitmix.strategies import PSL
 
 

@@ -18,7 +18,13 @@ HREF = re.compile(r'(?<=href=")(?![a-z]+:|#|/)([^"#]+\.md)(?=["#])')
 ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "strategies": (
         "Strategies",
-        ("strategies/*.py", "schedule.py", "server/steps/pace.py", "server/evaluation/central.py"),
+        (
+            "strategies/*.py",
+            "schedule.py",
+            "optimizers.py",
+            "server/steps/pace.py",
+            "server/evaluation/central.py",
+        ),
     ),
     "clients": (
         "Clients",

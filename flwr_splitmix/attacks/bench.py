@@ -29,7 +29,8 @@ from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.data import ImageDataset, load_images
 from flwr_splitmix.data.images.sets import ImageSets
 from flwr_splitmix.links.arrays import to_tensors
-from flwr_splitmix.schedule import WarmupCosine, adamw
+from flwr_splitmix.optimizers import adamw
+from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.vision.split_model import SplitModel
 from flwr_splitmix.storage import load_tensors, save_tensors, under
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation

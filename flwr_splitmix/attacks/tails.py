@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.packing import UShapeStep
-from flwr_splitmix.schedule import OptimizerFactory, Schedule, ScheduledOptimizer
+from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
+from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.storage import under
 
 DROPOUTS = (

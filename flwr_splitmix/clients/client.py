@@ -18,7 +18,7 @@ from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.mixers.share import OwnShareError, UnknownShareError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_draws, seeded_secrets
-from flwr_splitmix.segments.across_batch import FewValuesError
+from flwr_splitmix.segments.batch_norm import FewValuesError
 from flwr_splitmix.words import with_article
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -2,9 +2,10 @@
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.packed import ImageDataset
+from flwr_splitmix.data.images.partition import client_split
 from flwr_splitmix.data.images.sets import ImageSets
 from flwr_splitmix.data.images.sources import load_images
-from flwr_splitmix.data.partition import client_split, partition_indices
+from flwr_splitmix.data.partition import partition_indices
 
 __all__ = [
     "DataError",

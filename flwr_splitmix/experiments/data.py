@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from flwr_splitmix.data import DataError, ImageDataset, load_images, partition_indices
 from flwr_splitmix.data.examples import Example
-from flwr_splitmix.data.partition import labels_to_divide_by
+from flwr_splitmix.data.images.partition import labels_to_divide_by
 from flwr_splitmix.experiments.cells import DIRICHLET, Cell
 from flwr_splitmix.seeding import frozen_generator
 from flwr_splitmix.segments.vision.zoo import pretrained_normalisation

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from flwr_splitmix.experiments.cells import Recipe
-from flwr_splitmix.schedule import OptimizerFactory, WarmupCosine, adamw
+from flwr_splitmix.optimizers import OptimizerFactory, adamw
+from flwr_splitmix.schedule import WarmupCosine
 
 
 def schedule_of(recipe: Recipe) -> WarmupCosine:

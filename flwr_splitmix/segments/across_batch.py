@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 from flwr_splitmix.segments.modules import BATCH_NORMS
+from flwr_splitmix.segments.trials import (
+    UntoldError,
+    agree,
+    draw_like,
+    has_halves,
+    renew,
+    with_rows,
+)
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -36,36 +42,6 @@ def needs_whole_batch(segment: nn.Module) -> str:
             return "BatchNorm"
     parts = (part for part in segment.modules() if getattr(part, "across_batch", False))
     return next((type(part).__name__ for part in parts), "")
-
-
-class FewValuesError(ValueError):
-    """Batch normalisation gets one value of each channel in training."""
-
-
-@contextmanager
-def enough_values(part: str) -> Iterator[None]:
-    """Name the remedy if batch normalisation gets one value of each channel to measure.
-
-    Parameters
-    ----------
-    part
-        What is run, as the message calls it: "lower segment", "head".
-
-    Raises
-    ------
-    FewValuesError
-        With the remedy, in place of torch's error.
-    """
-    try:
-        yield
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise FewValuesError(
-            f"batch normalisation in the {part} needs more than one value of each "
-            "channel, and gets one from a batch of one example: take batches of two or more, or "
-            "layers that work on single examples (GroupNorm)"
-        ) from error
 
 
 def mixes_examples(
@@ -152,14 +128,6 @@ def mixing_layers(
     )
 
 
-def has_halves(segment: nn.Module) -> bool:
-    """Return whether a segment has weights or buffers of 16 bits."""
-    weights = segment.state_dict().values()
-    return any(
-        isinstance(w, Tensor) and w.dtype in (torch.float16, torch.bfloat16) for w in weights
-    )
-
-
 def _tried(
     segment: nn.Module, inputs: Tensor, others: Sequence[Tensor], renewed: bool
 ) -> tuple[str | None, str]:
@@ -176,17 +144,6 @@ def _tried(
     renew(segment, inputs.device)
     answer, why = _first_answer(segment, [drawn, exchanged], others)
     return answer, f"with random weights, {why}"
-
-
-class UntoldError(Exception):
-    """A trial that shows nothing."""
-
-
-def with_rows(outputs: object, count: int) -> Tensor:
-    """Return a copy of outputs; raise `UntoldError` if they have no row for each example."""
-    if not isinstance(outputs, Tensor) or not outputs.dim() or len(outputs) != count:
-        raise UntoldError("it does not return a tensor with a row for each example")
-    return outputs.clone()  # it may be a buffer
 
 
 def _first_answer(
@@ -279,58 +236,3 @@ def _same(one: Tensor, other: Tensor) -> bool:
 def _joined(one: Tensor, other: Tensor, chosen: Tensor) -> Tensor:
     """Return a batch (b, ...) with rows of `other` where `chosen`, bool (b,), else of `one`."""
     return torch.where(chosen.view(-1, *(1,) * (one.dim() - 1)), other, one)
-
-
-def draw_like(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw two batches of numbers of the inputs' range.
-
-    The range is that of the examples at the same place, which may hold an index of few values; or
-    of all numbers if nothing varies.
-    """
-    exact = inputs.nan_to_num(0.0, 0.0, 0.0).float()
-    low, high = exact.amin(0), exact.amax(0)
-    if torch.equal(low, high):
-        low, high = low.min().clamp(max=0.0), high.max()
-        high = torch.maximum(high, low + 1)
-    whole = not inputs.is_floating_point()
-    with seeded_draws(inputs.device, 1):
-        drawn = low + torch.rand((2, *inputs.shape), device=inputs.device) * (high - low + whole)
-    first, second = torch.minimum(drawn.floor() if whole else drawn, high).to(inputs.dtype)
-    return first, second
-
-
-@torch.no_grad()
-def renew(segment: nn.Module, device: torch.device) -> None:
-    """Replace weights by random ones of usual sizes; norms, biases and gates lie around 1."""
-    with seeded_draws(device, 0):
-        for value in segment.state_dict().values():
-            if not isinstance(value, Tensor) or not value.is_floating_point():
-                continue
-            drawn = torch.empty(value.shape, device=value.device)
-            if value.dim() < 2:
-                drawn.uniform_(0.5, 1.5)
-            else:
-                drawn.normal_(std=math.sqrt(len(value) / max(value.numel(), 1)))
-            value.copy_(drawn)
-
-
-def agree(one: Tensor, other: Tensor, *, ulps: int = 1, usual: float = 0.0) -> bool:
-    """Return whether outputs (b, ...) are equal, but for rounding.
-
-    Numbers smaller than `usual` are rounded as that is: they may be sums of larger ones.
-
-    A number may be off by its own rounding error, or `ulps` times as much, and by a small part of
-    how far examples are apart there: experts that are run on other examples' tokens, too, round
-    otherwise. A number that is large in all examples does not hide differences elsewhere.
-    """
-    if torch.equal(one, other):
-        return True
-    if one.shape != other.shape or not one.is_floating_point():
-        return False
-    own, exact = torch.finfo(one.dtype).eps, torch.finfo(torch.float32).eps
-    one, other = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (one, other))
-    same = (one == other) | (one.isnan() & other.isnan())
-    spread = (one.amax(0) - one.amin(0)).nan_to_num(0.0, 0.0, 0.0)
-    rounding = ulps * own * one.abs().clamp(min=usual)
-    close = (one - other).abs() <= rounding + math.sqrt(max(own, exact)) * spread
-    return bool((same | close).all())

@@ -1,6 +1,9 @@
-"""What names of weights and buffers tell of BatchNorm: what it has measured, and how large."""
+"""Batch normalisation: what names of its weights and buffers tell, and batches too small for it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from flwr_splitmix.limits import LARGEST
 
@@ -21,3 +24,33 @@ def is_variance(name: str) -> bool:
 def is_measured(name: str) -> bool:
     """Return whether a buffer of this name is what BatchNorm has measured of data."""
     return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
+
+
+class FewValuesError(ValueError):
+    """Batch normalisation gets one value of each channel in training."""
+
+
+@contextmanager
+def enough_values(part: str) -> Iterator[None]:
+    """Name the remedy if batch normalisation gets one value of each channel to measure.
+
+    Parameters
+    ----------
+    part
+        What is run, as the message calls it: "lower segment", "head".
+
+    Raises
+    ------
+    FewValuesError
+        With the remedy, in place of torch's error.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise FewValuesError(
+            f"batch normalisation in the {part} needs more than one value of each "
+            "channel, and gets one from a batch of one example: take batches of two or more, or "
+            "layers that work on single examples (GroupNorm)"
+        ) from error

@@ -13,8 +13,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.private_names import attention_on_cpu
-from flwr_splitmix.schedule import OptimizerFactory
 from flwr_splitmix.segments.modules import not_in_place
 
 Shape = Sequence[int]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
-from flwr_splitmix.segments.across_batch import draw_like, has_halves, renew
+from flwr_splitmix.segments.trials import draw_like, has_halves, renew
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -15,9 +15,10 @@ from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Link
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.observers import Metrics, Observer
+from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.runs import Run
-from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.server.steps.pace import Pace

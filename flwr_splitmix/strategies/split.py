@@ -16,8 +16,9 @@ from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.observers import LedgerElsewhere, PrivacyLedger
+from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.privacy import GaussianNoise, Relation
-from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.server.evaluation.split import evaluate_clients
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake

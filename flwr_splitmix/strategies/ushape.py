@@ -15,7 +15,8 @@ from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients, LocalLink, MixerLink
 from flwr_splitmix.once import Once
-from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.optimizers import OptimizerFactory
+from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.segments.modules import check_takes_mask
 from flwr_splitmix.server.evaluation.ushape import evaluate_in_u_shape
 from flwr_splitmix.server.intake.descriptions import agree_on_batches, check_hiding

@@ -10,8 +10,9 @@ from typing import Any
 
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.runs import Run
-from flwr_splitmix.schedule import WarmupCosine, adamw
+from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.testing.agreement import check_same_results, read_results
 from flwr_splitmix.testing.toy import AnyToy, MakeAny, Toy, step_of
 

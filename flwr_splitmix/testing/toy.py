@@ -14,7 +14,8 @@ from torch.utils.data import Dataset
 from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.data.examples import Example
 from flwr_splitmix.events import Exchange
-from flwr_splitmix.schedule import OptimizerFactory, constant
+from flwr_splitmix.optimizers import OptimizerFactory
+from flwr_splitmix.schedule import constant
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments import Geometry
 

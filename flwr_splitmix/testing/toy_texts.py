@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, TextSet, UShapeClient
 from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, MixGuardOptions, NoPeek, SnD
-from flwr_splitmix.schedule import OptimizerFactory, constant
+from flwr_splitmix.optimizers import OptimizerFactory
+from flwr_splitmix.schedule import constant
 from flwr_splitmix.testing.toy import sgd
 
 VOCABULARY = 23

@@ -20,7 +20,8 @@ from flwr_splitmix.attacks.recording.reader import StepReader
 from flwr_splitmix.attacks.recording.steps import Step
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.data.batches import batch_indices
-from flwr_splitmix.schedule import ScheduledOptimizer, adamw, constant
+from flwr_splitmix.optimizers import ScheduledOptimizer, adamw
+from flwr_splitmix.schedule import constant
 from flwr_splitmix.segments.vision.split_model import LowerSegment
 from flwr_splitmix.strategies import PSL, CutMixSL, SplitStrategy
 

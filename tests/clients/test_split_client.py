@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from flwr_splitmix.clients import Client, ClientError, Order, SplitClient
 from flwr_splitmix.links.arrays import to_arrays, to_tensors
 from flwr_splitmix.mixers import FullShare, PatchShare, Share
-from flwr_splitmix.schedule import WarmupCosine, adamw, constant
+from flwr_splitmix.optimizers import adamw
+from flwr_splitmix.schedule import WarmupCosine, constant
 from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.segments import split_vision_model
 from flwr_splitmix.testing.toy import Examples, Toy, sgd

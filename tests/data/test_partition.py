@@ -18,7 +18,7 @@ from flwr_splitmix.data import (
     load_images,
     partition_indices,
 )
-from flwr_splitmix.data.partition import client_sizes
+from flwr_splitmix.data.images.partition import client_sizes
 
 LABELS = np.random.default_rng(5).integers(0, 10, 2000)
 

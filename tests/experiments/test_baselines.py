@@ -17,8 +17,9 @@ from flwr_splitmix.data.examples import Example
 from flwr_splitmix.experiments.baselines import FedAvg, Standalone, WholeClient, WholeModels
 from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.observers import Observer, RoundDone
+from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.runs import Run
-from flwr_splitmix.schedule import adamw, constant
+from flwr_splitmix.schedule import constant
 from flwr_splitmix.testing.toy import Toy
 from tests.experiments.conftest import RunCell, cell_of
 

@@ -9,7 +9,7 @@ from flwr_splitmix.experiments import SCALES, variant
 from flwr_splitmix.experiments.cells import Recipe
 from flwr_splitmix.experiments.recipes import optimizer_of, schedule_of
 from flwr_splitmix.experiments.segments import make_segments, whole
-from flwr_splitmix.schedule import ScheduledOptimizer
+from flwr_splitmix.optimizers import ScheduledOptimizer
 
 MIXING = SCALES["paper"].recipes["mixing"]
 SHUFFLING = SCALES["paper"].recipes["shuffling"]

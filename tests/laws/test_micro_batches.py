@@ -17,8 +17,9 @@ from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.mixers import PatchCutMix, SmashedShape
 from flwr_splitmix.mixers.noisy import Noisy
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.runs import Run
-from flwr_splitmix.schedule import adamw, constant
+from flwr_splitmix.schedule import constant
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.strategies import PSL, CutMixSL, SplitStrategy

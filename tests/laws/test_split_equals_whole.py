@@ -11,7 +11,8 @@ from torch import nn
 
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import MaskShare
-from flwr_splitmix.schedule import OptimizerFactory, adamw, constant
+from flwr_splitmix.optimizers import OptimizerFactory, adamw
+from flwr_splitmix.schedule import constant
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.strategies import PSL, CutMixSL, ShuffledCutMixSL
 from flwr_splitmix.testing.laws import Toy, check_same_tensors, check_split_equals_whole, sgd

@@ -18,7 +18,7 @@ from flwr_splitmix.clients import Client
 from flwr_splitmix.links import Clients, Link, host
 from flwr_splitmix.links.link import Observe
 from flwr_splitmix.links.ticket import RECORD
-from flwr_splitmix.schedule import OptimizerFactory
+from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.seeding import held_draws
 from flwr_splitmix.server.messages import messages_to
 from flwr_splitmix.testing.toy import Toy

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from flwr_splitmix.schedule import adamw
+from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.segments.advice import (
     BITS,
     FLOPS,

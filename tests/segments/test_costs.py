@@ -8,7 +8,7 @@ from torch import nn
 from flwr_splitmix.attacks.defences import opposed
 from flwr_splitmix.experiments import SCALES, variant
 from flwr_splitmix.experiments.segments import make_segments, whole
-from flwr_splitmix.schedule import adamw
+from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.segments.costs import measure
 
 

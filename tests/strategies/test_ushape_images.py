@@ -19,7 +19,8 @@ from flwr_splitmix.hiding import DPSGD, Hiding, MixGuard, NaiveMix, NoPeek, SnD
 from flwr_splitmix.hiding.no_peek import distance_correlation
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.schedule import adamw, constant
+from flwr_splitmix.optimizers import adamw
+from flwr_splitmix.schedule import constant
 from flwr_splitmix.segments import VisionParts, split_vision_parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 from flwr_splitmix.testing.laws import sgd

@@ -27,9 +27,9 @@ from flwr_splitmix.links.frames.wire import WireDtype, level_bits
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.trackers import make_trackers
 from flwr_splitmix.observers.trackers.choice import split_names
+from flwr_splitmix.optimizers import OptimizerFactory, adamw
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.attack_recording import trace_dir
-from flwr_splitmix.schedule import OptimizerFactory, adamw
 from flwr_splitmix.server.intake.checks import MAX_BATCH
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]

@@ -38,7 +38,8 @@ from flwr_splitmix.apps.vision.noise_cost import remark_noise
 from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments import SplitModel
-from flwr_splitmix.segments.across_batch import enough_values, needs_whole_batch
+from flwr_splitmix.segments.across_batch import needs_whole_batch
+from flwr_splitmix.segments.batch_norm import enough_values
 from flwr_splitmix.segments.spreading import spreading_tokens
 from flwr_splitmix.segments.vision.split_model import LowerSegment
 from flwr_splitmix.server.intake.descriptions import MAX_SMASHED

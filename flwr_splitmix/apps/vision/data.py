@@ -7,7 +7,7 @@ import functools
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.data import ImageDataset, ImageSets, client_split, load_images
 from flwr_splitmix.data.errors import DataError
-from flwr_splitmix.data.partition import client_sizes
+from flwr_splitmix.data.images.partition import client_sizes
 from flwr_splitmix.segments.vision.zoo import pretrained_normalisation
 
 

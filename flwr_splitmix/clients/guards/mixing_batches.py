@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.data.examples import Example, ExampleSet, fetch, makes_batches
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
-from flwr_splitmix.segments.across_batch import agree
+from flwr_splitmix.segments.trials import agree
 
 MIXING = "its data set's method batch(indices), which mixes examples"
 """What is said of a data set that does."""

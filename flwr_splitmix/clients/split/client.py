@@ -33,11 +33,8 @@ from flwr_splitmix.data.examples import Example, ExampleSet
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import Share, known_shares, share_from_wire
 from flwr_splitmix.once import Once
-from flwr_splitmix.schedule import (
-    UNKNOWN_WEIGHTS,
-    OptimizerFactory,
-    Schedule,
-)
+from flwr_splitmix.optimizers import UNKNOWN_WEIGHTS, OptimizerFactory
+from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.values import check_truth
 
 log = logging.getLogger("flwr.splitmix")

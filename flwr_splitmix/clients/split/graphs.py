@@ -12,7 +12,7 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.mixers.share_hooks import uploaded
-from flwr_splitmix.schedule import ScheduledOptimizer
+from flwr_splitmix.optimizers import ScheduledOptimizer
 from flwr_splitmix.words import counted
 
 

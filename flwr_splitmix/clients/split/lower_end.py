@@ -16,8 +16,9 @@ from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.split.graphs import backward
 from flwr_splitmix.clients.split.lower_checks import check_described, describe_segment
 from flwr_splitmix.clients.weights import check_fits, without_bfloat16
-from flwr_splitmix.schedule import OptimizerFactory, Schedule, ScheduledOptimizer
-from flwr_splitmix.segments.across_batch import enough_values
+from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
+from flwr_splitmix.schedule import Schedule
+from flwr_splitmix.segments.batch_norm import enough_values
 from flwr_splitmix.storage import under
 
 

@@ -16,7 +16,7 @@ from flwr_splitmix.clients.split.lower_end import LowerEnd
 from flwr_splitmix.clients.split.parts import PartedBatch, StepBatch, WireShares
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.schedule import ScheduledOptimizer
+from flwr_splitmix.optimizers import ScheduledOptimizer
 
 
 class PartedExchanges(GuardedClient):

@@ -16,14 +16,9 @@ from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.seeding import seeded_draws
-from flwr_splitmix.segments.across_batch import (
-    draw_like,
-    has_halves,
-    mixing_layers,
-    renew,
-    warn_of_untold,
-)
+from flwr_splitmix.segments.across_batch import mixing_layers, warn_of_untold
 from flwr_splitmix.segments.state_digest import state_digest
+from flwr_splitmix.segments.trials import draw_like, has_halves, renew
 
 
 def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) -> None:

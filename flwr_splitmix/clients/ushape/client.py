@@ -30,8 +30,9 @@ from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.privacy.policy import NodePolicy
-from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, check_scores
 from flwr_splitmix.segments.across_batch import needs_whole_batch
 from flwr_splitmix.segments.modules import check_takes_mask

@@ -16,11 +16,8 @@ from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.ushape.frozen_weights import sketch
 from flwr_splitmix.clients.weights import check_fits, without_bfloat16
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.schedule import (
-    OptimizerFactory,
-    Schedule,
-    ScheduledOptimizer,
-)
+from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
+from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.segments.modules import with_statistics
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import described

@@ -28,7 +28,7 @@ from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.scoring.texts import Scores, TextScores
 from flwr_splitmix.seeding import seeded_draws
-from flwr_splitmix.segments.across_batch import enough_values
+from flwr_splitmix.segments.batch_norm import enough_values
 from flwr_splitmix.segments.shape_errors import out_of_memory
 from flwr_splitmix.words import counted
 

@@ -28,7 +28,7 @@ from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.scoring.texts import Scores, check_labels, scored
-from flwr_splitmix.segments.across_batch import enough_values
+from flwr_splitmix.segments.batch_norm import enough_values
 
 Learns = Literal["all", "tail"]
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.pictures import decode_pictures, pack_pictures
-from flwr_splitmix.data.images.sets import TEST_SPLITS, RawSets, Split, no_test_split
+from flwr_splitmix.data.images.sets import RawSets, Split
+from flwr_splitmix.data.split_names import TEST_SPLITS, no_test_split
 
 log = logging.getLogger("flwr.splitmix")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +11,6 @@ import torch.nn.functional as F
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.packed import ImageDataset
-
-# Possible names of a test split; the first that exists is used.
-TEST_SPLITS = ("test", "validation", "val", "valid")
 
 
 class Split(NamedTuple):
@@ -130,10 +125,3 @@ def _fit(images: np.ndarray, image_size: int, channels: int | None) -> np.ndarra
     if channels is not None and images.shape[1] != channels:
         images = np.repeat(images, channels, axis=1)
     return images
-
-
-def no_test_split(name: str | Path, splits: Sequence[str] = TEST_SPLITS) -> DataError:
-    """Return the error for a source that has no split under any of the names in `splits`."""
-    *others, last = splits
-    named = f"{', '.join(others)} or {last}" if others else last
-    return DataError(f"{str(name)!r} has no test split; one named {named} is needed beside 'train'")

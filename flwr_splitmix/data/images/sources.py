@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from flwr_splitmix.data.arrow_sets import is_saved, load_hub, load_saved
 from flwr_splitmix.data.errors import DataError, not_there
 from flwr_splitmix.data.file_state import state_of
-from flwr_splitmix.data.images.arrow_sets import is_saved, load_hub, load_saved, read_arrow_sets
+from flwr_splitmix.data.images.arrow_sets import read_arrow_sets
 from flwr_splitmix.data.images.composed import compose_sets
 from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, find_idx, read_idx_sets
 from flwr_splitmix.data.images.picture_folder import read_picture_folder

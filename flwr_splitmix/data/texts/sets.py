@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from flwr_splitmix.data.arrow_sets import is_saved, load_hub, load_saved
 from flwr_splitmix.data.errors import DataError, MissingColumnError, TestRowsError, not_there
 from flwr_splitmix.data.file_state import state_of
-from flwr_splitmix.data.images.arrow_sets import is_saved, load_hub, load_saved
-from flwr_splitmix.data.images.sets import TEST_SPLITS
+from flwr_splitmix.data.split_names import TEST_SPLITS
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns, rows_of
 from flwr_splitmix.data.texts.files import Columns, read_columns
 from flwr_splitmix.data.texts.generated import GENERATED, generated_sets

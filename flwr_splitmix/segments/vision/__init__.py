@@ -1,4 +1,4 @@
-"""timm's vision models, cut into two or three parts; one file per family."""
+"""timm's vision models, cut into two or three parts; `layouts.LAYOUTS` has most families."""
 
 from flwr_splitmix.segments.vision.cut import split_vision_model, split_vision_parts
 

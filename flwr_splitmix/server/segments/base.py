@@ -13,12 +13,8 @@ from flwr_splitmix.clients import Client
 from flwr_splitmix.device import Precision, pick_device, pick_precision
 from flwr_splitmix.finite import squares_finite
 from flwr_splitmix.once import Once
-from flwr_splitmix.schedule import (
-    UNKNOWN_WEIGHTS,
-    OptimizerFactory,
-    Schedule,
-    ScheduledOptimizer,
-)
+from flwr_splitmix.optimizers import UNKNOWN_WEIGHTS, OptimizerFactory, ScheduledOptimizer
+from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.server.last_use import note_use, used_by_another
 from flwr_splitmix.storage import under

@@ -15,14 +15,13 @@ from flwr_splitmix.device import autocast
 from flwr_splitmix.labels import TargetLoss, loss_dtype, name_of
 from flwr_splitmix.private_names import uncompiled
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
-from flwr_splitmix.segments.across_batch import (
-    FEW,
+from flwr_splitmix.segments.across_batch import FEW, warn_of_untold
+from flwr_splitmix.segments.trials import (
     UntoldError,
     agree,
     draw_like,
     has_halves,
     renew,
-    warn_of_untold,
     with_rows,
 )
 

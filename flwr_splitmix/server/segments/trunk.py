@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.events import Messages
 from flwr_splitmix.finite import all_finite, not_finite_in
-from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.optimizers import OptimizerFactory
+from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.seeding import seeded_draws
-from flwr_splitmix.segments.across_batch import (
-    enough_values,
-    mixing_layers,
-    needs_whole_batch,
-)
+from flwr_splitmix.segments.across_batch import mixing_layers, needs_whole_batch
+from flwr_splitmix.segments.batch_norm import enough_values
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
 

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from flwr_splitmix.device import Precision, autocast
 from flwr_splitmix.labels import Tally, TargetLoss, loss_dtype, loss_on, tally, target_loss
 from flwr_splitmix.mixers import Mixed, SmashedShape
-from flwr_splitmix.schedule import OptimizerFactory, Schedule
+from flwr_splitmix.optimizers import OptimizerFactory
+from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.seeding import seeded_draws
-from flwr_splitmix.segments.across_batch import enough_values
+from flwr_splitmix.segments.batch_norm import enough_values
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.cut_gradients import CutGradients, Learned

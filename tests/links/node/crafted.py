@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix import SplitClient, split_vision_model
 from flwr_splitmix.data import client_split, load_images
-from flwr_splitmix.schedule import OptimizerFactory
+from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.segments.vision.split_model import LowerSegment
 
 PATCHES, PIXELS = 64, 16

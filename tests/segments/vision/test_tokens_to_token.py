@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.runs.export.predict import load_segments
 from flwr_splitmix.runs.export.vision import write_vision
-from flwr_splitmix.schedule import adamw
 from flwr_splitmix.segments import Geometry, SplitModel, split_shuffled_edge
 from flwr_splitmix.segments.costs import measure, measure_stages
 from flwr_splitmix.segments.vision.tokens_to_token import TokenLayer, TokensToToken

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from flwr_splitmix.schedule import adamw
+from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.trunk import TrunkSegment
 from flwr_splitmix.server.segments.upper import ServerSegment

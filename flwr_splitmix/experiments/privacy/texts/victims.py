@@ -25,7 +25,8 @@ from flwr_splitmix.files import write_json
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.making import make_hiding, sends_as
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
-from flwr_splitmix.schedule import WarmupCosine, adamw
+from flwr_splitmix.optimizers import adamw
+from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.scoring.texts import ClassScores, TextScores
 from flwr_splitmix.segments.language import LanguageCut, LanguageParts, build_language_parts
 from flwr_splitmix.segments.language.layouts.layout import Task
