@@ -12,7 +12,8 @@ from flwr_splitmix.experiments.privacy.kinds import AnySize
 class Size(AnySize):
     """Size of the victims' training, and numbers of images for attacks and scores.
 
-    The images for training, for testing, of held-out victims and of the attacker are disjoint.
+    The images for training, of held-out victims and of the attacker are disjoint; accuracy is
+    measured on test images, of which held-out victims, and images of the attacker, may be some.
 
     Parameters
     ----------
