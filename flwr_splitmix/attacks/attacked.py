@@ -204,6 +204,11 @@ class Attacked:
         parts.append(Pictures.of(self.vault.held_out, rest[: max(0, number - spare)]))
         return joined(parts)
 
+    def public_up_to(self, most: int, seed: int = 0) -> Pictures:
+        """Return at most so many images that are not victims; see `public`."""
+        spare = 0 if self.spare is None else len(self.spare)
+        return self.public(min(most, spare + len(self.vault.held_out) // 2), seed)
+
     def _newest(self, rows: int) -> list[Step]:
         """Return the newest recorded steps, with at least so many rows if there are as many."""
         steps: list[Step] = []

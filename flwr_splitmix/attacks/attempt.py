@@ -25,6 +25,12 @@ log = logging.getLogger("flwr.splitmix")
 PUBLIC = {"smoke": 200, "cpu": 4000, "paper": 60_000}
 """Most public images that an attacker gets, by scale."""
 
+UNTRAINED = (
+    "lower segments with the run's first weights, which the server sent, are the adversary's; to "
+    "give it the trained ones: "
+)
+"""What is said if the adversary has no trained lower segments; the remedy follows."""
+
 
 def attempt(
     kind: type[Attack],
@@ -77,7 +83,8 @@ def measure_leak(
 ) -> list[Measure]:
     """Attack a trained system, and return what the attack reads; the first measure is the main one.
 
-    A warning says if the attack takes an own share's uploads as they were sent.
+    A warning says if the attack takes an own share's uploads as they were sent, or if the adversary
+    has no trained lower segments.
 
     Parameters
     ----------
@@ -95,10 +102,10 @@ def measure_leak(
     NotApplicable
         If the adversary lacks what the attack needs.
     TypeError
-        If it is neither, or a class without its name, its goal or `run`.
-    TypeError, ValueError
-        If there is no such attack, or an attack of your own returns something other than a guess;
-        see `checked_guess`.
+        If `attack` is neither a name nor a subclass of `Attack`, lacks its name, its goal or `run`,
+        or returns no guess.
+    ValueError
+        If there is no attack of that name, or a guess does not fit; see `checked_guess`.
     VaultError
         If the recording is not of the clients' images.
     """
@@ -115,7 +122,9 @@ def measure_leak(
         again=kind.goal == "membership",
         seed=seed,
     )
-    public = system.public(min(PUBLIC[spent.scale], len(system.vault.held_out) // 2), seed)
+    if case.view.knowledge.untrained:
+        log.warning('%sassume=["lower"]', UNTRAINED)
+    public = system.public_up_to(PUBLIC[spent.scale], seed)
     try:
         made, guess = attempt(kind, case, public, spent, seed=seed)
     except NotApplicable as error:

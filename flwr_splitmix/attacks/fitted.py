@@ -116,9 +116,9 @@ class Budget:
         """Return the same budget with its time restarted."""
         return replace(self, seconds=self.seconds if seconds is None else seconds)
 
-    def half(self) -> Budget:
-        """Return a budget of half of the time that is left."""
-        return self.again(None if self.left is None else self.left / 2)
+    def share(self, parts: int) -> Budget:
+        """Return a budget of one of so many equal parts of the time that is left."""
+        return self.again(None if self.left is None else self.left / parts)
 
 
 class AnyView(ABC):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Guess, View
+from flwr_splitmix.attacks.images.embedding.patches import patch_size, to_images, to_patches
 from flwr_splitmix.attacks.recording.vault import Truth
 from flwr_splitmix.attacks.release import Origin, Release
 from flwr_splitmix.attacks.scoring.image_scores import squared_errors
@@ -195,19 +195,19 @@ def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
         truth.pictures.images[int(v)] if v >= 0 else torch.zeros(view.knowledge.image_shape)
         for v in origin.sources[row]
     ]
-    grid = _grid(view, images[0])
+    grid = _grid(view)
     if grid is None:
         return images[0] * (release.lam or 1.0)
-    cells = torch.stack([_cut(image, grid) for image in images])
+    cells = torch.stack([to_patches(image[None], grid)[0] for image in images])
     drawn = _composed(cells, origin, release, row)
     if origin.order is not None:
         order = origin.order[row]
-        own = drawn[order % drawn.shape[0]]
-        batch = origin.sources[:, 0]
-        if int(order.max()) >= drawn.shape[0]:  # exchanged within the batch
-            others = order // drawn.shape[0]
+        if int(order.max()) < drawn.shape[0]:
+            own = drawn[order]
+        else:  # exchanged within the batch
+            batch, others = origin.sources[:, 0], order // drawn.shape[0]
             parts = {
-                int(o): _cut(truth.pictures.images[int(batch[o])], grid)
+                int(o): to_patches(truth.pictures.images[int(batch[o])][None], grid)[0]
                 for o in torch.unique(others)
             }
             own = torch.stack(
@@ -216,7 +216,7 @@ def _sent(view: View, truth: Truth, where: tuple[int, int]) -> Tensor:
         drawn = own
     if release.mask is not None:
         drawn = torch.where(release.mask[row][:, None], drawn, torch.full_like(drawn, GREY))
-    return _joined(drawn, grid, view.knowledge.image_shape)
+    return to_images(drawn[None], grid, view.knowledge.image_shape)[0]
 
 
 def _composed(cells: Tensor, origin: Origin, release: Release, row: int) -> Tensor:
@@ -235,22 +235,11 @@ def _composed(cells: Tensor, origin: Origin, release: Release, row: int) -> Tens
     return cells[column, torch.arange(cells.shape[1])]
 
 
-def _grid(view: View, image: Tensor) -> tuple[int, int] | None:
-    geometry = view.knowledge.geometry
-    side = int(np.sqrt(geometry.patches))
-    rows, columns = geometry.grid or (side, side)
-    if rows * columns != geometry.patches or image.shape[1] % rows or image.shape[2] % columns:
+def _grid(view: View) -> tuple[int, int] | None:
+    """Return rows and columns of patches; None if images have no whole ones."""
+    try:
+        grid = view.knowledge.patch_grid
+        patch_size(view.knowledge.image_shape, grid)
+    except ValueError:
         return None
-    return rows, columns
-
-
-def _cut(image: Tensor, grid: tuple[int, int]) -> Tensor:
-    channels, height, width = image.shape
-    cells = image.reshape(channels, grid[0], height // grid[0], grid[1], width // grid[1])
-    return cells.permute(1, 3, 0, 2, 4).reshape(grid[0] * grid[1], -1)
-
-
-def _joined(cells: Tensor, grid: tuple[int, int], shape: tuple[int, int, int]) -> Tensor:
-    channels, height, width = shape
-    parts = cells.reshape(*grid, channels, height // grid[0], width // grid[1])
-    return parts.permute(2, 0, 3, 1, 4).reshape(shape)
+    return grid

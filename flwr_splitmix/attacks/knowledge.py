@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.attacks.images.embedding.patches import grid_of
 from flwr_splitmix.attacks.release import Adversary, Simulated
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.mixers import Mixer, SmashedShape
@@ -86,6 +87,11 @@ class Knowledge:
     loss: TargetLoss | None = field(default=None, repr=False)
     upper: nn.Module | None = field(default=None, repr=False)
     mixes_batch: bool = False
+
+    @property
+    def patch_grid(self) -> tuple[int, int]:
+        """Rows and columns of the patches; ValueError if they form no square and none are known."""
+        return grid_of(self.geometry.patches, self.geometry.grid)
 
     def __post_init__(self) -> None:
         if self.upper is not None:

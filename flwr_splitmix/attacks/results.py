@@ -207,24 +207,10 @@ def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> None:
     own = folder_of(folder, result)
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_rows(own / "samples.parquet", rows)
-    write_json(
-        own / "scores.json",
-        {
-            "method": result.method,
-            "attack": result.attack,
-            "adversary": result.adversary,
-            "scale": result.scale,
-            "assumed": list(result.assumed),
-            "seed": result.seed,
-            "stopped_after": result.stopped_after,
-            "client": result.client,
-            "victims": result.victims,
-            "repeats": result.repeats,
-            "public": result.public,
-            "measures": [measure.to_json() for measure in result.measures],
-        },
-        private=True,
-    )
+    kept = {name: getattr(result, name) for name in _Scores.model_fields}
+    kept |= {"assumed": list(result.assumed)}
+    kept |= {"measures": [measure.to_json() for measure in result.measures]}
+    write_json(own / "scores.json", kept, private=True)
     if result.pictures is not None:
         result.pictures.save(own / PICTURES)
 
@@ -250,24 +236,11 @@ def kept_results(folder: Path) -> list[Kept]:
     """
     made = []
     for file in sorted(folder.glob("*/scores.json")):
-        said = _read(file)
         pictures = file.with_name(PICTURES)
+        drawn = Reconstructions.load(pictures) if pictures.exists() else None
+        said = _read(file)
         made.append(
-            Kept(
-                said.method,
-                said.attack,
-                said.adversary,
-                scale=said.scale,
-                measures=said.measures,
-                pictures=Reconstructions.load(pictures) if pictures.exists() else None,
-                assumed=said.assumed,
-                seed=said.seed,
-                stopped_after=said.stopped_after,
-                client=said.client,
-                victims=said.victims,
-                repeats=said.repeats,
-                public=said.public,
-            )
+            Kept(pictures=drawn, **{name: getattr(said, name) for name in _Scores.model_fields})
         )
     return made
 

@@ -13,12 +13,9 @@ from flwr_splitmix.data import DataError, ImageDataset, load_images, partition_i
 from flwr_splitmix.data.examples import Example
 from flwr_splitmix.data.images.partition import labels_to_divide_by
 from flwr_splitmix.experiments.cells import DIRICHLET, Cell
-from flwr_splitmix.seeding import frozen_generator
+from flwr_splitmix.experiments.scored_rows import rows_to_test
 from flwr_splitmix.segments.vision.zoo import pretrained_normalisation
 from flwr_splitmix.words import are, counted
-
-_TEST_SEED = 2024
-"""Seed of the choice of test images, so that all cells are scored on the same images."""
 
 
 class ResidentImages(Dataset[Example]):
@@ -121,7 +118,5 @@ def _parts(labels: np.ndarray, cell: Cell) -> list[np.ndarray]:
 
 
 def _test_choice(test: ImageDataset, images: int) -> ImageDataset:
-    if not images or images >= len(test):
-        return test
-    chosen = frozen_generator(_TEST_SEED).permutation(len(test))[:images]
-    return test.subset(np.sort(chosen))
+    chosen = rows_to_test(len(test), images)
+    return test if chosen is None else test.subset(chosen)

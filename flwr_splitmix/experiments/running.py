@@ -125,7 +125,7 @@ class _Trial:
         return costs
 
     def _strategy(self, upper: torch.nn.Module) -> SplitStrategy:
-        cell, options = self.cell, options_of(self.cell)
+        cell, options = self.cell, options_of(self.cell.options)
         if needs_labels(cell.method):
             options["labels"] = [torch.tensor(part.labels) for part in self.data.clients]
         return STRATEGIES[cell.method](

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from flwr_splitmix.experiments.baselines import BASELINES
-from flwr_splitmix.experiments.cells import Cell, ExperimentError
+from flwr_splitmix.experiments.cells import Cell, ExperimentError, OptionValues
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy
 from flwr_splitmix.trial import trial_strategy
@@ -22,10 +22,10 @@ def check_method(cell: Cell) -> None:
         )
 
 
-def options_of(cell: Cell) -> dict[str, Any]:
-    """Return the options of the cell's strategy, with those of noise as one `GaussianNoise`."""
-    options: dict[str, Any] = {k: v for k, v in cell.options if k not in _NOISE}
-    if noise := {k: v for k, v in cell.options if k in _NOISE}:
+def options_of(pairs: OptionValues) -> dict[str, Any]:
+    """Return a strategy's options, with those of noise as one `GaussianNoise`."""
+    options: dict[str, Any] = {k: v for k, v in pairs if k not in _NOISE}
+    if noise := {k: v for k, v in pairs if k in _NOISE}:
         options["noise"] = GaussianNoise.from_plain(noise)
     return options
 
@@ -41,6 +41,6 @@ def trial_of(cell: Cell) -> SplitStrategy:
         If an option is invalid.
     """
     try:
-        return trial_strategy(cell.method, options_of(cell))
+        return trial_strategy(cell.method, options_of(cell.options))
     except TypeError as error:
         raise ExperimentError(f"{cell.method} cannot be made: {error}") from error

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from flwr_splitmix.attacks import bench
+from flwr_splitmix.attacks.attempt import measure_leak
 from flwr_splitmix.attacks.bench import train_victim
+from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.recording.reader import StepReader
@@ -224,3 +226,14 @@ def test_pictures_are_the_data_sets_without_normalisation() -> None:
     inputs, _ = data.batch(np.array([3]))
     assert torch.allclose(attacked().knowledge.normalise(own.images), inputs, atol=1e-5)
     assert 0 <= float(own.images.min()) <= float(own.images.max()) <= 1
+
+
+def test_as_many_public_images_are_taken_as_there_are(caplog: pytest.LogCaptureFixture) -> None:
+    """`measure_leak` left out the images that no client has: a quarter of those there are."""
+    system = attacked()
+    spare, held_out = len(system.spare or ()), len(system.vault.held_out)
+    assert len(system.public_up_to(10**9)) == spare + held_out // 2
+    assert len(system.public_up_to(7)) == 7
+    measure_leak(system, "linear", victims=8, budget=Budget("smoke"))
+    said = "lower segments with the run's first weights, which the server sent, are the adversary's"
+    assert f'{said}; to give it the trained ones: assume=["lower"]' in caplog.text

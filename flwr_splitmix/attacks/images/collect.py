@@ -46,7 +46,7 @@ class Collect(TrainedAttack):
     with a threshold found on public images. Patches are averaged over the releases that hold them:
     noise shrinks, masks become their union. If a frozen edge permutes the patches of each release,
     they cannot be averaged: then each release is decoded, and the images are averaged. There is
-    one guess per image, at its newest row.
+    one guess per group of rows, at its newest row.
 
     Attributes
     ----------
@@ -71,7 +71,6 @@ class Collect(TrainedAttack):
         scale = self.budget.scale
         if frozen:
             super().learn(view, public)
-            self._paint: Paint = self._decoded
             return
         sizes = [len(group) for group in link(view, RELEASES[scale], self._near)]
         # Rows that nothing was found for say little about the others.
@@ -87,14 +86,14 @@ class Collect(TrainedAttack):
             steps=self.epochs[scale] * max(1, len(others) // BATCH),
             lr=self.setting.get("lr", self.rate),
             seed=self.seed,
-            budget=self.budget.half(),
+            budget=self.budget.share(2),
             what=self.name,
         )
         owner, lower = a_client(view)
         example = next(
             united_examples(view, judges, self.releases, self.seed + 1, lower=lower, batch=ROWS)
         )
-        self._paint = best_way(self._decoded, linear, painter, read, view, example, owner)
+        self._paint: Paint = best_way(self._decoded, linear, painter, read, view, example, owner)
 
     def _decoded(self, query: Query) -> Tensor:
         return self.reader.read(query.tokens, query.mask, self.budget.device)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
-from flwr_splitmix.attacks.images.embedding.patches import grid_of
 from flwr_splitmix.attacks.images.networks.example import Example, public_examples
 from flwr_splitmix.attacks.images.networks.training import BATCH, train_reader
 from flwr_splitmix.attacks.images.networks.transformer import SIZES
-from flwr_splitmix.attacks.images.placing.neighbours import Neighbours, arrange, neighbour_loss
-from flwr_splitmix.attacks.images.reorder import order_of
+from flwr_splitmix.attacks.images.placing.neighbours import (
+    Judged,
+    Neighbours,
+    arrange,
+    neighbour_loss,
+)
+from flwr_splitmix.attacks.images.reorder import are_exchanged, order_of
 from flwr_splitmix.attacks.pictures import Pictures
 
 
@@ -23,7 +28,8 @@ class Jigsaw(Attack):
 
     It is trained on shuffled releases of public images; a graduated assignment then finds the
     arrangement in which places and pairs agree best. Patches that look alike are interchangeable:
-    many blank ones cause many wrong places, which are invisible in the image.
+    many blank ones cause many wrong places, which are invisible in the image. Patches that were
+    exchanged between images have no neighbours in their row: each gets the place that suits it.
     """
 
     name: ClassVar[str] = "jigsaw"
@@ -37,7 +43,7 @@ class Jigsaw(Attack):
         assert public is not None, "`fit` has refused to go on without"
         known = view.knowledge
         geometry = known.geometry
-        grid = self._grid = grid_of(geometry.patches, geometry.grid)
+        grid = self._grid = known.patch_grid
         pictures = public.fitted(known.image_shape)
 
         def shuffled() -> Iterator[Example]:
@@ -45,8 +51,13 @@ class Jigsaw(Attack):
                 order_of(example, view)
                 yield example
 
-        def loss(judged: Any, example: Example) -> Tensor:
-            return neighbour_loss(judged, order_of(example, view), grid)
+        self._exchanged = are_exchanged(order_of(next(shuffled()), view))
+
+        def loss(judged: Judged, example: Example) -> Tensor:
+            order = order_of(example, view)
+            if self._exchanged:
+                return F.cross_entropy(judged[0].flatten(0, 1), order.flatten())
+            return neighbour_loss(judged, order, grid)
 
         self._reader = train_reader(
             lambda width: Neighbours(
@@ -67,7 +78,11 @@ class Jigsaw(Attack):
         orders, sure, where = [], [], []
         for place, release in enumerate(view.releases):
             tokens = release.smashed.to(self.budget.device)
-            slots, likely = arrange(self._reader(tokens, None), self._grid)
+            judged = self._reader(tokens, None)
+            if self._exchanged:
+                likely, slots = judged[0].softmax(2).max(2)
+            else:
+                slots, likely = arrange(judged, self._grid)
             orders.append(slots.cpu())
             sure.append(likely.mean(1).cpu())
             where += [(place, row) for row in range(len(slots))]

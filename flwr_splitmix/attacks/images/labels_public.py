@@ -60,11 +60,11 @@ class LabelsPublic(Attack):
                 f"{known.num_classes} classes, each with one label"
             )
         self._pictures = pictures
-        first = min(known.lowers) if isinstance(known.lowers, Mapping) else None
-        rows, labels = self._released(view, first)
+        client = min(known.lowers) if isinstance(known.lowers, Mapping) else None
+        rows, labels = self._released(view, client)
         self.way = self._choose(rows, labels)
-        self._first = PublicClassifier(rows, labels, **self.way)
-        self._own: dict[int | None, PublicClassifier] = {first: self._first}
+        self._fallback = PublicClassifier(rows, labels, **self.way)
+        self._own: dict[int | None, PublicClassifier] = {client: self._fallback}
 
     def _released(self, view: View, client: int | None) -> tuple[Tensor, Tensor]:
         """Return releases of the public images, and the label of each row."""
@@ -73,10 +73,10 @@ class LabelsPublic(Attack):
             pictures.images,
             pictures.labels,
             generator(self.seed, "public labels"),
-            lower=lower_for(known, client),
+            lower=_lower_for(known, client),
             adversary=view.adversary,
         )
-        return joined_rows(releases, self.name), _labels_of(releases, pictures)
+        return _joined_rows(releases, self.name), _labels_of(releases, pictures)
 
     def _choose(self, rows: Tensor, labels: Tensor) -> Mapping[str, Any]:
         """Return the way that reads most labels of rows held out."""
@@ -100,7 +100,7 @@ class LabelsPublic(Attack):
         known = isinstance(lowers, Mapping) and client in lowers
         if known and client not in self._own and not self.budget.over:
             self._own[client] = PublicClassifier(*self._released(view, client), **self.way)
-        return self._own.get(client, self._first)
+        return self._own.get(client, self._fallback)
 
     def run(self, view: View) -> Guess:
         """Guess the label of every row of which something was received."""
@@ -108,7 +108,7 @@ class LabelsPublic(Attack):
         for number, release in enumerate(view.releases):
             if not bool(release.smashed.any()):
                 continue
-            labels, margins = self._classifier(view, release.client)(received(release))
+            labels, margins = self._classifier(view, release.client)(_received(release))
             values.append(labels)
             sure.append(margins)
             where += [(number, row) for row in range(len(labels))]
@@ -116,7 +116,7 @@ class LabelsPublic(Attack):
         return Guess(torch.cat(values), torch.cat(sure), where)
 
 
-def lower_for(known: Knowledge, client: int | None) -> Lowers:
+def _lower_for(known: Knowledge, client: int | None) -> Lowers:
     """Return the lower segment to release public images through: a client's, or that of all."""
     if known.lowers is None:
         assert known.first is not None, "`check` has refused to go on without"
@@ -126,12 +126,12 @@ def lower_for(known: Knowledge, client: int | None) -> Lowers:
     return own
 
 
-def received(release: Release) -> Tensor:
+def _received(release: Release) -> Tensor:
     """Return smashed data (b, prefix + N, d), as whoever knows the share sees them."""
     return release.smashed if release.undone is None else release.undone
 
 
-def joined_rows(releases: Sequence[Simulated], name: str) -> Tensor:
+def _joined_rows(releases: Sequence[Simulated], name: str) -> Tensor:
     """Return the rows of releases that are of one image each.
 
     Raises
@@ -146,7 +146,7 @@ def joined_rows(releases: Sequence[Simulated], name: str) -> Tensor:
                 f"{name!r} reads the label of one image, and what this adversary receives is made "
                 "of several images"
             )
-    return torch.cat([received(release) for release in releases])
+    return torch.cat([_received(release) for release in releases])
 
 
 def _labels_of(releases: Sequence[Simulated], pictures: Pictures) -> Tensor:

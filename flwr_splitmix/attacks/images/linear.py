@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.embedding.inverse import ROWS, LinearInverse, fit_inverse
-from flwr_splitmix.attacks.images.embedding.patches import grid_of, to_images, to_patches
+from flwr_splitmix.attacks.images.embedding.patches import to_images, to_patches
 from flwr_splitmix.attacks.images.networks.example import Example, Query, public_examples
 from flwr_splitmix.attacks.images.networks.reading import guess_images
 from flwr_splitmix.attacks.knowledge import Knowledge
@@ -36,7 +36,7 @@ class Linear(Attack):
         """Fit an inverse for each lower segment."""
         assert public is not None, "`fit` has refused to go on without"
         known = view.knowledge
-        self._grid = grid_of(known.geometry.patches, known.geometry.grid)
+        self._grid = known.patch_grid
         pictures = public.fitted(known.image_shape)
         self._mean = to_patches(pictures.images.mean(0, keepdim=True), self._grid).double()
         segments = segments_of(known)

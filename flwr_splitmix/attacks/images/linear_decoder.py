@@ -13,7 +13,7 @@ from flwr_splitmix.attacks.base import Guess, View
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.decoder import Decoder
 from flwr_splitmix.attacks.images.embedding.noisy_reading import Read, reader_of
-from flwr_splitmix.attacks.images.embedding.patches import grid_of, to_images
+from flwr_splitmix.attacks.images.embedding.patches import to_images
 from flwr_splitmix.attacks.images.linear import Linear
 from flwr_splitmix.attacks.images.networks.example import Example, Query, public_examples
 from flwr_splitmix.attacks.images.networks.reading import Paint, guess_images
@@ -52,7 +52,7 @@ class LinearDecoder(Decoder):
         linear.fit(view, others, self.budget.again(self.budget.left), seed=self.seed)
         read = reader_of(view, others, linear, self.budget, self.seed)
         decoder = Decoder(**self.setting)
-        decoder.fit(view, others, self.budget.half(), seed=self.seed)
+        decoder.fit(view, others, self.budget.share(2), seed=self.seed)
         reader, device = decoder.reader, self.budget.device
         self._reader = reader
         owner, lower = a_client(view)
@@ -119,7 +119,7 @@ def painters(painter: Painter, labelled: bool) -> list[tuple[Painter, bool]]:
 def painter_of(view: View, public: Pictures, budget: Budget) -> Painter | None:
     """Fit Gaussians to public images of all classes and of each; None if these are too large."""
     known = view.knowledge
-    grid = grid_of(known.geometry.patches, known.geometry.grid)
+    grid = known.patch_grid
     return Painter.of(public, grid, known.num_classes, budget)
 
 
@@ -128,7 +128,7 @@ def _painted(read: Read, painter: Painter, view: View, labelled: bool, query: Qu
     seen = torch.ones(patches.shape[:2], dtype=torch.bool) if query.mask is None else query.mask
     patches = painter(patches, seen, query.labels if labelled else None, errors)
     known = view.knowledge
-    grid = grid_of(known.geometry.patches, known.geometry.grid)
+    grid = known.patch_grid
     return to_images(patches, grid, known.image_shape).float()
 
 

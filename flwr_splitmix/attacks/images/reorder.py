@@ -41,7 +41,7 @@ Order = Callable[[Query], tuple[Tensor, Tensor]]
 
 
 class Reorder(Attack):
-    """Determines the place of each token, with one token per place.
+    """Determines the place of each token, with one token per place unless patches are exchanged.
 
     Least squares are exact if the position embedding was added before the shuffle: a few public
     images reveal it. Otherwise places follow from what patches look like: by least squares, each
@@ -63,10 +63,11 @@ class Reorder(Attack):
         example = next(public_examples(view, others, rows, self.seed))
         weights, offset = self._regression(example, order_of(example, view), view)
         prefix = view.knowledge.geometry.prefix
+        exchanged = are_exchanged(order_of(example, view))
 
         def regressed(query: Query) -> tuple[Tensor, Tensor]:
             scores = query.tokens[:, prefix:].double() @ weights + offset
-            order = assign(scores)
+            order = scores.argmax(2) if exchanged else assign(scores)
             return order, scores.gather(2, order[..., None])[..., 0].mean(1).float()
 
         self._order: Order = regressed
@@ -123,6 +124,11 @@ def in_place(order: Order, releases: Sequence[Example], view: View) -> float:
     """Return the part of public patches that are put in their places."""
     right = [order(each.query())[0].eq(order_of(each, view)) for each in releases]
     return float(torch.cat(right).double().mean())
+
+
+def are_exchanged(order: Tensor) -> bool:
+    """Return whether orders (b, N) have places twice, as if patches went from image to image."""
+    return bool((order.sort(1).values != torch.arange(order.shape[1])).any())
 
 
 def order_of(example: Example, view: View) -> Tensor:

@@ -146,7 +146,7 @@ class Separate(Attack):
         self.exact = least < clear
         if not self.exact:
             if ways and mixtures:
-                trained = self._train(view, others, self.budget.half())
+                trained = self._train(view, others, self.budget.share(2))
             else:
                 trained = self._train(view, pictures, self.budget.again(self.budget.left))
             self.setting = trained.setting

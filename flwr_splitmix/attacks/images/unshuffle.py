@@ -12,7 +12,7 @@ from torch import Tensor
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.images.collecting.linking import Row, ids
 from flwr_splitmix.attacks.images.collecting.own_patches import Pool, own_patches
-from flwr_splitmix.attacks.images.placing.arranging import MOST_PATCHES, OrderedRows
+from flwr_splitmix.attacks.images.placing.arranging import MOST_PATCHES
 from flwr_splitmix.attacks.images.placing.edge_reader import EdgeReader
 from flwr_splitmix.attacks.images.placing.edges import ShuffledEdge
 from flwr_splitmix.attacks.images.placing.patch_map import PatchMap
@@ -55,13 +55,13 @@ class Unshuffle(Attack):
         """Take the edge apart, and fit expectations and Gaussians to public images."""
         assert public is not None, "`fit` has refused to go on without"
         known = view.knowledge
-        self._edge = ShuffledEdge.of(known, self.budget.device)
+        self.edge = ShuffledEdge.of(known, self.budget.device)
         pictures = public.fitted(known.image_shape).take(slice(0, PUBLIC))
-        self._edge.learn_to_undo(view, pictures, self.seed)
-        self._reader = self._reader_of(self._edge, pictures, view)
+        self.edge.learn_to_undo(view, pictures, self.seed)
+        self.reader = self._reader_of(self.edge, pictures, view)
         self._of_image: EdgeReader | None = None
-        if self._edge.shuffle.across_batch and linked_rows(view):
-            self._of_image = self._reader_of(self._edge.within_images(), pictures, view)
+        if self.edge.shuffle.across_batch and linked_rows(view):
+            self._of_image = self._reader_of(self.edge.within_images(), pictures, view)
 
     def _reader_of(self, edge: ShuffledEdge, pictures: Pictures, view: View) -> EdgeReader:
         return EdgeReader(
@@ -73,20 +73,11 @@ class Unshuffle(Attack):
             name=self.name,
         )
 
-    def read(self, release: Release) -> tuple[Tensor, OrderedRows | None]:
-        """Return the coordinates of images expected from a release's tokens, and those in order.
-
-        The second is None if the release was not put in order.
-        """
-        return self._reader.read(
-            self._edge.undo(release.smashed), self._reader.known(release.labels)
-        )
-
     def patches_of(self, release: Release) -> Tensor:
         """Return the patches (b, N, P) in the slots of a release, if each is mapped by itself."""
-        embedding = self._reader.map
+        embedding = self.reader.map
         assert isinstance(embedding, PatchMap), "this embedding has no patches"
-        return embedding.read(self._edge.undo(release.smashed))
+        return embedding.read(self.edge.undo(release.smashed))
 
     def run(self, view: View) -> Guess:
         """Reconstruct every row.
@@ -99,13 +90,13 @@ class Unshuffle(Attack):
         for number, release in enumerate(view.releases):
             rows = len(release.smashed)
             own = [linked.get((number, row)) for row in range(rows)]
-            labels, certain = self._reader.known(release.labels), None
+            labels, certain = self.reader.classes_of(release.labels), None
             if all(own):
                 images = torch.empty(rows, *view.knowledge.image_shape)
             elif not bool(release.smashed.any()) or (number and self.budget.over):
-                images = self._reader.unseen(rows, labels)
+                images = self.reader.unseen(rows, labels)
             else:
-                images, certain = self._reader.guessed(self._edge.undo(release.smashed), labels)
+                images, certain = self.reader.guessed(self.edge.undo(release.smashed), labels)
             certain = torch.full((rows,), -1e6) if certain is None else certain
             for row, guess in enumerate(own):
                 if guess is not None:
@@ -135,7 +126,7 @@ class Unshuffle(Attack):
                 break
             own = embedding.tokens(own_patches(pools_of(view, rows[-LINKED:], patches_of)))
             newest, row = rows[-1]
-            labels = reader.known(view.releases[newest].labels)
+            labels = reader.classes_of(view.releases[newest].labels)
             labels = None if labels is None else labels[row : row + 1]
             images, certain = reader.guessed(own[None], labels)
             assert certain is not None, "the patches of one image are few enough"

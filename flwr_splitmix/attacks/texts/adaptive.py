@@ -43,9 +43,8 @@ class Adaptive(TextAttack):
         assert public is not None
         held = min(HELD_OUT, max(1, len(public) // 10))
         ways = ("joint", "cancelled") if "several messages" in view.has else ("joint",)
-        seconds = self.budget.seconds
         self.inverters = {}
-        for way in ways:
+        for number, way in enumerate(ways):
 
             def draw(epoch: int, way: str = way) -> list[Example]:
                 return self._examples(view, public[held:] or public, public, epoch, way)
@@ -53,7 +52,7 @@ class Adaptive(TextAttack):
             self.inverters[way] = train_inverter(
                 self._examples(view, public[:held], public, -1, way),
                 draw,
-                self.budget.again(None if seconds is None else seconds / len(ways)),
+                self.budget.share(len(ways) - number),
                 epochs=OFFLINE_EPOCHS[self.budget.scale],
                 seed=self.seed,
                 name=self.name,

@@ -64,15 +64,14 @@ class AdaptiveOnline(ReaderAttack):
         """Train the networks."""
         super().learn(view, public)
         ways = ("joint", "cancelled") if "several messages" in view.has else ("joint",)
-        seconds = self.budget.seconds
         self.restorers = {
             way: train_restorer(
                 [(seen(one.messages, way).float(), one.states) for one in view.public_releases],
-                self.budget.again(None if seconds is None else seconds / len(ways)),
+                self.budget.share(len(ways) - number),
                 epochs=OFFLINE_EPOCHS[self.budget.scale],
                 seed=self.seed,
             )
-            for way in ways
+            for number, way in enumerate(ways)
         }
 
     def readings(self, release: TextRelease, view: TextView) -> Iterator[TextReading]:

@@ -38,7 +38,7 @@ def attack_images(
         If the recording is of other images, or images or model are not on this machine.
     """
     from flwr_splitmix.apps.vision.attacked import attacked_run
-    from flwr_splitmix.attacks.attempt import PUBLIC, attempt
+    from flwr_splitmix.attacks.attempt import PUBLIC, UNTRAINED, attempt
     from flwr_splitmix.attacks.catalogue import attack_named
     from flwr_splitmix.attacks.fitted import NotApplicable
     from flwr_splitmix.attacks.own_shares import taken_as_sent
@@ -60,11 +60,7 @@ def attack_images(
         seed=request.seed,
     )
     if case.view.knowledge.untrained:
-        typer.echo(
-            "note: lower segments with the run's first weights, which the server sent, are the "
-            "adversary's; to give it the trained ones: --assume lower",
-            err=True,
-        )
+        typer.echo(f"note: {UNTRAINED}--assume lower", err=True)
     _check_victims(opened, case, number, recorded=kind.goal != "membership")
     spent = budget()
     images = _public(request.public, attacked, case, PUBLIC[spent.scale], request.seed)
@@ -133,7 +129,7 @@ def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: i
 
     shape = attacked.knowledge.image_shape
     if name is None:
-        return attacked.public(min(most, len(attacked.vault.held_out) // 2), seed)
+        return attacked.public_up_to(most, seed)
     data = load_images(name, image_size=shape[1]).train
     pictures = Pictures.of(data).fitted(shape).without(case.truth.pictures)
     for trained_on in attacked.vault.data.values():

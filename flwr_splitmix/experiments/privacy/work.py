@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from flwr_splitmix.attacks.attacked import Attacked
@@ -26,9 +26,9 @@ from flwr_splitmix.experiments.privacy.rows import EQUAL, ROWS, Row
 from flwr_splitmix.experiments.privacy.sizes import Size
 from flwr_splitmix.experiments.privacy.special import averaged, some_classes
 from flwr_splitmix.experiments.privacy.tasks import Outcome, Task
+from flwr_splitmix.experiments.strategies import options_of
 from flwr_splitmix.files import write_json
 from flwr_splitmix.methods import BY_NAME
-from flwr_splitmix.privacy import GaussianNoise
 
 _UNMIXED = ("NoMixing", "FrozenEdge", "Noisy(NoMixing)")
 """Mixers whose mixtures are the clients' complete uploads."""
@@ -101,7 +101,7 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     )
     if column.averaged_gradients:
         case = averaged(case)
-    public = attacked.public(_amount(attacked, round(column.public * size.public)), cell.seed)
+    public = attacked.public_up_to(round(column.public * size.public), cell.seed)
     budget = Budget(size.name, seconds=size.seconds, device=pick_device(place.device))
     kind = column.attack_class()
     attack, guess = attempt(
@@ -182,9 +182,6 @@ def _train(row: Row, seed: int, place: Place) -> str:
 def _victim(own: Row, seed: int, place: Place) -> Victim:
     """Return the system of a row whose noise is known."""
     size = _size(place)
-    options: dict[str, Any] = {k: v for k, v in own.options if k not in _NOISE}
-    if noise := {k: v for k, v in own.options if k in _NOISE}:
-        options["noise"] = GaussianNoise.from_plain(noise)
     source, clients, model = place.source, size.clients, _VIT
     architecture: dict[str, Any] = {
         "patch_size": size.patch,
@@ -196,7 +193,7 @@ def _victim(own: Row, seed: int, place: Place) -> Victim:
         model, architecture, clients = "lenet5", {}, 2
     return Victim(
         method=own.method,
-        options=options,
+        options=options_of(own.options),
         model=model,
         model_options=architecture,
         dataset=source,
@@ -211,14 +208,5 @@ def _victim(own: Row, seed: int, place: Place) -> Victim:
     )
 
 
-def _amount(attacked: Attacked, wanted: int) -> int:
-    """Return the number of public images: those wanted, or as many as are available."""
-    spare = 0 if attacked.spare is None else len(attacked.spare)
-    return min(wanted, spare + len(attacked.vault.held_out) // 2)
-
-
 def _device(place: Place) -> str:
     return str(pick_device(place.device))
-
-
-_NOISE = {field.name for field in fields(GaussianNoise)}

@@ -17,9 +17,9 @@ from flwr_splitmix.data.texts.rows import TextRows, TextTask
 from flwr_splitmix.data.texts.token_sets import public_token_set, token_set
 from flwr_splitmix.data.texts.tokens import LongTexts, LongTextsCount
 from flwr_splitmix.experiments.cells import Cell
+from flwr_splitmix.experiments.scored_rows import rows_to_test
 from flwr_splitmix.experiments.texts.corpora import CORPORA, open_corpus
 from flwr_splitmix.experiments.texts.public_corpora import open_public_pair
-from flwr_splitmix.seeding import frozen_generator
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -28,8 +28,6 @@ PUBLIC = "public_text"
 """Name of the folder of public texts, beside the data set's folder."""
 
 _MIN_WORDS = 4
-_TEST_SEED = 2024
-"""Seed of the choice of test texts, so that all cells are scored on the same texts."""
 
 
 class CellTexts(NamedTuple):
@@ -170,6 +168,5 @@ def _tell_dropped(count: LongTextsCount) -> None:
 
 
 def _chosen(test: TextRows, texts: int) -> TextRows:
-    if not texts or texts >= len(test):
-        return test
-    return test.subset(np.sort(frozen_generator(_TEST_SEED).permutation(len(test))[:texts]))
+    chosen = rows_to_test(len(test), texts)
+    return test if chosen is None else test.subset(chosen)

@@ -130,3 +130,17 @@ def test_a_spent_budget_tries_one_way_and_still_guesses_every_row(bench: Bench) 
     assert attack.way == WAYS[0]
     assert len(attack.run(view).where) == len(bench.victims)
     assert budget.stopped_after is not None
+
+
+def test_a_classifier_is_sure_as_far_as_its_class_is_ahead() -> None:
+    """It was said to be sure of another class where pairs of classes disagree with the scores."""
+    draws = torch.Generator().manual_seed(0)
+    labels = torch.arange(600) % 10
+    rows = torch.randn(600, 4, 3, generator=draws)
+    made = PublicClassifier(rows, labels, **WAYS[0])
+    others = torch.randn(2000, 4, 3, generator=draws)
+    said, sure = made(others)
+    scores = made._machine.decision_function(made._components(made._seen(others)))
+    ahead = torch.from_numpy(scores.argmax(1)) == said
+    assert 0 < int((~ahead).sum()) < 500
+    assert torch.equal(sure > 0, ahead)

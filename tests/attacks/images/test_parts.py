@@ -89,7 +89,9 @@ def test_releases_taken_together_hold_the_union_and_a_fraction_of_the_noise() ->
     assert float(held.min()) > 0
     # Of 40 releases about 20 hold a patch: the variance falls to about a twentieth.
     assert 0.03 < float((united - truth).square().mean()) < 0.08
-    everything, _ = unite(truth[None] + torch.randn(64, 3, 16, 8), None)
+    everything, _ = unite(
+        truth[None] + torch.randn(64, 3, 16, 8), torch.ones(64, 3, 16, dtype=torch.bool)
+    )
     assert float((everything - truth).square().mean()) == pytest.approx(1 / 64, rel=0.3)
 
 

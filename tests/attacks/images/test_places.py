@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from flwr_splitmix.attacks.images.attribute import Attribute
 from flwr_splitmix.attacks.images.jigsaw import Jigsaw
 from flwr_splitmix.attacks.images.painting import painter
 from flwr_splitmix.attacks.images.reorder import Reorder
-from flwr_splitmix.mixers import Mixup, NoMixing, PatchCutMix, Shuffled
+from flwr_splitmix.mixers import FrozenEdge, Mixup, NoMixing, PatchCutMix, Shuffled
 from tests.attacks.images.conftest import PATCHES, Bench, Embedding, Noise, origin
+from tests.attacks.images.test_unshuffle import batch_edge
 
 
 def in_place(guess: Guess, view: View) -> float:
@@ -25,7 +27,7 @@ def in_place(guess: Guess, view: View) -> float:
     for value, (place, row) in zip(guess.values, guess.where, strict=True):
         order = origin(view, place).order
         assert order is not None
-        right.append((value == order[row]).double().mean())
+        right.append((value == order[row] % PATCHES).double().mean())
     return float(torch.stack(right).mean())
 
 
@@ -56,6 +58,20 @@ def test_without_positions_what_fits_together_tells_more_than_each_patch(
     alone = in_place(bench.attack(Reorder(), view), view)
     together = in_place(bench.attack(Jigsaw(lr=1e-2), view), view)
     assert 1.5 / PATCHES < alone < together
+
+
+@pytest.mark.parametrize("kind", [Reorder, Jigsaw], ids=lambda kind: kind.name)
+def test_of_patches_exchanged_between_images_several_may_be_of_one_place(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: type[Attack]
+) -> None:
+    """Places were dealt once each, though no row has a patch of each place."""
+    monkeypatch.setattr(painter, "MOST_PIXELS", 0)
+    view = bench.view(FrozenEdge(needs_whole_batch=True), lowers=batch_edge())
+    several = in_place(bench.attack(kind(), view), view)
+    module = import_module(kind.__module__)
+    monkeypatch.setattr(module, "are_exchanged", lambda order: False)
+    one_each = in_place(bench.attack(kind(), view), view)
+    assert several > one_each + 0.01
 
 
 @pytest.mark.parametrize("kind", [Reorder, Jigsaw], ids=lambda kind: kind.name)

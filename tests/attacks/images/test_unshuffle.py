@@ -41,7 +41,10 @@ def in_place(attack: Unshuffle, view: View) -> float:
     """Return the part of patches whose place was found."""
     right = []
     for number, release in enumerate(view.releases):
-        order, (_, placed) = origin(view, number).order, attack.read(release)
+        order, reader = origin(view, number).order, attack.reader
+        _, placed = reader.read(
+            attack.edge.undo(release.smashed), reader.classes_of(release.labels)
+        )
         assert order is not None
         assert placed is not None
         right.append((placed.places == order).double().mean())

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
-from flwr_splitmix.attacks.texts.adaptive_online import AdaptiveOnline
+from flwr_splitmix.attacks.texts import adaptive_online
+from flwr_splitmix.attacks.texts.adaptive_online import AdaptiveOnline, Restorer
 from flwr_splitmix.attacks.texts.public_releases import PublicReleases, load_public, save_public
 from flwr_splitmix.attacks.texts.releasing import release_texts
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
+from flwr_splitmix.attacks.texts.vocabulary import ReaderAttack
 from flwr_splitmix.clients import TextSet, UShapeClient
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.hiding import Hiding, SnD
@@ -148,3 +150,27 @@ def test_public_texts_that_are_none_are_left_out() -> None:
     nothing = PublicReleases()
     nothing.on_exchange(Exchange(1, 0, "encode_public", "up", {"public": 3}, 0))
     assert not nothing.releases
+
+
+def test_the_networks_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had its part of the whole limit, however long the head's fitting had taken."""
+    given: list[float] = []
+
+    def train(pairs: Any, budget: Budget, **more: Any) -> Restorer:
+        assert budget.seconds is not None
+        given.append(budget.seconds)
+        return Restorer(pairs[0][0].shape[1], pairs[0][1].shape[1])
+
+    def fit_head(attack: AdaptiveOnline, view: Any, public: Any) -> None:
+        object.__setattr__(attack.budget, "_began", attack.budget._began - 600)
+
+    monkeypatch.setattr(adaptive_online, "train_restorer", train)
+    monkeypatch.setattr(ReaderAttack, "learn", fit_head)
+    parts, hiding = tiny_parts(0), hiding_of("plain")
+    with seeded():
+        released = release_texts(parts, hiding, texts(2, 2))
+    known = TextKnowledge("plain", {}, parts, begin=BEGIN)
+    view = TextView("server", released.releases, known, calibrated(parts, hiding).releases)
+    AdaptiveOnline().fit(view, PUBLIC, Budget("smoke", seconds=1000))
+    assert given[0] == pytest.approx(200, abs=10)
+    assert given[1] == pytest.approx(400, abs=10)  # the first one took no time here

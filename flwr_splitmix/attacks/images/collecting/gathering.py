@@ -9,7 +9,7 @@ LEAST_COMMON = 4
 """Fewest common patches for comparing two rows: fewer may all be background."""
 
 
-def unite(tokens: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
+def unite(tokens: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """Average e releases of n images, at every patch over the releases that hold it.
 
     Averaging turns noise of standard deviation s into s / sqrt(e); masks become their union.
@@ -19,7 +19,7 @@ def unite(tokens: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
     tokens
         (e, n, prefix + N, d), 0 where nothing was received.
     masks
-        bool (e, n, N); None if everything was received.
+        bool (e, n, N).
 
     Returns
     -------
@@ -28,8 +28,6 @@ def unite(tokens: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
     Source: Patch Shuffling, section III ("adaptive attacks").
     """
     releases, _, length, _ = tokens.shape
-    if masks is None:
-        return tokens.mean(0), tokens.new_ones(tokens.shape[1], length)
     prefix = length - masks.shape[2]
     held = torch.cat([masks.new_ones(*masks.shape[:2], prefix), masks], dim=2).to(tokens.dtype)
     count = held.sum(0)

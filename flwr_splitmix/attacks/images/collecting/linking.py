@@ -21,10 +21,12 @@ MOST = 4_000
 
 
 def link(view: View, most: int, near: float | None) -> list[list[Row]]:
-    """Group rows that show the same image, newest first, at most `most` per image.
+    """Group rows that show the same image, at most `most` in a group, its newest row first.
 
-    Frozen edges send ids of examples, which identify images. Otherwise rows of one client are
-    grouped if their distance at the patches that both hold is below `near`.
+    Frozen edges send ids of examples, which identify images; rows beyond `most` are left out.
+    Otherwise rows of one client are grouped if their distance at the patches that both hold is
+    below `near`, nearest first; rows beyond `most` form another group, and rows older than a
+    client's newest `MOST` are left out.
 
     Parameters
     ----------
@@ -33,7 +35,7 @@ def link(view: View, most: int, near: float | None) -> list[list[Row]]:
 
     Returns
     -------
-    Groups that contain every row once, except rows of an image that already has `most`.
+    Groups that contain every row once, except those left out.
     """
     if isinstance(view.knowledge.mixer, FrozenEdge):
         by_id = ids(view.releases)

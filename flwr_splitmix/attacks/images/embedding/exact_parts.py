@@ -18,7 +18,7 @@ from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.embedding.inverse import fit_inverse
 from flwr_splitmix.attacks.images.embedding.noisy_reading import Errors, exact_reader, reader_of
-from flwr_splitmix.attacks.images.embedding.patches import grid_of, to_images, to_patches
+from flwr_splitmix.attacks.images.embedding.patches import to_images, to_patches
 from flwr_splitmix.attacks.images.embedding.subspaces import (
     IMAGES,
     Subspace,
@@ -83,7 +83,7 @@ def exact_ways(view: View, public: Pictures, budget: Budget, seed: int) -> list[
         placer = PlacerByLooks(painter, budget)
         return [partial(_placed, view, divide, placer)]
     if painter is None:
-        mean = to_patches(public.images.mean(0, keepdim=True), _grid(view)).double()
+        mean = to_patches(public.images.mean(0, keepdim=True), view.knowledge.patch_grid).double()
         return [partial(_joined, view, divide, partial(_by_mean, mean))]
     return painted_ways(view, divide, painter)
 
@@ -203,7 +203,7 @@ def _unmixed(
     unmixer = Unmixer.of(subspaces, known.k)
     if moves_patches(known.mixer) or unmixer is None:
         return []
-    patches = to_patches(public.images[:IMAGES], _grid(view))
+    patches = to_patches(public.images[:IMAGES], view.knowledge.patch_grid)
     inputs = known.normalise(public.images[:IMAGES]).to(budget.device)
     lowers, inverses = FrozenLowers(known, budget.device), {}
     for client in subspaces:
@@ -224,9 +224,4 @@ def _unmixed(
 
 
 def _assembled(patches: Tensor, view: View) -> Tensor:
-    return to_images(patches, _grid(view), view.knowledge.image_shape).float()
-
-
-def _grid(view: View) -> tuple[int, int]:
-    geometry = view.knowledge.geometry
-    return grid_of(geometry.patches, geometry.grid)
+    return to_images(patches, view.knowledge.patch_grid, view.knowledge.image_shape).float()

@@ -13,7 +13,6 @@ from flwr_splitmix.attacks.base import View
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.embedding.inverse import LinearInverse, fit_inverse
 from flwr_splitmix.attacks.images.embedding.noise import has_noise, without_noise
-from flwr_splitmix.attacks.images.embedding.patches import grid_of
 from flwr_splitmix.attacks.images.linear import Linear, pairs, rows_to_fit, segments_of
 from flwr_splitmix.attacks.images.networks.example import Query, public_examples
 from flwr_splitmix.attacks.pictures import Pictures
@@ -135,7 +134,7 @@ class NoisyReader:
         """Fit each client's tokens to public images that are released without noise."""
         known = view.knowledge
         quiet = replace(view, knowledge=replace(known, mixer=without_noise(known.mixer)))
-        grid = grid_of(known.geometry.patches, known.geometry.grid)
+        grid = known.patch_grid
         models: dict[int | None, TokenModel] = {}
         for number, (owner, lower) in enumerate(segments_of(known).items()):
             if number and budget.over:

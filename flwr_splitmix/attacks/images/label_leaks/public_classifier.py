@@ -64,13 +64,14 @@ class PublicClassifier:
     def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the classes, int64 (b,), of smashed data, and how sure each is, float32 (b,).
 
-        It is as sure as the score of the class is ahead of the second best.
+        It is as sure as the score of the class is ahead of the best of the others; below 0 where
+        pairs of classes, which decide, disagree with the scores.
         """
         components = self._components(self._seen(rows))
+        classes = torch.from_numpy(self._machine.predict(components)).long()
         scores = torch.from_numpy(self._machine.decision_function(components)).float()
         if scores.dim() == 1:  # of two classes there is one score
-            sure = scores.abs()
-        else:
-            best = scores.topk(2, dim=1).values
-            sure = best[:, 0] - best[:, 1]
-        return torch.from_numpy(self._machine.predict(components)).long(), sure
+            return classes, scores.abs()
+        place = torch.from_numpy(np.searchsorted(self._machine.classes_, classes.numpy()))[:, None]
+        others = scores.scatter(1, place, -torch.inf).amax(1)
+        return classes, scores.gather(1, place)[:, 0] - others

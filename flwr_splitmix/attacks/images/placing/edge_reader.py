@@ -77,7 +77,7 @@ class EdgeReader:
         if int(pictures.labels.max()) >= self._classes:
             self._classes = 0  # they are not classes of the victims' task
         held, others = pictures.divided(min(HELD, len(pictures) // 4), seed)
-        labels = self.known(others.labels) if labelled else None
+        labels = self.classes_of(others.labels) if labelled else None
         described = self._described(others.images)
         seen = slice(0, len(described))
         labels = None if labels is None else labels[seen]
@@ -104,7 +104,7 @@ class EdgeReader:
             )
         return affine
 
-    def known(self, labels: Tensor | None) -> Tensor | None:
+    def classes_of(self, labels: Tensor | None) -> Tensor | None:
         """Return classes int64 (b,), or None if there are none."""
         if labels is None or not self._classes:
             return None
@@ -139,7 +139,7 @@ class EdgeReader:
         for tokens, images, labels in zip(self._dealt(held.images), parts, classes, strict=True):
             if done and self._budget.over:
                 break
-            expected, placed = self.read(tokens, self.known(labels))
+            expected, placed = self.read(tokens, self.classes_of(labels))
             if placed is None:
                 return 0.0
             for number, share in enumerate(SHARES):
@@ -157,7 +157,7 @@ class EdgeReader:
         Parameters
         ----------
         labels
-            int64 (b,), see `known`; None if unknown.
+            int64 (b,), see `classes_of`; None if unknown.
         """
         expected = self._expected(moments(tokens, self._seed), labels)
         return expected, self.map.place(tokens, expected, labels)

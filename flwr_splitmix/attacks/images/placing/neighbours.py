@@ -63,7 +63,7 @@ def neighbour_loss(judged: Judged, place: Tensor, grid: tuple[int, int]) -> Tens
     Parameters
     ----------
     place
-        int64 (b, N): the true slot of each token.
+        int64 (b, N): the true slot of each token, a permutation in each row.
     """
     at, *pairs = judged
     loss = F.cross_entropy(at.flatten(0, 1), place.flatten())
