@@ -24,7 +24,7 @@ class PSL(SplitStrategy):
     """
 
     def __init__(self, upper: nn.Module, **options: Unpack[Options]) -> None:
-        super().__init__(upper, **options)
+        super().__init__(upper, mixer=None, **options)
 
 
 class SFL(PSL):

@@ -33,7 +33,7 @@ class _ShuffledEdgeSL(SplitStrategy):
         upper: nn.Module,
         *,
         labels: Sequence[Tensor] | None = None,
-        kappa: float = 1.0,
+        kappa: float,
         **options: Unpack[Options],
     ) -> None:
         name = type(self).__name__
@@ -129,7 +129,7 @@ class PatchShuffleSL(_ShuffledEdgeSL):
         labels: Sequence[Tensor] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(upper, labels=labels, **options)
+        super().__init__(upper, labels=labels, kappa=1.0, **options)
 
 
 class BatchShuffleSL(_ShuffledEdgeSL):

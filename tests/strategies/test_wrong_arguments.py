@@ -23,11 +23,14 @@ from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.masks import RandomMasks
 from flwr_splitmix.segments import split_vision_model
 from flwr_splitmix.strategies import (
+    DPSFL,
     DPSL,
     PSL,
     SFL,
     CutMixSL,
     DPForwardSL,
+    PatchShuffleSL,
+    SpectralShuffleSL,
     SplitStrategy,
     USplitSL,
     VanillaCutMixSL,
@@ -87,6 +90,26 @@ def test_options_that_a_strategy_does_not_have(
 ) -> None:
     with pytest.raises(TypeError, match=said):
         kind(TOY.upper(), **options)
+
+
+@pytest.mark.parametrize("kind", [PSL, SFL, DPSL, DPSFL, CutMixSL, PatchShuffleSL])
+def test_a_mixer_is_refused_where_the_method_is_one(kind: Any) -> None:
+    """PSL, SFL and their forms with noise took it, and mixed under the name of no mixing."""
+    needed = {
+        "noise": GaussianNoise(sigma_s=1.0, sigma_y=1.0) if kind.needs_noise else None,
+        "labels": [torch.arange(4) % 3] * 2 if kind.needs_labels else None,
+    }
+    given = {name: value for name, value in needed.items() if value is not None}
+    with pytest.raises(TypeError, match="multiple values for keyword argument 'mixer'"):
+        kind(TOY.upper(), mixer=PatchCutMix(2), **given)
+
+
+@pytest.mark.parametrize("kind", [PatchShuffleSL, SpectralShuffleSL])
+def test_kappa_is_refused_where_tokens_do_not_leave_their_image(kind: Any) -> None:
+    """They took it, and shuffled as another method does."""
+    labels = [torch.arange(4) % 3] * 2
+    with pytest.raises(TypeError, match="multiple values for keyword argument 'kappa'"):
+        kind(TOY.upper(), labels=labels, kappa=0.4)
 
 
 @pytest.mark.parametrize(
