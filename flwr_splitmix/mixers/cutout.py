@@ -23,8 +23,9 @@ class RandomCutout(Mixer):
     Parameters
     ----------
     ratio
-        Fraction of the patches kept, 0 < ratio <= 1, at least one patch; None draws it for each
-        client and step, as patch CutMix does for the first of two clients.
+        Fraction of the patches kept, 0 < ratio <= 1; None draws it for each client and step, as
+        patch CutMix does for the first of two clients. At least one patch is kept, as the label
+        stays whole.
     alpha
         Concentration of that draw; None is one half.
     mask_per_sample
@@ -76,13 +77,13 @@ class RandomCutout(Mixer):
         if self.ratio is None:
             kept = int(sample_counts(shape.patches, 2, self.alpha, rng)[0])
         else:
-            kept = max(1, round(self.ratio * shape.patches))
+            kept = round(self.ratio * shape.patches)
         drawn = int(rng.integers(2**32))
         return PatchShare(
             patches=shape.patches,
             prefix=shape.prefix,
             seed=derive_seed(0, FIXED, client) % 2**32 if self.fixed_positions else drawn,
             start=0,
-            stop=kept,
+            stop=max(1, kept),
             per_sample=self.mask_per_sample,
         )

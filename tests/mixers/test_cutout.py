@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from flwr_splitmix.mixers import PatchShare, Plan, RandomCutout, SmashedShape, Upload
+from flwr_splitmix.mixers.masks import sample_counts
 
 B, N, D, L = 4, 10, 3, 5
 
@@ -44,6 +45,21 @@ def test_a_drawn_ratio_is_the_first_of_two_clients() -> None:
     assert counts.var() == pytest.approx(variance, rel=0.1)
     even = RandomCutout(alpha=None).plan(range(20), shape(patches), np.random.default_rng(5))
     assert {share.count() for share in shares(even, 20)} == {32}
+
+
+def test_a_drawn_ratio_keeps_at_least_one_patch_and_other_draws_as_they_are() -> None:
+    """The label stays whole: an upload without a patch was trained on as zeros of that class."""
+    size = 200
+    for alpha in (0.01, None):
+        plan = RandomCutout(alpha=alpha).plan(range(size), shape(1), np.random.default_rng(7))
+        assert {share.count() for share in shares(plan, size)} == {1}
+    plan = RandomCutout(alpha=0.2).plan(range(size), shape(4), np.random.default_rng(7))
+    rng, drawn = np.random.default_rng(7), []
+    for _ in range(size):
+        drawn.append(int(sample_counts(4, 2, 0.2, rng)[0]))
+        rng.integers(2**32)
+    assert min(drawn) == 0
+    assert [share.count() for share in shares(plan, size)] == [max(1, n) for n in drawn]
 
 
 @pytest.mark.parametrize("per_sample", [False, True])

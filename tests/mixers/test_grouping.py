@@ -18,7 +18,6 @@ from flwr_splitmix.mixers import (
     Mixup,
     PatchCutMix,
     Plan,
-    RandomCutout,
     Shuffled,
     SmashedShape,
     Upload,
@@ -80,7 +79,6 @@ EMPTY = [
     (PatchCutMix(2, 0.01), 2),
     (PatchCutMix(3, 0.01, mask_per_sample=True), 3),
     (VanillaCutMix(beta=0.01), 2),
-    (RandomCutout(alpha=0.01), 1),
     (Shuffled(PatchCutMix(2, 0.01)), 2),
 ]
 
@@ -110,8 +108,7 @@ def test_a_client_with_an_empty_mask_sends_no_patch_and_gets_no_gradient(
     assert tuple(_only(uploads[empty].smashed).shape) == (4, prefix, 3)
 
     mixed = mixer.merge(uploads, plan, num_classes=5)
-    full = float(n > 1)  # nobody fills what Cutout leaves out
-    assert torch.equal(mixed.smashed[:, prefix:], torch.full((4, 16, 3), full))
+    assert torch.equal(mixed.smashed[:, prefix:], torch.ones(4, 16, 3))
     torch.testing.assert_close(mixed.targets.sum(1), torch.ones(4))
     gradient = torch.ones_like(mixed.smashed)
     returned = _only(mixer.split(gradient, mixed, plan)[empty])

@@ -27,7 +27,7 @@ def remark_few_patches(config: VisionConfig, plan: Plan, report: Report) -> None
         f"{config.strategy} divides patches among {parts} images, so that of some a mixture has "
         "none"
         if parts > 1
-        else f"{config.strategy} leaves patches out, so that of an image all or nothing is sent"
+        else f"{config.strategy} leaves patches out, but never an image's last one"
     )
     report.remarks.append(
         f"an image has {counted(patches, 'patch')} at the cut, and {without}; a smaller patch-size "

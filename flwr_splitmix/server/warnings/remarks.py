@@ -132,14 +132,13 @@ class Remarks:
         )
 
     def _on_shape(self, clients: Sequence[int], shape: SmashedShape) -> None:
-        """Warn about smashed data of which the mixer leaves nothing, or hides not everything."""
+        """Warn about smashed data of which the mixer hides nothing, or not everything."""
         inner = innermost(self._mixer)
-        drawn = isinstance(inner, RandomCutout) and inner.ratio is None
-        if drawn and shape.patches == 1 and self._once.first("whole"):
+        cuts_out = isinstance(inner, RandomCutout) and inner.ratio != 1
+        if cuts_out and shape.patches == 1 and self._once.first("whole"):
             log.warning(
-                "%s leaves out patches, and each sample has only one. At times a batch is all "
-                "zeros, with its labels: nothing can be learned from it, and the loss may grow "
-                "without bound. Cut the model where there are several patches",
+                "%s leaves out patches, and each sample has only one, which is always sent: "
+                "nothing is left out. Cut the model where there are several patches",
                 self._mixer,
             )
         if shape.prefix and self._mixer.min_members > 1 and not self._mixer.raw_inputs_cross:

@@ -16,7 +16,7 @@ from tests.apps.app_config import APPS
         ("model='vit_tiny_r_s16_p8_224'", "has 1 patch at the cut, and CutMixSFL divides patches"),
         ("patch-size=32", "CutMixSFL divides patches among 2 images, so that of some a mixture"),
         ("patch-size=32 strategy='VanillaCutMixSL'", "VanillaCutMixSL divides patches among 2 i"),
-        ("patch-size=32 strategy='CutoutSL'", "CutoutSL leaves patches out, so that of an image"),
+        ("patch-size=32 strategy='CutoutSL'", "CutoutSL leaves patches out, but never an image"),
         ("patch-size=32 strategy='InputCutMixSL'", "InputCutMixSL divides patches among 2 images"),
         ("patch-size=32 strategy='ShuffledCutMixSL'", "1 patch at the cut, and ShuffledCutMixSL"),
         ("patch-size=16 k=4", ""),
