@@ -1,4 +1,4 @@
-"""Checks of the plans of a mixer: who is in them, and how often their masks keep a patch."""
+"""Checks of a mixer's plans: who is in them, what labels they ask for, what their masks keep."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def check_plan(mixer: Mixer, plan: Plan, members: Collection[int], shape: Smashe
     Raises
     ------
     ValueError
-        If it is for another shape, has a client that is not in `members`, or has one twice in a
-        pass.
+        If it is for another shape, has a client that is not in `members`, has one twice in a
+        pass, or asks one for ids in a pass and for other labels in another: a client sends either
+        once for all passes.
     """
     if plan.shape != shape:
         raise ValueError(
@@ -32,6 +33,14 @@ def check_plan(mixer: Mixer, plan: Plan, members: Collection[int], shape: Smashe
             f"{mixer}: the plan has client {strangers[0]!r}, which takes no part in this step; "
             "`plan` may only use the members that it is given"
         )
+    for client in plan.clients:
+        kinds = {share.label_kind for share in plan.shares(client) if share is not None}
+        if "ids" in kinds and len(kinds) > 1:
+            raise ValueError(
+                f"{mixer}: the plan asks client {client} for ids in one pass and for "
+                f"{' and '.join(sorted(kinds - {'ids'}))} in another (`label_kind` of its shares); "
+                "if one of its shares asks for ids, all must"
+            )
 
 
 def check_masks(mixer: Mixer, plan: Plan) -> None:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.mixers import (
+    FullShare,
     Group,
+    IdShare,
     InputLevel,
     MaskShare,
     Member,
@@ -163,6 +165,24 @@ def test_a_plan_is_one_of_the_clients_that_take_part(
 ) -> None:
     with pytest.raises(error, match=re.escape(sentence)):
         check_plan(Planned([]), plan, [0, 1], SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("other", "kind"),
+    [(FullShare(), "classes"), (noisy(FullShare()), "soft")],
+    ids=["classes", "soft"],
+)
+def test_ids_in_one_pass_and_other_labels_in_another_are_refused(other: Share, kind: str) -> None:
+    """The client sent classes, and the server looked them up as ids of examples."""
+
+    def passes(*shares: Share) -> Plan:
+        return Plan(SHAPE, tuple((Group((Member(1, share),)),) for share in shares))
+
+    with pytest.raises(ValueError, match=f"client 1 for ids in one pass and for {kind} in another"):
+        check_plan(Planned([]), passes(IdShare(), other), [0, 1], SHAPE)
+    for share in (IdShare(), other):
+        check_plan(Planned([]), passes(share, share), [0, 1], SHAPE)
+    check_plan(Planned([]), passes(FullShare(), noisy(FullShare())), [0, 1], SHAPE)
 
 
 def test_a_run_refuses_masks_that_overlap() -> None:
