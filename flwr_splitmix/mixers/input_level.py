@@ -18,7 +18,8 @@ from flwr_splitmix.mixers.mixup import Mixup
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire
 from flwr_splitmix.seeding import frozen_generator
-from flwr_splitmix.values import check_choice
+from flwr_splitmix.values import check_choice, check_kind, whole_number
+from flwr_splitmix.words import described
 
 Across = Literal["clients", "batch"]
 
@@ -152,6 +153,13 @@ class InputLevel(Mixer):
         with images of other clients, for comparison; works only within one process (`fit`), and
         other links reject it.
 
+    Raises
+    ------
+    TypeError
+        If `mixer` is not a mixer, or `grid` neither a tuple nor a list of two numbers.
+    ValueError
+        If rows or columns are not whole numbers of at least 1, or `across` is unknown.
+
     Source: DP-CutMixSL, table 6 and appendix F.
     """
 
@@ -161,10 +169,9 @@ class InputLevel(Mixer):
         self, mixer: Mixer, grid: tuple[int, int] | None = None, *, across: Across = "batch"
     ) -> None:
         check_choice("across", across, get_args(Across))
-        if grid is not None and min(grid) < 1:
-            raise ValueError(f"grid is {grid}; rows and columns must be at least 1")
+        check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
         self.mixer = mixer
-        self.grid = grid
+        self.grid = None if grid is None else _checked_grid(grid)
         self.across = across
         self.raw_inputs_cross = across == "clients"
         self.min_members = mixer.min_members if self.raw_inputs_cross else 1
@@ -247,3 +254,11 @@ class InputLevel(Mixer):
         if len(plan.passes) != 1:
             raise ValueError("inputs are mixed once a step; k_times is for smashed data")
         return plan.passes[0]
+
+
+def _checked_grid(grid: object) -> tuple[int, int]:
+    if not isinstance(grid, (tuple, list)) or len(grid) != 2:
+        given = repr(grid) if isinstance(grid, (tuple, list, str)) else described(grid)
+        raise TypeError(f"grid is {given:.80}; needed is (rows, columns), or None")
+    rows, columns = (whole_number(f"grid[{i}]", size, least=1) for i, size in enumerate(grid))
+    return rows, columns

@@ -261,12 +261,37 @@ def test_groups_of_an_epoch_stay() -> None:
     ("options", "sentence"),
     [
         ({"across": "rounds"}, "across is 'rounds'; allowed are clients, batch"),
-        ({"grid": (0, 4)}, r"grid is \(0, 4\); rows and columns must be at least 1"),
+        ({"grid": (0, 4)}, r"grid\[0\] is 0; it must be at least 1"),
+        ({"grid": [4, 2.5]}, r"grid\[1\] is 2.5; it must be a whole number"),
+        ({"grid": (True, 4)}, r"grid\[0\] is True; it must be a whole number"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         InputLevel(Mixup(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"mixer": PatchCutMix}, r"mixer is the class PatchCutMix; needed is an object"),
+        ({"mixer": "mixup"}, r"mixer is 'mixup'; needed is a Mixer, such as PatchCutMix\(k=2\)"),
+        ({"grid": 4}, r"grid is an int; needed is \(rows, columns\), or None"),
+        ({"grid": "44"}, r"grid is '44'; needed is \(rows, columns\), or None"),
+        ({"grid": (4, 4, 4)}, r"grid is \(4, 4, 4\); needed is \(rows, columns\), or None"),
+    ],
+)
+def test_options_of_another_kind_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(TypeError, match=sentence):
+        InputLevel(**{"mixer": Mixup(), **options})
+
+
+def test_a_grid_may_be_a_list_and_of_numpys_numbers() -> None:
+    """Shares of a grid of NumPy's numbers were refused by the clients."""
+    mixer = InputLevel(Mixup(), [np.int64(ROWS), COLUMNS])  # type: ignore[arg-type]
+    assert mixer.grid == (ROWS, COLUMNS)
+    share = share_of(mixer.plan(range(2), SHAPE, np.random.default_rng(0)), 0)
+    assert type(share.rows) is int
 
 
 def test_k_passes_are_refused() -> None:

@@ -64,7 +64,7 @@ def test_who_averages_does_so_by_fedavg(method: Method) -> None:
         (BatchShuffleSL, {"labels": [], "kappa": 1.1}, r"kappa is 1\.1; allowed is 0 < kappa <= 1"),
         (BatchShuffleSL, {"labels": [], "kappa": math.nan}, "kappa is nan"),
         (InputMixupSL, {"across": "everyone"}, "across is 'everyone'; allowed are clients, batch"),
-        (InputMixupSL, {"grid": (4, 0)}, r"grid is \(4, 0\); rows and columns must be at least 1"),
+        (InputMixupSL, {"grid": (4, 0)}, r"grid\[1\] is 0; it must be at least 1"),
     ],
 )
 def test_options_outside_their_range_are_rejected_with_one_clear_error(
