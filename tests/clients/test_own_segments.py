@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections import OrderedDict
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -172,6 +174,13 @@ def test_attributes_that_mean_something_else_are_left_alone(named: dict[str, Any
         "smashed": (4, 2, 3),
     }.items()
     assert "edge" not in described
+
+
+def test_an_edge_may_be_any_mapping() -> None:
+    """One that is no dict ended in a TypeError of JSON."""
+    edge = {"method": "patch", "kappa": 1.0}
+    described, _ = smashed_of(Lower(edge=MappingProxyType(edge)))
+    assert json.loads(described["edge"]) == edge
 
 
 def test_batch_norm_without_running_statistics_is_probed_with_two_examples() -> None:

@@ -94,7 +94,7 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
         description["grid-columns"] = geometry.grid[1]
     edge = getattr(segment, "edge", None)
     if isinstance(edge, Mapping):  # other modules may mean something else by these names
-        description["edge"] = json.dumps(edge, sort_keys=True)
+        description["edge"] = json.dumps(dict(edge), sort_keys=True)
         description["trainable"] = any(p.requires_grad for p in segment.parameters())
     return description
 
