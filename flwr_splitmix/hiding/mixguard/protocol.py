@@ -66,6 +66,8 @@ class MixGuard(Calibrating):
 
     Raises
     ------
+    TypeError
+        If `public` is not a map-style data set.
     ValueError
         If there is no public text, or none left to calibrate on, or no word for secret tokens.
 

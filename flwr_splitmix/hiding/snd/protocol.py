@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flwr_splitmix.data.examples import ExampleSet
+from flwr_splitmix.data.examples import ExampleSet, check_map_style
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.calibrating import Calibrating
 from flwr_splitmix.hiding.exchanged import ClientSide, Sent
 from flwr_splitmix.hiding.snd.denoiser import Denoiser, Denoising
 from flwr_splitmix.hiding.snd.noise import clip_to, largest_norm, metric_noise
 from flwr_splitmix.seeding import derive_seed, seeded_draws
+from flwr_splitmix.values import real_number, whole_number
 
 WIDEST = 256
 """Largest default width of the denoiser's blocks."""
@@ -68,6 +69,8 @@ class SnD(Calibrating):
 
     Raises
     ------
+    TypeError
+        If `public` is not a map-style data set.
     ValueError
         If a value is out of its range, or there is no public text to learn on.
 
@@ -98,18 +101,18 @@ class SnD(Calibrating):
         refine_every: int = 1,
         causal: bool = True,
     ) -> None:
+        check_map_style("public", public)
         for name, value in (("eta", eta), ("calibration_lr", calibration_lr)):
-            if not (math.isfinite(value) and value > 0):
+            if not 0 < real_number(name, value) < math.inf:
                 raise ValueError(f"{name} is {value}; it must be a number above 0")
-        for name, value, least in (
+        for name, count, least in (
             ("vocab_size", vocab_size, 1),
             ("calibration_epochs", calibration_epochs, 0),
             ("calibration_blocks", calibration_blocks, 1),
             ("calibration_rank", calibration_rank or 0, 0),
             ("refine_every", refine_every, 0),
         ):
-            if value < least:
-                raise ValueError(f"{name} is {value}; it must be at least {least}")
+            whole_number(name, count, least)
         if calibration_rank and calibration_rank % 4:
             raise ValueError(
                 f"calibration_rank is {calibration_rank}; SnD's denoiser needs a multiple of 4"

@@ -11,7 +11,7 @@ import torch
 
 from flwr_splitmix.clients import Order
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import SnD
+from flwr_splitmix.hiding import MixGuard, SnD
 from flwr_splitmix.hiding.snd import Denoiser, Denoising
 from flwr_splitmix.hiding.snd.protocol import NoisyStates
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
@@ -143,6 +143,30 @@ def test_an_option_out_of_range_is_named(options: dict[str, Any], sentence: str)
     values = {"public": PUBLIC, "vocab_size": VOCABULARY, **options}
     with pytest.raises(ValueError, match=sentence):
         SnD(**values)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"eta": "high"}, "eta is 'high'; it must be a number"),
+        ({"calibration_epochs": 1.5}, r"calibration_epochs is 1\.5; it must be a whole number"),
+        ({"vocab_size": None}, "vocab_size is None; it must be a whole number"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_an_option_of_another_kind_is_named(options: dict[str, Any], sentence: str) -> None:
+    values = {"public": PUBLIC, "vocab_size": VOCABULARY, **options}
+    with pytest.raises(ValueError, match=sentence):
+        SnD(**values)
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize("hiding", [SnD, MixGuard])
+def test_public_texts_that_are_no_data_set_are_named(hiding: Any, epochs: int) -> None:
+    """SnD ended in an error of `len`."""
+    how = {"calibration_epochs": epochs} if hiding is SnD else {}
+    with pytest.raises(TypeError, match="public is list_iterator; needed is a map-style data set"):
+        hiding(iter([PUBLIC[0]]), vocab_size=VOCABULARY, **how)
 
 
 def test_the_denoisers_width_is_that_of_the_states_unless_it_is_given() -> None:
