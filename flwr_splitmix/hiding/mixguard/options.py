@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from flwr_splitmix.hiding.mixguard.perturbation import Perturbation
 from flwr_splitmix.hiding.mixguard.sampler import SCALE, Sampler, draw_secret
 from flwr_splitmix.hiding.mixguard.secret import Secret
-from flwr_splitmix.values import check_choice, check_truth
+from flwr_splitmix.values import check_choice, check_truth, real_number, whole_number
 
 Gradients = Literal["target", "all-sources", "one-message"]
 Decoding = Literal["sum", "residual"]
@@ -188,12 +188,10 @@ class MixGuardOptions:
             )
 
     def _check_numbers(self) -> None:
-        if self.k < 2 or self.m < 2:
-            raise ValueError(f"k is {self.k} and m is {self.m}; both must be at least 2")
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise ValueError(f"{name} is {value}; it must be a whole number, at least {least}")
+            if value is not None or name not in _OPTIONAL:  # NumPy's become Python's
+                object.__setattr__(self, name, whole_number(name, value, least))
         for name in (
             "calibration_lr",
             "support_scale",
@@ -202,7 +200,9 @@ class MixGuardOptions:
             "max_amplification",
         ):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
+            if value is None and name in _OPTIONAL:
+                continue
+            if not 0 < real_number(name, value) < math.inf:
                 raise ValueError(f"{name} is {value}; it must be positive and finite")
         if not MOST_SCALE**-1 <= self.support_scale <= MOST_SCALE:
             raise ValueError(
@@ -213,7 +213,7 @@ class MixGuardOptions:
             raise ValueError(
                 f"max_leak is {self.max_leak}; it bounds a cosine, so it must be below 1"
             )
-        if not 0 <= self.strength < math.inf:
+        if not 0 <= real_number("strength", self.strength) < math.inf:
             raise ValueError(f"strength is {self.strength}; it must be at least 0 and finite")
         if self.pad_to is not None and self.pad_to > self.max_length:
             raise ValueError(
@@ -242,3 +242,12 @@ _LEAST = {
     "max_length": 1,
 }
 """Options that are whole numbers, and their least values."""
+
+_OPTIONAL = (
+    "calibration_rank",
+    "pad_to",
+    "max_distortion",
+    "max_leak",
+    "max_amplification",
+)
+"""Options that are numbers or None."""

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,19 +21,26 @@ from tests.hiding.mixguard.clients import ORDER, PLAIN, TOY, client_of
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"k": 1}, "k is 1 and m is 3; both must be at least 2"),
-        ({"m": 1}, "k is 3 and m is 1; both must be at least 2"),
+        ({"k": 1}, "k is 1; it must be at least 2"),
+        ({"m": 1}, "m is 1; it must be at least 2"),
         ({"gradients": "both"}, "gradients is 'both'; allowed are target, all-sources,"),
         ({"gradients": "all-sources", "k": 4}, "'all-sources' needs m >= k, here m is 3 and k is"),
-        ({"secret_tokens": -1}, "secret_tokens is -1; it must be a whole number, at least 0"),
+        ({"secret_tokens": -1}, "secret_tokens is -1; it must be at least 0"),
         ({"calibration_epochs": 0}, "perturbation 'adaptive' follows the calibrator's residual"),
         ({"support_scale": 0.0}, "support_scale is 0.0; it must be positive and finite"),
         ({"max_distortion": 0.0}, "max_distortion is 0.0; it must be positive and finite"),
         ({"calibration_lr": -1.0}, "calibration_lr is -1.0; it must be positive and finite"),
         ({"strength": math.nan}, "strength is nan; it must be at least 0 and finite"),
         ({"perturbation": "Adaptive"}, "perturbation is 'Adaptive'; allowed are 'adaptive', 'con"),
-        ({"calibration_rank": 0}, "calibration_rank is 0; it must be a whole number, at least 1"),
-        ({"k": 2.5}, "k is 2.5; it must be a whole number, at least 2"),
+        ({"calibration_rank": 0}, "calibration_rank is 0; it must be at least 1"),
+        ({"k": 2.5}, "k is 2.5; it must be a whole number"),
+        ({"k": "3"}, "k is '3'; it must be a whole number"),
+        ({"m": None}, "m is None; it must be a whole number"),
+        ({"secret_tokens": True}, "secret_tokens is True; it must be a whole number"),
+        ({"support_scale": "1"}, "support_scale is '1'; it must be a number"),
+        ({"calibration_lr": None}, "calibration_lr is None; it must be a number"),
+        ({"max_leak": "low"}, "max_leak is 'low'; it must be a number"),
+        ({"strength": None}, "strength is None; it must be a number"),
         ({"pad_to": 600}, "pad_to is 600; it must be at most max_length, 512"),
         ({"secret_tokens": 512}, "secret_tokens is 512; of 512 tokens at least one must be left"),
         ({"m": 60, "sampler": "rotated"}, "no secret met the constraints in 2000 draws with m=60"),
@@ -41,6 +49,13 @@ from tests.hiding.mixguard.clients import ORDER, PLAIN, TOY, client_of
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         MixGuardOptions(**options)
+
+
+def test_whole_numbers_may_be_numpys() -> None:
+    numpys: dict[str, Any] = {"k": np.int64(3), "pad_to": np.int32(64)}
+    options = MixGuardOptions(**numpys)
+    assert options == MixGuardOptions(pad_to=64)
+    assert {type(options.k), type(options.pad_to)} == {int}
 
 
 def test_an_empty_set_of_supports_is_refused() -> None:
