@@ -14,7 +14,6 @@ from flwr_splitmix.clients.split.client import SplitClient
 from flwr_splitmix.clients.ushape.client import UShapeClient
 from flwr_splitmix.clients.ushape.local_inference import score_locally
 from flwr_splitmix.clients.ushape.mixguard_client import MixGuardClient
-from flwr_splitmix.clients.ushape.naive_mix_client import NaiveMixClient
 from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import Sent
 
@@ -24,7 +23,6 @@ __all__ = [
     "Client",
     "ClientError",
     "MixGuardClient",
-    "NaiveMixClient",
     "Order",
     "PrivacyBudget",
     "Sent",

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients import MixGuardClient, NaiveMixClient, TextSet, UShapeClient
-from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, MixGuardOptions, NoPeek, SnD
+from flwr_splitmix.clients import MixGuardClient, TextSet, UShapeClient
+from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, MixGuardOptions, NaiveMix, NoPeek, SnD
 from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.testing.toy import sgd
@@ -185,20 +185,12 @@ class TextToy:
             yield
 
 
-KINDS: dict[str, type[UShapeClient]] = {
-    "USplitSL": UShapeClient,
-    "USplitFL": UShapeClient,
-    "NaiveMixSL": NaiveMixClient,
-    "MixGuard": MixGuardClient,
-}
-"""Class of the clients, by strategy of the U shape; `UShapeClient` for all others."""
-
-
 def _snd() -> SnD:
     return SnD(TextToy().texts(20_000, 12), vocab_size=VOCABULARY, eta=20.0, calibration_epochs=1)
 
 
 HIDINGS: dict[str, Callable[[], Hiding]] = {
+    "NaiveMixSL": NaiveMix,
     "DPForwardSL": DPForward,
     "NoPeekSL": NoPeek,
     "SnDSL": _snd,
@@ -210,5 +202,6 @@ HIDINGS: dict[str, Callable[[], Hiding]] = {
 def text_toy(strategy: str, **fields: Any) -> TextToy:
     """Make a toy with the clients and the hiding of a strategy of the U shape."""
     options = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=1)
-    own = {"kind": KINDS.get(strategy, UShapeClient), "hiding": HIDINGS.get(strategy)}
+    kind = MixGuardClient if strategy == "MixGuard" else UShapeClient
+    own = {"kind": kind, "hiding": HIDINGS.get(strategy)}
     return TextToy(**{**own, "options": options, **fields})

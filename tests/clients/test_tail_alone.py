@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients import ClientError, MixGuardClient, NaiveMixClient, UShapeClient
-from flwr_splitmix.hiding import MixGuardOptions
+from flwr_splitmix.clients import ClientError, MixGuardClient, UShapeClient
+from flwr_splitmix.hiding import MixGuardOptions, NaiveMix
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy, USplitFL, USplitSL
 from flwr_splitmix.testing.laws import TextToy, check_ushape_equals_whole, check_ushape_wire, sgd
@@ -27,13 +27,6 @@ class TailAlone(UShapeClient):
         super().__init__(*parts, learns="tail", **options)
 
 
-class NaiveTailAlone(NaiveMixClient):
-    """The same of naive mixing."""
-
-    def __init__(self, *parts: Any, **options: Any) -> None:
-        super().__init__(*parts, learns="tail", **options)
-
-
 class GuardedTailAlone(MixGuardClient):
     """The same of MixGuard."""
 
@@ -41,7 +34,7 @@ class GuardedTailAlone(MixGuardClient):
         super().__init__(*parts, learns="tail", **options)
 
 
-KINDS = {MixGuardClient: GuardedTailAlone, NaiveMixClient: NaiveTailAlone, UShapeClient: TailAlone}
+KINDS = {MixGuardClient: GuardedTailAlone, UShapeClient: TailAlone}
 
 
 def toy_of(name: str, **fields: Any) -> TextToy:
@@ -94,10 +87,15 @@ class StillTrunk(TextToy):
 
 
 @pytest.mark.parametrize("task", ["classification", "generation"])
-@pytest.mark.parametrize("kind", [TailAlone, NaiveTailAlone, GuardedTailAlone])
-def test_a_tails_step_is_that_of_the_unsplit_model(kind: type[UShapeClient], task: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "hiding"), [(TailAlone, None), (TailAlone, NaiveMix), (GuardedTailAlone, None)]
+)
+def test_a_tails_step_is_that_of_the_unsplit_model(
+    kind: type[UShapeClient], hiding: type[NaiveMix] | None, task: Any
+) -> None:
     exact = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=0, perturbation=None)
-    check_ushape_equals_whole(USplitSL, StillTrunk(kind=kind, task=task, options=exact))
+    toy = StillTrunk(kind=kind, hiding=hiding, task=task, options=exact)
+    check_ushape_equals_whole(USplitSL, toy)
 
 
 def trained(clients: list[UShapeClient]) -> UShapeStrategy:

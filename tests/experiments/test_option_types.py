@@ -7,10 +7,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from flwr_splitmix.clients import NaiveMixClient
 from flwr_splitmix.experiments.cells import as_options
 from flwr_splitmix.experiments.option_types import REAL_VALUED
-from flwr_splitmix.hiding import SnD
+from flwr_splitmix.hiding import NaiveMix, SnD
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.methods import METHODS, own_options, strategy_class
 from flwr_splitmix.privacy import GaussianNoise
@@ -19,7 +18,7 @@ from flwr_splitmix.strategies import SplitStrategy
 HINTS: dict[str, Mapping[str, Any]] = {
     "GaussianNoise": get_type_hints(GaussianNoise),
     "MixGuardOptions": get_type_hints(MixGuardOptions),
-    "NaiveMixClient": get_type_hints(NaiveMixClient.__init__),
+    "NaiveMix": get_type_hints(NaiveMix.__init__),
     "SnD": get_type_hints(SnD.__init__),
     "SplitStrategy": get_type_hints(SplitStrategy.__init__),
 }
