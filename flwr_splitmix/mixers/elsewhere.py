@@ -132,11 +132,7 @@ def describe(mixer: Mixer) -> dict[str, Any]:
             f"{VIA}, but a mixer elsewhere cannot be {mixer}; allowed are {', '.join(KINDS)} "
             f"(strategies CutMixSL and MixupSL, with or without noise), or {HERE}"
         )
-    options = {
-        name: getattr(mixer, name)
-        for name in inspect.signature(type(mixer)).parameters
-        if hasattr(mixer, name)
-    }
+    options = {name: getattr(mixer, name) for name in inspect.signature(type(mixer)).parameters}
     check_hides(mixer)
     return {"mixer": name, **options}
 
