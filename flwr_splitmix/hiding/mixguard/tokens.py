@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.seeding import secret_uniform
 from flwr_splitmix.words import are, counted
 
@@ -20,15 +19,12 @@ class Inserted(NamedTuple):
     ----------
     ids, mask
         (b, T'), of the dtypes they came in; the mask is 1 at secret tokens.
-    labels
-        (b, T'), -100 at secret tokens; None if there were none.
     positions
         int64 (b, T): the new position of each old place, increasing.
     """
 
     ids: Tensor
     mask: Tensor
-    labels: Tensor | None
     positions: Tensor
 
 
@@ -78,14 +74,13 @@ class SecretTokens:
         """Draw ids uniformly from the vocabulary without its special ones: int64, on the CPU."""
         return self._drawn_from[(secret_uniform(shape) * len(self._drawn_from)).long()]
 
-    def insert(self, ids: Tensor, mask: Tensor, labels: Tensor | None = None) -> Inserted:
+    def insert(self, ids: Tensor, mask: Tensor) -> Inserted:
         """Insert secret tokens into each text.
 
         Parameters
         ----------
-        ids, mask, labels
-            (b, T), integers; the mask is 0 at padding, left or right. Labels are per token; None
-            for tasks with one label per text.
+        ids, mask
+            (b, T), integers; the mask is 0 at padding, left or right.
 
         Raises
         ------
@@ -93,12 +88,10 @@ class SecretTokens:
             If T + count exceeds `max_length`, shapes differ, or a text has no token.
         """
         batch, width = ids.shape
-        for name, other in (("mask", mask), ("labels", labels)):
-            if other is not None and other.shape != ids.shape:
-                raise ValueError(
-                    f"{name} has shape {tuple(other.shape)}; it must be that of ids, "
-                    f"{(batch, width)}"
-                )
+        if mask.shape != ids.shape:
+            raise ValueError(
+                f"mask has shape {tuple(mask.shape)}; it must be that of ids, {(batch, width)}"
+            )
         if width + self.count > self.max_length:
             raise ValueError(
                 f"{counted(width, 'token')} and {counted(self.count, 'secret one')} exceed "
@@ -119,12 +112,7 @@ class SecretTokens:
             return new.scatter_(1, kept.to(old.device), old)
 
         drawn = self.draw(secret.shape).to(ids.device, ids.dtype)
-        return Inserted(
-            widened(drawn, ids),
-            widened(1, mask),
-            None if labels is None else widened(IGNORED, labels),
-            kept,
-        )
+        return Inserted(widened(drawn, ids), widened(1, mask), kept)
 
     def remove(self, per_token: Tensor, positions: Tensor) -> Tensor:
         """Remove secret tokens from a per-token tensor.

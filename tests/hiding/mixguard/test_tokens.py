@@ -1,4 +1,4 @@
-"""Secret tokens: uniform, removable, without loss, and never outside a text's special tokens."""
+"""Secret tokens: uniform, removable, and never outside a text's special tokens."""
 
 from __future__ import annotations
 
@@ -25,12 +25,9 @@ def tokens(count: int = 3) -> SecretTokens:
 
 
 def test_removal_undoes_insertion() -> None:
-    labels = torch.arange(20).reshape(4, 5)
-    inserted = tokens().insert(IDS, MASK, labels)
+    inserted = tokens().insert(IDS, MASK)
     assert inserted.ids.shape == inserted.mask.shape == (4, 8)
-    assert inserted.labels is not None
-    pairs = ((inserted.ids, IDS), (inserted.mask, MASK), (inserted.labels, labels))
-    for new, old in pairs:
+    for new, old in ((inserted.ids, IDS), (inserted.mask, MASK)):
         assert torch.equal(tokens().remove(new, inserted.positions), old)
     hidden = torch.randn(4, 8, 6, requires_grad=True)
     removed = tokens().remove(hidden, inserted.positions)
@@ -40,23 +37,19 @@ def test_removal_undoes_insertion() -> None:
     assert torch.equal(hidden.grad[:, :, 0].sum(1), torch.full((4,), 5.0))
 
 
-def test_secret_tokens_are_attended_to_and_carry_no_loss() -> None:
-    inserted = tokens().insert(IDS, MASK, IDS)
-    assert inserted.labels is not None
+def test_secret_tokens_are_attended_to() -> None:
+    inserted = tokens().insert(IDS, MASK)
     secret = torch.ones_like(inserted.ids, dtype=torch.bool).scatter(
         1, inserted.positions, value=False
     )
     assert (secret.sum(1) == 3).all()
     assert (inserted.mask[secret] == 1).all()
-    assert (inserted.labels[secret] == -100).all()
-    assert (inserted.labels[~secret] != -100).all()
     assert torch.equal(inserted.mask.sum(1), MASK.sum(1) + 3)
 
 
 def test_special_tokens_keep_beginning_and_ending_a_text() -> None:
     for _ in range(50):
         inserted = tokens().insert(IDS, MASK)
-        assert inserted.labels is None
         for ids, mask, old in zip(inserted.ids, inserted.mask, IDS, strict=True):
             text = ids[mask == 1].tolist()
             assert text[0] == CLS
@@ -101,11 +94,9 @@ def test_they_are_secret() -> None:
 
 
 def test_none_changes_nothing() -> None:
-    inserted = tokens(0).insert(IDS, MASK, IDS)
-    assert inserted.labels is not None
+    inserted = tokens(0).insert(IDS, MASK)
     assert torch.equal(inserted.ids, IDS)
     assert torch.equal(inserted.mask, MASK)
-    assert torch.equal(inserted.labels, IDS)
     assert torch.equal(tokens(0).remove(inserted.ids, inserted.positions), IDS)
 
 
@@ -113,8 +104,8 @@ def test_bad_inputs_are_said() -> None:
     with pytest.raises(ValueError, match="5 tokens and 8 secret ones exceed max_length 12"):
         tokens(8).insert(IDS, MASK)
     assert tokens(7).insert(IDS, MASK).ids.shape == (4, 12)
-    with pytest.raises(ValueError, match=r"labels has shape \(4,\); it must be that of ids"):
-        tokens().insert(IDS, MASK, torch.zeros(4))
+    with pytest.raises(ValueError, match=r"mask has shape \(4,\); it must be that of ids"):
+        tokens().insert(IDS, torch.zeros(4))
     with pytest.raises(ValueError, match="a text has no token"):
         tokens().insert(IDS, torch.zeros_like(MASK))
     with pytest.raises(ValueError, match="count is -1"):
