@@ -76,7 +76,7 @@ class EarlierAttempts:
         self._spans = [*known, *[(place, None)] * unknown]
 
     def owed(
-        self, shares: Sequence[Share | None], shape: tuple[int, int, int], records_of: RecordsOf
+        self, shares: Sequence[Share | None], size: tuple[int, int], records_of: RecordsOf
     ) -> list[Owed]:
         """Return what is to be charged, with the noise of `shares`.
 
@@ -84,8 +84,8 @@ class EarlierAttempts:
         ----------
         shares
             A batch's share of each pass, at least one of them.
-        shape
-            Shape of the smashed data (b, prefix + N, d).
+        size
+            Tokens (prefix + N) and width d of an example's smashed data.
         """
         if self._times is None:
             self._times = self._counted(records_of)
@@ -94,7 +94,7 @@ class EarlierAttempts:
         if any(last is None for _, last in self._spans):
             owed.append(([Exposure("attempts")], np.empty(0, dtype=np.int64)))
         for number in np.unique(times[times > 0]).tolist():
-            releases = earlier_releases(shares, shape[1], shape[2], number)
+            releases = earlier_releases(shares, *size, number)
             owed.append((releases, np.flatnonzero(times == number)))
         return owed
 

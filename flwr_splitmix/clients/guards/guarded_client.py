@@ -232,7 +232,7 @@ class GuardedClient(Client):
         order, batches = self.order, self.batches
         asked = BatchRequest(
             shares=shares,
-            shape=(len(smashed), smashed.shape[1], smashed.shape[2]),
+            size=(smashed.shape[1], smashed.shape[2]),
             records=batches.indices,
             order=order,
             begun_at=self._begun_at,

@@ -39,8 +39,8 @@ class BatchRequest:
     ----------
     shares
         The batch's share of each pass.
-    shape
-        Shape of the smashed data (b, prefix + N, d).
+    size
+        Tokens (prefix + N) and width d of an example's smashed data.
     records
         int64 (b,): the examples of the batch.
     order
@@ -55,7 +55,7 @@ class BatchRequest:
     """
 
     shares: Sequence[Share | None]
-    shape: tuple[int, int, int]
+    size: tuple[int, int]
     records: np.ndarray
     order: Order
     begun_at: int
@@ -139,7 +139,7 @@ class PrivacyGuard:
             If the uploads have no epsilon, and there is a `max_epsilon` or `allow_plain` is false;
             or if the charge cannot be written to the node's disk.
         """
-        events = self._events(asked.shares, asked.shape)
+        events = self._events(asked.shares, asked.size)
         self.limits.require_epsilon(events)
         if self.spent and self.budget.max_epsilon is not None:
             return False
@@ -152,7 +152,7 @@ class PrivacyGuard:
             self._attempts.note(first.order, first.place, held)
         earlier: list[Owed] = []
         if self._attempts:
-            earlier = self._attempts.owed(asked.shares, asked.shape, asked.records_of)
+            earlier = self._attempts.owed(asked.shares, asked.size, asked.records_of)
         self.limits.require_epsilon([event for owed, _ in earlier for event in owed])
         with self._held():  # between look and charge no other run may charge
             return self._pays(events, asked.records, asked.order, earlier)
@@ -249,9 +249,9 @@ class PrivacyGuard:
             statement = replace(self.ledger.statement(self.budget.delta), epsilon=self.epsilon)
             log.log(level, "client %d: %s", order.client, statement)
 
-    def _events(self, shares: Sequence[Share | None], shape: tuple[int, int, int]) -> list[Event]:
+    def _events(self, shares: Sequence[Share | None], size: tuple[int, int]) -> list[Event]:
         asked = [share for share in shares if share is not None]
-        events: list[Event] = [release_of(share, shape[1], shape[2]) for share in asked]
+        events: list[Event] = [release_of(share, *size) for share in asked]
         if self._on_node and secrets_are_seeded() and any(covered(share) for share in asked):
             events.append(Exposure("seeded"))
         if any(share.learns for share in asked):
