@@ -122,10 +122,6 @@ class TrainedSegment:
                     "copy; give the client its own: copy.deepcopy(lower)"
                 )
 
-    def parameters_with_gradients(self) -> list[nn.Parameter]:
-        """Return the parameters that have a gradient."""
-        return [p for p in self.module.parameters() if p.grad is not None]
-
     def own_gradients(self) -> list[Tensor]:
         """Return the gradients of the parameters that have one."""
         return [p.grad for p in self.module.parameters() if p.grad is not None]

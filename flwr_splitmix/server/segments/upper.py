@@ -284,9 +284,9 @@ class ServerSegment(TrainedSegment):
         if fine is None:
             return
         if not self.waits:
-            for parameter in self.parameters_with_gradients():
-                gradient = cast(Tensor, parameter.grad)
-                parameter.grad = torch.where(fine, gradient, 0.0)
+            for parameter in self.module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad = torch.where(fine, parameter.grad, 0.0)
         elif not bool(fine):
             self.leave_step()
 

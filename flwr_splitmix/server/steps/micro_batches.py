@@ -16,6 +16,7 @@ from flwr_splitmix.server.steps.parted_step import PartedStep
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.split import Steps
 from flwr_splitmix.server.steps.training import Training
+from flwr_splitmix.server.steps.whole_batches import accepted
 
 
 class MicroBatchSteps(Steps):
@@ -59,7 +60,14 @@ class MicroBatchSteps(Steps):
             replies = self.clients.answered()
             seconds.uploaded(part, before, self.clients.seconds)
             began = time.perf_counter()
-            uploads = dict(self.accepted(replies.items(), part_plan))
+            taken = accepted(
+                self.clients,
+                self.training.intake,
+                replies.items(),
+                part_plan,
+                self.training.require,
+            )
+            uploads = dict(taken)
             gradients = self._learn(position, part_plan, uploads, part, step)
             self._deliver(position, part, uploads, gradients)
             seconds.server += time.perf_counter() - began

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from flwr_splitmix.events import StepDone, StepResult
 from flwr_splitmix.links import Clients
@@ -14,7 +13,7 @@ from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.steps.arrival import GroupsOnArrival
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.training import Training
-from flwr_splitmix.server.steps.whole_batches import WholeBatches, accepted, deliveries
+from flwr_splitmix.server.steps.whole_batches import WholeBatches, deliveries
 
 
 class Steps(ABC):
@@ -45,13 +44,6 @@ class Steps(ABC):
     @abstractmethod
     def finish(self, steps: int) -> None:
         """Deliver the gradients still owed to clients, after the last of `steps` steps."""
-
-    def accepted(
-        self, replies: Iterable[tuple[int, Mapping[str, Any]]], plan: Plan
-    ) -> Iterator[tuple[int, Upload]]:
-        """Yield the valid uploads among the replies to a plan; other senders leave the round."""
-        training = self.training
-        return accepted(self.clients, training.intake, replies, plan, training.require)
 
 
 class WholeBatchSteps(Steps):
