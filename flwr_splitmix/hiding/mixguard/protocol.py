@@ -100,8 +100,7 @@ class MixGuard(Calibrating):
             calibration_epochs=self.options.calibration_epochs,
             refine_every=self.options.refine_every,
         )
-        self._examples = len(public)  # type: ignore[arg-type]
-        if not self._examples:
+        if not len(public):  # type: ignore[arg-type]
             raise ValueError("MixGuard has no public text: its set of supports is empty")
         self._supports, self._calibrated_on = divide(public, self.options.support_texts)
         places = self.options.k - 1
@@ -246,14 +245,11 @@ class MixGuard(Calibrating):
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:
         """Add noise to the target's gradient, scaled by the calibrator's correction."""
         own, decoded = self._target(gradient, sent), self._target(hidden, sent)
+        kind = self.options.perturbation
         with torch.no_grad():
-            noisy = perturb(
-                own,
-                self._calibrate(decoded) - decoded,
-                decoded,
-                strength=self.options.strength,
-                kind=self.options.perturbation,
-            )
+            adaptive = kind == "adaptive"  # others do not look at the correction
+            residual = self._calibrate(decoded) - decoded if adaptive else torch.zeros_like(decoded)
+            noisy = perturb(own, residual, decoded, strength=self.options.strength, kind=kind)
         if not self._reads_supports:
             return noisy
         secret = as_mixtures(sent).secret

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 from flwr_splitmix.hiding.mixguard.positive import draw_positive
@@ -29,6 +30,13 @@ MOST_AT_ONCE = 4_096
 
 MAX_DRAWS = 2_000
 """Secrets tried before concluding that there are none, as a multiple of the first draw's."""
+
+_MEASURES: dict[str, Callable[[Secret], Tensor]] = {
+    "max_distortion": lambda secrets: secrets.distortion,
+    "max_leak": lambda secrets: secrets.leak,
+    "max_amplification": lambda secrets: secrets.amplification,
+}
+"""What each bound is on: float64 (n,) of n secrets."""
 
 
 def draw_secret(
@@ -91,7 +99,8 @@ def draw_secret(
     ValueError
         If m or k is below 2, samples is below 1, the sampler is unknown, a range is empty or not
         positive, m is so large that 2,000 draws do not meet the constraints (m above about 20), or
-        the bounds are so narrow that too few of 128,000 secrets are within them.
+        the bounds are so narrow that too few secrets are within them, of 2,000 times 64, or of
+        2,000 times 4 * samples if that is more.
 
     Source: MixGuard, section 4.2; the distributions are ours, the paper names none.
     """
@@ -142,15 +151,10 @@ def _within(count: int, draw: Callable[[int], Secret], bounds: dict[str, float])
 
 
 def _is_within(secrets: Secret, bounds: dict[str, float]) -> Tensor:
-    sizes = {
-        "max_distortion": secrets.distortion,
-        "max_leak": secrets.leak,
-        "max_amplification": secrets.amplification,
-    }
-    within = secrets.signs[:, 0] != 0  # True for all
+    within = torch.ones(len(secrets.signs), dtype=torch.bool)
     for name, bound in bounds.items():
         # Allow for rounding: sums of weights are one only up to it.
-        within = within & (sizes[name] <= bound * (1 + 1e-9))
+        within &= _MEASURES[name](secrets) <= bound * (1 + 1e-9)
     return within
 
 
