@@ -7,20 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers import Member, NoisyShare, Share, SmashedShape, WeightedShare
+from flwr_splitmix.mixers import Member, Share, SmashedShape, WeightedShare
+from flwr_splitmix.mixers.noisy import without_noise
 
 
 def mask_of(share: Share, shape: SmashedShape) -> Tensor:
     """Return of which patches a share sends something: bool (b, N)."""
-    inner = unwrapped(share)
+    inner = without_noise(share)
     whole = torch.zeros(shape.size)
     inner.place(whole, torch.ones(inner.upload_shape(shape.size)))
     return (whole[:, shape.prefix :] != 0).any(-1)
-
-
-def unwrapped(share: Share) -> Share:
-    """Return a share without its noise."""
-    return share.inner if isinstance(share, NoisyShare) else share
 
 
 def placed(share: Share, upload: Tensor, shape: SmashedShape) -> Tensor:
@@ -46,7 +42,7 @@ def placed_gradient(share: Share, gradient: Tensor | None, shape: SmashedShape) 
     """Place the gradient returned for an upload; a broadcast one is the whole mixture's."""
     if gradient is None:
         return None
-    inner = unwrapped(share)
+    inner = without_noise(share)
     if getattr(inner, "broadcast", False):
         return gradient.float()
     return placed(inner, gradient, shape)
@@ -54,7 +50,7 @@ def placed_gradient(share: Share, gradient: Tensor | None, shape: SmashedShape) 
 
 def owners_of(members: Sequence[Member], shape: SmashedShape) -> Tensor | None:
     """Return each patch's client, int64 (b, N); None if a patch is of several."""
-    if len(members) > 1 and any(isinstance(unwrapped(m.share), WeightedShare) for m in members):
+    if len(members) > 1 and any(isinstance(without_noise(m.share), WeightedShare) for m in members):
         return None
     owners = torch.full((shape.batch, shape.patches), -1)
     for member in members:

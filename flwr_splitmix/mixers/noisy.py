@@ -195,6 +195,11 @@ class NoisyShare(Share):
         return cls.around(inner, GaussianNoise.from_plain(values["noise"]), values["classes"])
 
 
+def without_noise(share: Share) -> Share:
+    """Return the share inside a noisy one; any other as it is."""
+    return share.inner if isinstance(share, NoisyShare) else share
+
+
 class Noisy(WrappedMixer):
     """Makes every client clip its smashed data and add Gaussian noise to everything it sends.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.mixer import Mixer
-from flwr_splitmix.mixers.noisy import NoisyShare
+from flwr_splitmix.mixers.noisy import without_noise
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
 
 
@@ -85,7 +85,7 @@ def _owners(group: Group, shape: SmashedShape) -> Tensor | None:
     """
     masks: list[Tensor] = []
     for member in group.members:
-        share = member.share.inner if isinstance(member.share, NoisyShare) else member.share
+        share = without_noise(member.share)
         if not isinstance(share, MaskShare):
             return None
         if (share.patches, share.prefix) != (shape.patches, shape.prefix):

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers import Mixer, NoisyShare, Share, SmashedShape
+from flwr_splitmix.mixers import Mixer, Share, SmashedShape
 from flwr_splitmix.mixers.hooks import check_mixer, checked_plan
+from flwr_splitmix.mixers.noisy import without_noise
 from flwr_splitmix.mixers.share_hooks import place_upload, uploaded
 
 LAW = "law of families, no share sends more than it is charged for"
@@ -51,10 +52,10 @@ def check_families(
         made = mixer.plan(range(clients), shape, np.random.default_rng(seed), None)
         plan = checked_plan(mixer, made)
         for client in range(clients):
-            for share in plan.shares(client):
-                inner = share.inner if isinstance(share, NoisyShare) else share
-                if inner is not None and inner.family is not None:
-                    _check(inner, client, shape, seed, whole=mixer.needs_whole_batch)
+            shares = [without_noise(share) for share in plan.shares(client) if share is not None]
+            for share in shares:
+                if share.family is not None:
+                    _check(share, client, shape, seed, whole=mixer.needs_whole_batch)
 
 
 def _check(share: Share, client: int, shape: SmashedShape, seed: int, *, whole: bool) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers import Group, Member, Mixer, NoisyShare, SmashedShape
+from flwr_splitmix.mixers import Group, Member, Mixer, SmashedShape
 from flwr_splitmix.mixers.hooks import check_mixer, checked_plan
+from flwr_splitmix.mixers.noisy import without_noise
 from flwr_splitmix.mixers.share_hooks import place_upload
 
 LAW = "law 3, masks partition"
@@ -76,7 +77,7 @@ def footprint(member: Member, shape: SmashedShape) -> Tensor:
     AssertionError
         If the upload does not have the shape that the share announces.
     """
-    share = member.share.inner if isinstance(member.share, NoisyShare) else member.share
+    share = without_noise(member.share)
     smashed = torch.ones(shape.size, dtype=torch.float64)
     upload, _ = share.upload(smashed)
     expected = share.upload_shape(shape.size)

@@ -14,11 +14,11 @@ from flwr_splitmix.attacks.placing import (
     placed,
     placed_gradient,
     undone,
-    unwrapped,
 )
 from flwr_splitmix.attacks.recording.steps import Batches, Orders, Step
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.mixers import Group, InputShare, Member, Mixed, Mixer, Share
+from flwr_splitmix.mixers.noisy import without_noise
 from flwr_splitmix.mixers.shuffled import ShuffledMixed, rearranged
 from flwr_splitmix.seeding import frozen_generator
 
@@ -134,7 +134,7 @@ def _of_clients(step: Step, mixed: Mixed, mixer: Mixer, server: bool) -> list[Re
         returned = gradients.get(client)
         gradient = None if returned is None else returned[index]
         whole = placed(share, smashed, shape)
-        taken_back, mask_taken_back = undone(unwrapped(share), whole)
+        taken_back, mask_taken_back = undone(without_noise(share), whole)
         releases.append(
             Release(
                 step.server_round,
