@@ -189,4 +189,4 @@ def group_size(mixer: Mixer, geometry: Geometry, clients: int) -> int:
         1, geometry.patches, geometry.width, geometry.prefix, geometry.grid, classes=2
     )
     plan = inner.plan(range(clients), shape, np.random.default_rng(0), np.random.default_rng(0))
-    return max((len(group.members) for groups in plan.passes for group in groups), default=1)
+    return max((len(group.members) for group in plan.groups), default=1)

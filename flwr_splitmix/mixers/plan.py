@@ -86,16 +86,25 @@ class Plan:
         return [None if share is None else share.to_wire() for share in shares]
 
     @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of all passes, one pass after the other."""
+        return tuple(group for groups in self.passes for group in groups)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members of all groups of all passes; a client is one in each pass that it is in."""
+        return tuple(member for group in self.groups for member in group.members)
+
+    @property
     def kinds(self) -> set[type[Share]]:
         """The kinds of shares in it, also those that others wrap."""
         kinds: set[type[Share]] = set()
-        for group in (group for groups in self.passes for group in groups):
-            for member in group.members:
-                share: Share | None = member.share
-                while share is not None:
-                    kinds.add(type(share))
-                    inner = getattr(share, "inner", None)
-                    share = inner if isinstance(inner, Share) else None
+        for member in self.members:
+            share: Share | None = member.share
+            while share is not None:
+                kinds.add(type(share))
+                inner = getattr(share, "inner", None)
+                share = inner if isinstance(inner, Share) else None
         return kinds
 
     def shares(self, client: int) -> list[Share | None]:
@@ -120,12 +129,7 @@ class Plan:
     @property
     def sums(self) -> bool:
         """Whether a mixture holds numbers that are sums of several members' numbers."""
-        return any(
-            member.share.summed
-            for groups in self.passes
-            for group in groups
-            for member in group.members
-        )
+        return any(member.share.summed for member in self.members)
 
     def only(self, group: int) -> Self:
         """Return the plan of one group of the first pass alone."""
@@ -152,8 +156,7 @@ class Plan:
         """Clients that are alone in a group and whose upload is unmixed: nothing protects them."""
         return tuple(
             group.members[0].client
-            for groups in self.passes
-            for group in groups
+            for group in self.groups
             if len(group.members) == 1 and not group.members[0].share.mixed
         )
 

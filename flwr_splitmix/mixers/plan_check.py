@@ -57,7 +57,7 @@ def check_masks(mixer: Mixer, plan: Plan) -> None:
     """
     if mixer.cover == "weighted":
         return
-    for group in (group for groups in plan.passes for group in groups):
+    for group in plan.groups:
         owners = _owners(group, plan.shape)
         if owners is None:
             continue

@@ -51,19 +51,18 @@ def check_masks_partition(
     placed = [m.client for group in plan.passes[0] for m in group.members]
     if sorted(placed) != list(range(clients)):
         raise AssertionError(f"{LAW}: {clients} clients were grouped as {sorted(placed)}")
-    for groups in plan.passes:
-        for group in groups:
-            footprints = [footprint(member, shape) for member in group.members]
-            _check_weights(group, footprints, shape)
-            if len(group.members) == 1 and mixer.cover == "partial":
-                _check_masks(footprints, shape)
-            elif len(group.members) > 1 and mixer.cover == "weighted":
-                _check_sums(group, footprints, shape)
-            else:
-                _check_partition(group, footprints, shape)
-            for member, mixed in zip(group.members, footprints, strict=True):
-                if not mixer.needs_whole_batch:
-                    _check_parts(member, mixed, shape)
+    for group in plan.groups:
+        footprints = [footprint(member, shape) for member in group.members]
+        _check_weights(group, footprints, shape)
+        if len(group.members) == 1 and mixer.cover == "partial":
+            _check_masks(footprints, shape)
+        elif len(group.members) > 1 and mixer.cover == "weighted":
+            _check_sums(group, footprints, shape)
+        else:
+            _check_partition(group, footprints, shape)
+        for member, mixed in zip(group.members, footprints, strict=True):
+            if not mixer.needs_whole_batch:
+                _check_parts(member, mixed, shape)
 
 
 def footprint(member: Member, shape: SmashedShape) -> Tensor:

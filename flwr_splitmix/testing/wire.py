@@ -236,7 +236,7 @@ def _check_patches(plan: Plan, mixer: Mixer, where: str) -> None:
     A share of part of the width sends part of each patch.
     """
     n, width = plan.shape.patches, plan.shape.width
-    for group in (group for groups in plan.passes for group in groups):
+    for group in plan.groups:
         shares = [member.share for member in group.members]
         if not all(share.deterministic for share in shares):
             continue
@@ -263,8 +263,8 @@ def _check_bytes(events: Sequence[Exchange], total: int, column: str) -> None:
 
 
 def _unchecked(plans: Sequence[Plan], mixer: Mixer) -> list[str]:
-    members = (m for plan in plans for groups in plan.passes for g in groups for m in g.members)
-    drawing = {type(member.share).__name__ for member in members if not member.share.deterministic}
+    shares = (member.share for plan in plans for member in plan.members)
+    drawing = {type(share).__name__ for share in shares if not share.deterministic}
     reasons = [f"the numbers of uploads: {name} draws noise" for name in sorted(drawing)]
     if mixer.raw_inputs_cross:
         reasons.append("that a client is told of itself only: raw inputs cross between clients")

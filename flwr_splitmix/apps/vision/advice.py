@@ -162,7 +162,7 @@ def traffic_of(mixer: Mixer, shape: SmashedShape, clients: int, config: VisionCo
     hard = LABEL_BYTES * (shape.classes if images_of(config).multi_label else 1)
     for _ in range(DRAWS):
         plan = mixer.plan(range(clients), shape, rng)
-        mixtures += sum(len(groups) for groups in plan.passes)
+        mixtures += len(plan.groups)
         for client in range(clients):
             shares = [share for share in plan.shares(client) if share is not None]
             soft = [share for share in shares if share.label_kind == "soft"]

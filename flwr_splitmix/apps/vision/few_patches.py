@@ -38,7 +38,7 @@ def remark_few_patches(config: VisionConfig, plan: Plan, report: Report) -> None
 
 def _divisions(plan: Plan) -> Iterator[Sequence[Share]]:
     """Yield the shares among which patches of a mixture are divided, or squares of images."""
-    for group in (group for groups in plan.passes for group in groups):
+    for group in plan.groups:
         shares = [member.share for member in group.members]
         yield [share for share in shares if share.masked]
         for share in shares:

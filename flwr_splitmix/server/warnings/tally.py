@@ -50,8 +50,7 @@ class RoundTally:
 
     def add_gradients(self, plan: Plan, gradients: Mapping[int, Sequence[Tensor | None]]) -> None:
         """Note whether shares of a step's plan learn, and whether anybody gets a gradient."""
-        shares = (m.share for groups in plan.passes for group in groups for m in group.members)
-        self.teachable = self.teachable or any(share.learns for share in shares)
+        self.teachable = self.teachable or any(member.share.learns for member in plan.members)
         parts = (part for own in gradients.values() for part in own)
         self.taught = self.taught or any(part is not None for part in parts)
 
