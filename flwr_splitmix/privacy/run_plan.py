@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
+
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.calibration import ReleasePlan
 from flwr_splitmix.privacy.events import Family
@@ -79,7 +81,11 @@ def ratio_in_words(plan: ReleasePlan) -> str:
     if plan.release.family == "full":
         return "1"
     if not isinstance(kept, RandomMasks):
-        return f"{kept:.4g} of the sample in every pass"
+        ratios = np.asarray(kept, dtype=np.float64)
+        most, least = (f"{ratio:.4g}" for ratio in (ratios.max(), ratios.min()))
+        if most == least:
+            return f"{most} of the sample in every pass"
+        return f"{most} to {least} of the sample, by pass"
     if plan.is_worst_case:
         return "the whole sample in every pass, the worst case"
     drawn = "even" if kept.alpha is None else f"drawn with alpha {kept.alpha:g}"
