@@ -33,7 +33,10 @@ def check_plan(plan: Sequence[Any]) -> None:
 
 
 def check_label_memory(shares: Sequence[Share | None], sample: int) -> None:
-    """Raise ClientError if the soft labels of a step would need more memory than the smashed data.
+    """Raise ClientError if the soft labels of an example would have too many numbers.
+
+    Refused are, over all passes, more than `MIN_LABELS` numbers that are also more than four times
+    those of its smashed data; and inputs that are mixed of more than `MAX_PASSES`.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ class ClientSide:
     width
         d of the hidden states.
     batch_size
-        Texts in a training batch.
+        Examples in a training batch.
     seed, client
         The run's seed and the client's index, from which every public draw is derived.
     examples

@@ -55,6 +55,11 @@ class ClientHost:
     say
         Turns an exception raised by a client into the one-line reason sent to the server, which
         is kept in files and sent to trackers: it has no values of the data.
+
+    Attributes
+    ----------
+    clients
+        The clients that have been asked in a round, by index.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class ClientHost:
         say: Callable[[Exception], str] = local_sentence,
     ) -> None:
         self.clients: dict[int, Client] = {}
-        self.finished: dict[int, int] = {}
+        self._finished_round: dict[int, int] = {}
         self._kept: dict[int, str] = {}
         self.store = store
         self.say = say
@@ -93,14 +98,14 @@ class ClientHost:
             client.begin_run()
             # Arrays first, whatever state is kept: a different model is refused here.
             client.attach(ticket.order, arrays)
-            self.finished[index] = self._restore(ticket, client)
+            self._finished_round[index] = self._restore(ticket, client)
             self.clients[index] = client
             if self.store is not None:
                 self._kept[index] = _plain(client.state()[1])
         always = ticket.arrays == "always"
         client = self.clients[index]
         made = client.attach(ticket.order, arrays if always else None)
-        return {**checked_description(client, made), "state-round": self.finished[index]}
+        return {**checked_description(client, made), "state-round": self._finished_round[index]}
 
     def _restore(self, ticket: Ticket, client: Client) -> int:
         if self.store is None:
@@ -144,7 +149,7 @@ class ClientHost:
             metrics = plain_numbers(returned, "the client's release")
         except TypeError as error:
             raise ClientError(str(error)) from error
-        self.finished[index] = ticket.server_round
+        self._finished_round[index] = ticket.server_round
         return dict(arrays) if sends else {}, metrics, self.keep(ticket)
 
     def keep(self, ticket: Ticket) -> str:

@@ -26,7 +26,13 @@ log = logging.getLogger("flwr.splitmix")
 
 
 class LocalClients(Clients):
-    """Clients that are called directly; tensors are passed without copying."""
+    """Clients that are called directly; tensors are passed without copying.
+
+    Parameters
+    ----------
+    host
+        Holds the clients of the round, and calls them.
+    """
 
     def __init__(
         self,

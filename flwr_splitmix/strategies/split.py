@@ -73,7 +73,7 @@ class SplitStrategy(TrainingLoop):
     server_update
         "sequential" (one optimizer step per group), "sum" or "mean" (one joint step).
     device, precision
-        For the upper segment; "auto" chooses.
+        For the upper segment; "auto" chooses, "placed" leaves an upper segment where it is.
     steps_per_round, epochs_per_round
         By default the mean number of full batches of the round's clients, times
         `epochs_per_round` (1).

@@ -91,7 +91,7 @@ class HostDies(Observer):
             return
         self.done = True
         link = self.strategy.link
-        del link.host.clients[0], link.host.finished[0]
+        del link.host.clients[0]
         link.clients[0] = self.toy.clients_for(self.strategy, repeatable_secrets=False)[0]
 
 
