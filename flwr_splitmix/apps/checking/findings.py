@@ -10,7 +10,7 @@ from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.configuration.links import ray_link, stream_link
 from flwr_splitmix.apps.configuration.run_config import AppConfig
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.links import AutoLink, LinkError
+from flwr_splitmix.links import AutoLink, Link, LinkError, StreamLink
 from flwr_splitmix.links.stream.endpoint import is_loopback, split_address
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.words import are, counted, gib, have, listed
@@ -122,19 +122,28 @@ def remark_warmup(config: AppConfig, report: Report) -> None:
 def check_link(config: AppConfig, report: Report) -> None:
     """Make the run's link; if it depends on the federation, remark where it cannot be made.
 
+    A warning is logged if nodes may not trust its certificate.
+
     Raises
     ------
     LinkError
         If it is the same everywhere, and cannot be made.
     """
-    if not isinstance(config.make_link(None), AutoLink):
+    link: Link = config.make_link(None)
+    if not isinstance(link, AutoLink):
+        _warn_if_private(link)
         return
     made = {"in a simulation": ray_link, "on SuperNodes": stream_link}
     for where, make in made.items():
         try:
-            make(config, None)
+            _warn_if_private(make(config, None))
         except LinkError as error:
             report.remarks.append(f"{where} the run would end with an error: {error}")
+
+
+def _warn_if_private(link: Link) -> None:
+    if isinstance(link, StreamLink):
+        link.endpoint.warn_if_private()
 
 
 def remark_plaintext(config: AppConfig, report: Report, via: str = "") -> None:

@@ -28,8 +28,8 @@ FEWEST = 3
 LINKED = 16
 """Most batches of one image whose patches are compared, the newest ones."""
 
-KEPT = 128
-"""Batches whose patches are kept while others are compared with them."""
+KEPT_BYTES = 2**30
+"""Most memory for patches of batches that are kept while others are compared with them."""
 
 
 class Unshuffle(Attack):
@@ -43,7 +43,7 @@ class Unshuffle(Attack):
 
     If patches were exchanged within the batch, and ids tell of three batches or more that the same
     image was in them, its patches are those that all of them have: they are placed as if they had
-    been shuffled within the image only. All rows of an image then have the same guess.
+    been shuffled within the image only. All its rows in these batches then have the same guess.
     """
 
     name: ClassVar[str] = "unshuffle"
@@ -109,30 +109,32 @@ class Unshuffle(Attack):
 
     def _linked(self, view: View) -> Mapping[Row, tuple[Tensor, Tensor]]:
         """Return image and confidence of rows whose image was in several batches, if in time."""
-        found: dict[Row, tuple[Tensor, Tensor]] = {}
+        guesses: dict[Row, tuple[Tensor, Tensor]] = {}
         reader = self._of_image
         if reader is None:
-            return found
+            return guesses
         embedding = reader.map
         assert isinstance(embedding, PatchMap), "others are refused where patches are exchanged"
 
-        @lru_cache(KEPT)
+        batch = self.patches_of(view.releases[0]).float()
+
+        @lru_cache(max(LINKED, KEPT_BYTES // max(1, batch.nbytes)))
         def patches_of(number: int) -> Tensor:
-            return self.patches_of(view.releases[number])
+            return self.patches_of(view.releases[number]).float()
 
         groups = linked_rows(view)
         for done, rows in enumerate(groups, start=1):
-            if found and self.budget.over:
+            if guesses and self.budget.over:
                 break
-            own = embedding.tokens(own_patches(pools_of(view, rows[-LINKED:], patches_of)))
+            own = own_patches(pools_of(view, rows[-LINKED:], patches_of)).double()
             newest, row = rows[-1]
             labels = reader.classes_of(view.releases[newest].labels)
             labels = None if labels is None else labels[row : row + 1]
-            images, certain = reader.guessed(own[None], labels)
+            images, certain = reader.guessed(embedding.tokens(own)[None], labels)
             assert certain is not None, "the patches of one image are few enough"
-            found |= dict.fromkeys(rows, (images[0], certain[0]))
+            guesses |= dict.fromkeys(rows, (images[0], certain[0]))
             self.budget.progress(self.name, done, len(groups))
-        return found
+        return guesses
 
 
 def pools_of(view: View, rows: Sequence[Row], patches_of: Callable[[int], Tensor]) -> list[Pool]:

@@ -188,9 +188,10 @@ class MixGuardOptions:
             )
 
     def _check_numbers(self) -> None:
+        """Check numbers, and make NumPy's Python's, as records of a run have these only."""
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None or name not in _OPTIONAL:  # NumPy's become Python's
+            if value is not None or name not in _OPTIONAL:
                 object.__setattr__(self, name, whole_number(name, value, least))
         for name in (
             "calibration_lr",
@@ -202,7 +203,8 @@ class MixGuardOptions:
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            if not 0 < real_number(name, value) < math.inf:
+            object.__setattr__(self, name, real_number(name, value))
+            if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {value}; it must be positive and finite")
         if not MOST_SCALE**-1 <= self.support_scale <= MOST_SCALE:
             raise ValueError(
@@ -213,7 +215,8 @@ class MixGuardOptions:
             raise ValueError(
                 f"max_leak is {self.max_leak}; it bounds a cosine, so it must be below 1"
             )
-        if not 0 <= real_number("strength", self.strength) < math.inf:
+        object.__setattr__(self, "strength", real_number("strength", self.strength))
+        if not 0 <= self.strength < math.inf:
             raise ValueError(f"strength is {self.strength}; it must be at least 0 and finite")
         if self.pad_to is not None and self.pad_to > self.max_length:
             raise ValueError(

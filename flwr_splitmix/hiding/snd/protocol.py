@@ -102,17 +102,14 @@ class SnD(Calibrating):
         causal: bool = True,
     ) -> None:
         check_map_style("public", public)
-        for name, value in (("eta", eta), ("calibration_lr", calibration_lr)):
-            if not 0 < real_number(name, value) < math.inf:
-                raise ValueError(f"{name} is {value}; it must be a number above 0")
-        for name, count, least in (
-            ("vocab_size", vocab_size, 1),
-            ("calibration_epochs", calibration_epochs, 0),
-            ("calibration_blocks", calibration_blocks, 1),
-            ("calibration_rank", calibration_rank or 0, 0),
-            ("refine_every", refine_every, 0),
-        ):
-            whole_number(name, count, least)
+        self.eta = _above_0("eta", eta)
+        self.calibration_lr = _above_0("calibration_lr", calibration_lr)
+        self.vocab_size = whole_number("vocab_size", vocab_size, 1)
+        self.calibration_blocks = whole_number("calibration_blocks", calibration_blocks, 1)
+        calibration_epochs = whole_number("calibration_epochs", calibration_epochs, 0)
+        refine_every = whole_number("refine_every", refine_every, 0)
+        if calibration_rank is not None:
+            calibration_rank = whole_number("calibration_rank", calibration_rank, 0)
         if calibration_rank and calibration_rank % 4:
             raise ValueError(
                 f"calibration_rank is {calibration_rank}; SnD's denoiser needs a multiple of 4"
@@ -120,10 +117,6 @@ class SnD(Calibrating):
         if calibration_epochs and not len(public):  # type: ignore[arg-type]
             raise ValueError("SnD has no public text for its denoiser to learn on")
         super().__init__(public, calibration_epochs=calibration_epochs, refine_every=refine_every)
-        self.vocab_size = vocab_size
-        self.eta = eta
-        self.calibration_lr = calibration_lr
-        self.calibration_blocks = calibration_blocks
         self.calibration_rank = calibration_rank
         self.causal = causal
         self.denoising: Denoising | None = None
@@ -191,3 +184,10 @@ class SnD(Calibrating):
 def _noisy(sent: Sent) -> NoisyStates:
     assert isinstance(sent, NoisyStates)
     return sent
+
+
+def _above_0(name: str, value: float) -> float:
+    number = real_number(name, value)
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} is {value}; it must be a number above 0")
+    return number

@@ -121,8 +121,8 @@ def open_store(run: str, context: Context) -> StateStore:
     except OSError as error:
         if any((folder / run).glob(f"*/{ROUND_NAMES}")):
             raise LinkError(
-                f"this node's {STATE_DIR} cannot be written ({error.strerror}), and holds a state "
-                "of this run: make it writable"
+                f"this node's folder of states ({STATE_DIR}, by default below {HOME}) cannot be "
+                f"written ({error.strerror}), and holds a state of this run: make it writable"
             ) from None
         log.warning(
             "%s cannot be written (%s): state goes into the context", folder, error.strerror

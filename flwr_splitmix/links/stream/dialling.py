@@ -9,12 +9,14 @@ import grpc
 from flwr_splitmix.links.stream.protocol import keepalive, message_settings
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-"""Variables of the environment from which gRPC takes a proxy, the first that is set."""
+"""Variables of the environment from which gRPC takes a proxy: the first that is set, even if to
+nothing, which means none."""
 
 
 def proxy_variable(*, tls: bool) -> str:
     """Return the name of the variable whose proxy `dial` takes; "" for none."""
-    return next((name for name in PROXIES if os.environ.get(name)), "") if tls else ""
+    first = next((name for name in PROXIES if name in os.environ), "") if tls else ""
+    return first if os.environ.get(first) else ""
 
 
 def dial(

@@ -122,11 +122,10 @@ class StreamLink(DialledLink):
             client_ca=client_ca,
             insecure=insecure,
         )
-        self.endpoint.warn_if_private()
         self.endpoint.check_names()
         self.max_body = max_body
         self.dialled = ""
-        self._mint = TokenMint(token_seconds)
+        self._mint = TokenMint(token_seconds, "a StreamLink's token_seconds")
         self._service = StreamService(self._mint, self.endpoint.names_nodes)
         self._server: StreamServer | None = None
         self._unread: set[str] = set()
@@ -139,6 +138,7 @@ class StreamLink(DialledLink):
         LinkError
             If the address cannot be bound.
         """
+        self.endpoint.warn_if_private()
         try:
             self._server = StreamServer(
                 self._service, self.endpoint.address, self.endpoint.credentials()

@@ -52,13 +52,18 @@ class TokenMint:
     ----------
     seconds
         How long a token is valid.
+    option
+        What sets `seconds`, for errors; "" if nothing does.
     clock
         Returns the time in seconds; it is read only here, so clocks of nodes need not agree.
     """
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, seconds: float, option: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.run = secrets.token_hex(8)
         self.seconds = seconds
+        self._option = f" ({option})" if option else ""
         self._clock = clock
         self._secret = secrets.token_bytes(32)
 
@@ -93,8 +98,8 @@ class TokenMint:
             raise TokenError(FOREIGN) from None
         if claims.pop("expires") < self._clock():
             raise TokenError(
-                f"the token has expired: it was valid for {self.seconds:g} s (a StreamLink's "
-                "token_seconds), and the next round brings another"
+                f"the token has expired: it was valid for {self.seconds:g} s{self._option}, and "
+                "the next round brings another"
             )
         return Admission(**{field.name: claims[field.name] for field in fields(Admission)})
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from flwr_splitmix.apps.checking.app import check_app
 from flwr_splitmix.cli import app
+from flwr_splitmix.sandbox.certificates import make_certificates
 from tests.apps.app_config import APPS
 from tests.apps.language.test_texts import gpt2
 from tests.cli.apps.check_command import check
@@ -105,6 +106,18 @@ def test_a_link_to_other_machines_without_a_certificate_is_found(app: str, link:
     assert (said in shown) is (link != "ray")
     remark = f"note: on SuperNodes the run would end with an error: {said}"
     assert (remark in shown) is (link == "auto")
+
+
+@pytest.mark.parametrize("link", ["auto", "stream", "ray"])
+def test_a_private_certificate_without_its_authority_is_warned_of_once(
+    link: str, tmp_path: Path
+) -> None:
+    made = make_certificates(tmp_path)
+    files = f"ssl-certfile='{made.certificate}' ssl-keyfile='{made.key}'"
+    done = check(APPS / "vision", "--no-cuts", "--run-config", f"link='{link}' {files}")
+    assert done.exit_code == 0, done.output
+    said = "ssl-ca-certfile is not set, so nodes trust public authorities only"
+    assert " ".join(done.output.split()).count(said) == (link != "ray")
 
 
 def test_a_mixer_that_nodes_may_refuse_is_remarked(tmp_path: Path) -> None:

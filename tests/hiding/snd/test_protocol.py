@@ -6,18 +6,21 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from flwr_splitmix.clients import Order
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import MixGuard, SnD
+from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
 from flwr_splitmix.hiding.snd import Denoiser, Denoising
 from flwr_splitmix.hiding.snd.protocol import NoisyStates
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.laws import check_ushape_equals_whole
 from flwr_splitmix.testing.toy_texts import VOCABULARY, TextToy
+from flwr_splitmix.values import options_of
 
 ORDER = Order(0, 7, 1, 1)
 TOY = TextToy(clients=1, dropout=0.0)
@@ -182,3 +185,13 @@ def test_a_denoiser_of_no_size_is_refused() -> None:
         Denoiser(5, 6, 1, causal=True)
     with pytest.raises(ValueError, match="blocks is 0; it must be at least 1"):
         Denoiser(5, 8, 0, causal=True)
+
+
+def test_numbers_of_numpy_are_kept_in_a_runs_record_as_pythons() -> None:
+    """They were taken, and left out of the record, which has JSON's numbers only."""
+    whole: Any = np.int64(3)
+    real: Any = np.float32(0.5)
+    kept = options_of(SnD(PUBLIC, vocab_size=whole, eta=real, calibration_lr=real))
+    assert (kept["vocab_size"], kept["eta"], kept["calibration_lr"]) == (3, 0.5, 0.5)
+    options = options_of(MixGuardOptions(k=whole, strength=real, support_scale=real))
+    assert {"k": 3, "strength": 0.5, "support_scale": 0.5}.items() <= options.items()

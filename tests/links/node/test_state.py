@@ -200,8 +200,10 @@ def test_a_state_that_cannot_be_gone_on_with_is_not_begun_anew(
         raise PermissionError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "utime", read_only)
-    said = r"state-dir cannot be written \(Read-only file system\), and holds a state of this run"
-    with pytest.raises(LinkError, match=f"{said}: make it writable"):
+    said = r"cannot be written \(Read-only file system\), and holds a state of this run"
+    with pytest.raises(
+        LinkError, match=rf"folder of states \(state-dir, .*{said}: make it writable"
+    ):
         open_store("psl-1", context(**config))
     assert isinstance(open_store("psl-2", context(**config)), ContextStore)
 

@@ -161,11 +161,14 @@ def test_a_link_looks_for_the_authority_of_its_certificate(
 ) -> None:
     """The authorities are those in gRPC's package, as at a node, and not this machine's."""
     monkeypatch.delenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", raising=False)
-    StreamLink(address="127.0.0.1:0", certificate=files.certificate, key=files.key)
-    assert "ssl-ca-certfile is not set" in caplog.text
-    caplog.clear()
-    StreamLink(address="127.0.0.1:0", certificate=files.certificate, key=files.key, ca=files.ca)
-    assert not caplog.records
+    for ca in (None, files.ca):
+        caplog.clear()
+        link = StreamLink(
+            address="127.0.0.1:0", certificate=files.certificate, key=files.key, ca=ca
+        )
+        link.open(None)
+        link.close()
+        assert ("ssl-ca-certfile is not set" in caplog.text) is (ca is None)
 
 
 def test_a_certificate_leads_to_its_authority_by_others_or_is_its_own(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.frames.codec import Frame, encode
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.stream import session, silence
+from flwr_splitmix.links.stream.dialling import PROXIES, proxy_variable
 from flwr_splitmix.links.stream.session import Answer, Session
 from flwr_splitmix.links.ticket import Ticket
 from tests.links.stream.peers import DESCRIPTION, echo
@@ -179,6 +180,20 @@ def test_a_proxy_that_refuses_is_named_by_its_variable(monkeypatch: pytest.Monke
     assert "response code 403" in said
     assert "through its https_proxy, unless no_proxy names the server" in said
     assert "secret" not in said
+
+
+def test_a_proxy_is_that_of_the_first_variable_even_if_it_is_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GRPC takes none then, and a proxy that nobody dialled through was named."""
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    assert proxy_variable(tls=True) == ""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    assert proxy_variable(tls=True) == "https_proxy"
+    assert proxy_variable(tls=False) == ""
+    monkeypatch.setenv("grpc_proxy", "")
+    assert proxy_variable(tls=True) == ""
 
 
 def _refuse_all(proxy: socket.socket) -> int:

@@ -27,7 +27,7 @@ def test_a_token_says_whom_it_admits_to_what() -> None:
 
 def test_it_expires() -> None:
     clock = Clock()
-    mint = TokenMint(60, clock)
+    mint = TokenMint(60, clock=clock)
     token = mint.token(mint.admission(1, 0, 1, "train"))
     clock.now += 59.9
     mint.check(token)
