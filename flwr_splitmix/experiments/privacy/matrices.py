@@ -41,9 +41,10 @@ IMAGES = Matrix(
     facts=(Fact("accuracy", "top-1", "top-1", "percent"), _UPLINK),
     metrics=("MSE", "patches in place", "patches attributed", "labels read", "AUC"),
     legend=(
-        "Of attacks that rebuild images the mean squared error per pixel is shown, pixels from 0 "
-        "to 1: the higher, the better hidden. Of all others it is what they find, the higher, the "
-        f"worse hidden. {_HOW_TO_READ}"
+        "For an attack that rebuilds images, a cell shows the mean squared error per pixel, with "
+        "pixels from 0 to 1: the higher it is, the better the images are hidden. For all other "
+        "attacks it shows how much they find: the higher it is, the worse the data are hidden. "
+        f"{_HOW_TO_READ}"
     ),
     guide="[How to read it](attacks.md#how-to-read-the-matrix).",
     work=f"{_WORK}.work",
