@@ -207,9 +207,10 @@ def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> None:
     own = folder_of(folder, result)
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_rows(own / "samples.parquet", rows)
-    kept = {name: getattr(result, name) for name in _Scores.model_fields}
-    kept |= {"assumed": list(result.assumed)}
-    kept |= {"measures": [measure.to_json() for measure in result.measures]}
+    kept = {name: getattr(result, name) for name in _Scores.model_fields} | {
+        "assumed": list(result.assumed),
+        "measures": [measure.to_json() for measure in result.measures],
+    }
     write_json(own / "scores.json", kept, private=True)
     if result.pictures is not None:
         result.pictures.save(own / PICTURES)

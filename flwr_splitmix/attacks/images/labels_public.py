@@ -37,7 +37,7 @@ class LabelsPublic(Attack):
         The classifier that was best on public images held out; see `WAYS`.
     """
 
-    name = "labels-public"
+    name: ClassVar[str] = "labels-public"
     goal: ClassVar[Goal] = "labels"
     needs: ClassVar[frozenset[str]] = frozenset({"smashed data", "public data"})
     source: ClassVar[str] = "ours"

@@ -44,6 +44,11 @@ class Unshuffle(Attack):
     If patches were exchanged within the batch, and ids tell of three batches or more that the same
     image was in them, its patches are those that all of them have: they are placed as if they had
     been shuffled within the image only. All its rows in these batches then have the same guess.
+
+    Attributes
+    ----------
+    edge, reader
+        The frozen edge, and what reads the tokens behind its shuffle.
     """
 
     name: ClassVar[str] = "unshuffle"

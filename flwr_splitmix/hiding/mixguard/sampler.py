@@ -99,8 +99,8 @@ def draw_secret(
     ValueError
         If m or k is below 2, samples is below 1, the sampler is unknown, a range is empty or not
         positive, m is so large that 2,000 draws do not meet the constraints (m above about 20), or
-        the bounds are so narrow that too few secrets are within them, of 2,000 times 64, or of
-        2,000 times 4 * samples if that is more.
+        the bounds are so narrow that too few secrets are within them: of 128,000, or of 8,000 for
+        each sample if there are more than 16.
 
     Source: MixGuard, section 4.2; the distributions are ours, the paper names none.
     """
