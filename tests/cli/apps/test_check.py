@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from flwr_splitmix.apps.checking.app import check_app
 from flwr_splitmix.cli import app
-from flwr_splitmix.sandbox.certificates import make_certificates
 from tests.apps.app_config import APPS
 from tests.apps.language.test_texts import gpt2
 from tests.cli.apps.check_command import check
@@ -59,77 +58,6 @@ def test_a_warm_up_longer_than_the_run_is_remarked(app: str, epochs: int, remark
     assert done.exit_code == 0, done.output
     said = f"warmup-epochs is {epochs}, but the run counts 10 epochs"
     assert (said in " ".join(done.output.split())) is remarked
-
-
-@pytest.mark.parametrize("app", ["vision", "language"])
-@pytest.mark.parametrize(
-    ("keys", "remarked"), [("", True), ("link='stream'", False), ("wire-dtype-down='keep'", True)]
-)
-def test_a_wire_format_that_a_simulation_refuses_is_remarked(
-    app: str, keys: str, remarked: bool
-) -> None:
-    done = check(APPS / app, "--no-cuts", "--run-config", f"wire-dtype='int8' {keys}")
-    assert done.exit_code == 0, done.output
-    said = (
-        "note: in a simulation the run would end with an error: wire-dtype is 'int8', but in a "
-        "simulation tensors travel as they are; allowed there is 'keep'"
-    )
-    assert (said in " ".join(done.output.split())) is remarked
-
-
-@pytest.mark.parametrize(
-    ("app", "keys", "remarked"),
-    [
-        ("vision", "link-address='0.0.0.0:9443'", True),
-        ("language", "link-address='0.0.0.0:9443'", True),
-        ("vision", "link-advertise='server.example'", True),
-        ("vision", "link-address='127.0.0.1:0'", False),
-        ("vision", "link='ray' link-address='0.0.0.0:9443'", False),
-    ],
-)
-def test_a_link_that_nodes_may_refuse_is_remarked(app: str, keys: str, remarked: bool) -> None:
-    done = check(APPS / app, "--no-cuts", "--run-config", f"link-insecure=true {keys}")
-    assert done.exit_code == 0, done.output
-    said = "those with allow-insecure=false, refuse such a link"
-    assert (said in " ".join(done.output.split())) is remarked
-
-
-@pytest.mark.parametrize("app", ["vision", "language"])
-@pytest.mark.parametrize("link", ["auto", "stream", "ray"])
-def test_a_link_to_other_machines_without_a_certificate_is_found(app: str, link: str) -> None:
-    """Only the run said so, once the SuperNodes were there."""
-    keys = f"link='{link}' link-address='0.0.0.0:9443'"
-    done = check(APPS / app, "--no-cuts", "--run-config", keys)
-    shown = " ".join(done.output.split())
-    said = "the link would listen on 0.0.0.0 without TLS: give certificate= and key="
-    assert done.exit_code == (link == "stream"), done.output
-    assert (said in shown) is (link != "ray")
-    remark = f"note: on SuperNodes the run would end with an error: {said}"
-    assert (remark in shown) is (link == "auto")
-
-
-@pytest.mark.parametrize("link", ["auto", "stream", "ray"])
-def test_a_private_certificate_without_its_authority_is_warned_of_once(
-    link: str, tmp_path: Path
-) -> None:
-    made = make_certificates(tmp_path)
-    files = f"ssl-certfile='{made.certificate}' ssl-keyfile='{made.key}'"
-    done = check(APPS / "vision", "--no-cuts", "--run-config", f"link='{link}' {files}")
-    assert done.exit_code == 0, done.output
-    said = "ssl-ca-certfile is not set, so nodes trust public authorities only"
-    assert " ".join(done.output.split()).count(said) == (link != "ray")
-
-
-def test_a_mixer_that_nodes_may_refuse_is_remarked(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("f" * 64)
-    token.chmod(0o600)
-    mixer = f"link-via='mixer.example:9444' link-via-token='{token}' link-insecure=true"
-    keys = f"strategy='CutMixSL' min-patches=1 {mixer}"
-    done = check(APPS / "vision", "--no-cuts", "--run-config", keys)
-    assert done.exit_code == 0, done.output
-    shown = " ".join(done.output.split())
-    assert "between SuperNodes and the mixer uploads and tokens travel without TLS" in shown
 
 
 @pytest.mark.parametrize(
