@@ -25,8 +25,8 @@ EVERY_METHOD = Experiment(
         _entry(name, method) for method in METHODS if method.shape == "L" for name in method.names
     ),
     (),
-    "Those with noise have standard deviations of 0.1 on smashed data and labels, at which no "
-    "epsilon protects anything. Those with frozen edges have the model of Patch Shuffling's "
-    "tables (T2T-ViT-24 is the paper's name of it; at scale `cpu` it is a small ViT with random "
-    "weights), and the recipe of the others.",
+    "Those with noise clip each patch to norm 1 and have standard deviations of 0.1 on smashed "
+    "data and labels, at which no epsilon protects anything. Those with frozen edges have the "
+    "model of Patch Shuffling's tables (T2T-ViT-24 is the paper's name of it; at scale `cpu` it is "
+    "a small ViT with random weights), and the recipe of the others.",
 )
