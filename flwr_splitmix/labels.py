@@ -302,10 +302,6 @@ def _reshaped(labels: Tensor, *, multi_label: bool, ushape: bool) -> str:
     if labels.dim() == 2 and labels.shape[1] == 1:
         return " (take .squeeze(1))"
     if ushape:
-        first = "one-hot: take .argmax(1); " if labels.dim() == 2 else ""
-        return (
-            f" ({first}several labels each, and labels of patches or pixels, are not offered in "
-            "the U shape)"
-        )
+        return " (one-hot: take .argmax(1))" if labels.dim() == 2 else ""
     one_hot = labels.dim() == 2 and bool(((labels == 0) | (labels == 1)).all())
     return " (one-hot: take .argmax(1); several labels each: multi_label=True)" if one_hot else ""

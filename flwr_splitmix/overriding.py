@@ -1,4 +1,4 @@
-"""Whether a class overrides a method of which a base states a fact, so that the fact is void."""
+"""What a class overrides: methods of which a base states a fact, and methods of this package."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ def overridden(kind: type, methods: Iterable[str], statement: str) -> str:
     """
     stated = _place(kind, statement)
     return next((name for name in methods if _place(kind, name) < stated), "")
+
+
+def is_own(kind: type, method: str) -> bool:
+    """Return whether a class has a method from a class that is not of this package."""
+    owner = kind.__mro__[_place(kind, method)]
+    return owner.__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
 def _place(kind: type, name: str) -> int:

@@ -133,7 +133,7 @@ def test_in_the_u_shape_the_tail_says_how_many_classes_there_are() -> None:
     assert "for more of them give the tail 4 logits)" in said
     said = wrong_labels(2 * SEVERAL, 3, multi_label=False, ushape=True)
     assert said is not None
-    assert said.endswith(" are not offered in the U shape)")
+    assert said.endswith(" (one-hot: take .argmax(1))")
 
 
 def test_ids_have_no_remedy() -> None:

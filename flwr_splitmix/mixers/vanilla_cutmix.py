@@ -130,9 +130,9 @@ class VanillaCutMix(GroupMixer):
                 rows,
                 columns,
             )
-        side = math.sqrt(1 - rng.beta(self.beta, self.beta))
-        top, bottom = _span(rows, int(rows * side), int(rng.integers(rows)))
-        left, right = _span(columns, int(columns * side), int(rng.integers(columns)))
+        height, width = _sides(rows, columns, 1 - rng.beta(self.beta, self.beta))
+        top, bottom = _span(rows, height, int(rng.integers(rows)))
+        left, right = _span(columns, width, int(rng.integers(columns)))
         box = (bottom - top) * (right - left) / (rows * columns)
         return [
             Member(
@@ -151,6 +151,19 @@ class VanillaCutMix(GroupMixer):
             )
             for client, inside in zip(clients, (False, True), strict=True)
         ]
+
+
+def _sides(rows: int, columns: int, share: float) -> tuple[int, int]:
+    """Return height and width of a box with this share of a grid's area, both rounded down.
+
+    It has the grid's proportions, but for a single row or column, of which it is a part.
+    """
+    if rows == 1 and columns > 1:
+        return 1, int(columns * share)
+    if columns == 1 and rows > 1:
+        return int(rows * share), 1
+    side = math.sqrt(share)
+    return int(rows * side), int(columns * side)
 
 
 def _span(length: int, side: int, centre: int) -> tuple[int, int]:

@@ -18,8 +18,9 @@ from flwr_splitmix.labels import wrong_labels
 from flwr_splitmix.words import with_article
 
 _OTHER_LABELS = (
-    "; others need a loss of your own, in a subclass of UShapeClient, and scores of your own "
-    "(scores=) if they are evaluated"
+    "; others, such as several labels each or labels of patches, need a loss of your own, in a "
+    "subclass of UShapeClient or of its hiding, and scores of your own (scores=) if they are "
+    "evaluated"
 )
 
 

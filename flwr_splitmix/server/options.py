@@ -158,7 +158,9 @@ def check_positions(strategy: type, upper: nn.Module, mixer: Mixer) -> None:
         )
     raise ValueError(
         f"{strategy.__name__} moves patches, so their position embeddings must be added in the "
-        "upper segment: cut the model at its embedding with positions='upper'"
+        "upper segment: cut the model at its embedding with positions='upper'; of segments of your "
+        "own, give the geometry what they do, Geometry(..., positions='upper'), or 'none' if "
+        "nothing before the cut knows the patches' slots"
     )
 
 

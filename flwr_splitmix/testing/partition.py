@@ -122,7 +122,7 @@ def _check_partition(group: Group, footprints: Sequence[Tensor], shape: SmashedS
             "in a group, all must have one"
         )
     for member, mask in zip(group.members, masks, strict=True):
-        counts = mask[:, :, 0].sum(1)
+        counts = mask.sum((1, 2)) / shape.width  # a share may keep a part of each patch's width
         ratios = counts / shape.patches
         if not bool((ratios - member.share.lam).abs().max() <= 1e-15):
             raise AssertionError(

@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,8 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import DPForward, Hiding, NaiveMix, Sent
-from flwr_splitmix.strategies import USplitSL
+from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, NaiveMix, Sent
+from flwr_splitmix.strategies import DPSGDSL, USplitSL
 from flwr_splitmix.testing.laws import TextToy
 from tests.clients.ushape import ORDER, PATCHES, Masked, decode, encode
 
@@ -88,6 +89,26 @@ class Compact(UShapeClient):
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         return hidden.square().mean()
+
+
+class NoisyRegression(DPSGD):
+    """Learns numbers with noise; its loss is a mean over examples, so its charges hold."""
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        return mse_loss(self.logits(hidden, sent).mean(1)[:, :1], sent.batch.labels)
+
+    def charge(self, kind: str, records: np.ndarray) -> None:
+        super().charge(kind, records)
+
+
+@pytest.mark.parametrize("labels", [MEANS[:, None], torch.arange(len(MEANS))[:, None] % 2.0])
+def test_the_loss_of_an_own_hiding_takes_labels_of_its_own(labels: Tensor) -> None:
+    """Two errors sent users in a circle: to the hiding for its charge, to the client for labels."""
+    client = client_of(UShapeClient, labels, hiding=NoisyRegression())
+    strategy = DPSGDSL(Masked(nn.Linear(3, 3)), device="cpu")
+    strategy.fit([client], 2)
+    assert all(row["loss"] > 0 for row in strategy.rows)
+    assert client.hiding.metrics()["epsilon-if-poisson"] > 0
 
 
 def test_texts_without_labels_are_for_a_loss_of_ones_own(caplog: pytest.LogCaptureFixture) -> None:

@@ -151,7 +151,7 @@ TOKENS = nn.Embedding(9, 3), torch.randint(2, 9, (8, 6))
     [
         (
             PATCHES,
-            r"labels have shape .* of patches or pixels, are not offered.* of your own \(scores=\)",
+            r"labels have shape .* labels of patches, need a loss of your own, .* \(scores=\)",
         ),
         (TOKENS, r"labels are not the tokens: .*\(token classification\) is not off.* \(scores=\)"),
     ],

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from flwr_splitmix.mixers import (
+    GroupMixer,
     Member,
     Mixer,
     Mixup,
@@ -24,7 +25,9 @@ from flwr_splitmix.mixers import (
     PatchShare,
     Plan,
     RandomCutout,
+    Share,
     Shuffled,
+    SmashedShape,
     VanillaCutMix,
 )
 from flwr_splitmix.mixers.plan import grow
@@ -181,3 +184,47 @@ def test_the_law_notices_a_wrong_weight() -> None:
 
     with pytest.raises(AssertionError, match=r"the mixing ratios of a group sum to 0\.75"):
         check_masks_partition(Heavy(2, alpha=None), clients=2)
+
+
+@dataclass(frozen=True)
+class HalfWidth(Share):
+    """Keeps the first or the second half of every patch's width."""
+
+    name: ClassVar[str] = "half-width"
+
+    second: bool = False
+
+    def _half(self, width: int) -> slice:
+        return slice(width // 2, width) if self.second else slice(0, width // 2)
+
+    def upload(self, smashed: Tensor) -> tuple[Tensor, Tensor]:
+        kept = smashed[:, :, self._half(smashed.shape[2])]
+        return kept.detach(), kept
+
+    def upload_shape(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+        half = self._half(shape[2])
+        return shape[0], shape[1], half.stop - half.start
+
+    def place(self, mixed: Tensor, upload: Tensor) -> None:
+        mixed[:, :, self._half(mixed.shape[2])] += upload
+
+    def pick(self, gradient: Tensor) -> Tensor:
+        return gradient[:, :, self._half(gradient.shape[2])]
+
+
+class WidthMix(GroupMixer):
+    """Each of two members keeps half of every patch's width."""
+
+    shares = (HalfWidth,)
+
+    def mix(
+        self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
+    ) -> Sequence[Member]:
+        return [
+            Member(client, HalfWidth(lam=0.5, second=bool(i))) for i, client in enumerate(clients)
+        ]
+
+
+def test_a_share_may_keep_a_part_of_the_width() -> None:
+    """Its patches were counted whole, though its page says that such members are a partition."""
+    check_masks_partition(WidthMix(), clients=4)

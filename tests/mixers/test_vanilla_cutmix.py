@@ -88,6 +88,17 @@ def test_a_box_is_empty_as_often_as_its_side_is_below_one_patch() -> None:
     assert empty == pytest.approx(1 / 64, abs=4 * math.sqrt(1 / 64 / size))
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 16), (16, 1), (1, 64)])
+def test_a_box_in_a_single_row_is_a_part_of_its_length(rows: int, columns: int) -> None:
+    """Its side was floor(sqrt(1 - lam)) = 0: every box was empty, and nothing was ever mixed."""
+    cells, size = rows * columns, 8_000
+    ratios = np.array([share.lam for share in drawn(size, rows, columns, 1.0)])
+    # floor(n (1 - lam)) = 0 where 1 - lam < 1/n
+    assert np.mean(ratios == 1) == pytest.approx(1 / cells, abs=4 / math.sqrt(cells * size))
+    areas = [clipped(cells, side) for side in range(cells)]
+    assert ratios.mean() == pytest.approx(1 - np.mean(areas) / cells, abs=0.02)
+
+
 def test_a_large_a_makes_boxes_of_half_the_area() -> None:
     """The ratio is 1/2 then: sides of floor(8 / sqrt(2)) = 5, fewer at the border."""
     sides = [(s.bottom - s.top, s.right - s.left) for s in drawn(500, 8, 8, 1e6)]
@@ -126,7 +137,7 @@ class Fixed:
         ((4, 6), 0.75, (1, 3), (0, 2, 2, 5)),  # sides 2 and 3
         ((4, 6), 0.75, (3, 5), (2, 4, 4, 6)),
         ((2, 8), 0.75, (0, 4), (0, 1, 2, 6)),
-        ((1, 5), 0.5, (0, 2), (0, 0, 1, 4)),  # no row: nothing
+        ((1, 5), 0.5, (0, 2), (0, 1, 1, 3)),  # a single row: half of its length
     ],
 )
 def test_boxes_by_hand(

@@ -76,8 +76,8 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
     Returns
     -------
     "prefix", "patches" and "width" of its smashed data; "grid-columns" if its geometry says in how
-    many columns the patches lie; for an edge that shuffles also "edge", its description as JSON
-    text, and "trainable".
+    many columns the patches lie, and "positions", "lower", if it says that they are added in it;
+    for an edge that shuffles also "edge", its description as JSON text, and "trainable".
 
     Raises
     ------
@@ -92,6 +92,8 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
     }
     if geometry.grid is not None:
         description["grid-columns"] = geometry.grid[1]
+    if geometry is getattr(segment, "geometry", None) and geometry.positions == "lower":
+        description["positions"] = geometry.positions  # what a trial finds says nothing of them
     edge = getattr(segment, "edge", None)
     if isinstance(edge, Mapping):  # other modules may mean something else by these names
         description["edge"] = json.dumps(dict(edge), sort_keys=True)

@@ -132,6 +132,7 @@ class UShapeClient(StepExchanges):
         texts = {"data": data, "test_data": test_data, "benchmark_data": benchmark_data}
         check_vocabulary(head, **texts, public=hiding.public)
         check_lengths(hiding, data=data, public=hiding.public)
+        self.hiding = hiding  # whose loss may be one of its own
         if not self.own_loss:
             check_labelled(data)
         self.head, self.tail = head.to(on), tail.to(on)

@@ -27,6 +27,7 @@ from flwr_splitmix.clients.ushape.hooks import (
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.overriding import is_own
 from flwr_splitmix.scoring.texts import Scores, check_labels, scored
 from flwr_splitmix.segments.batch_norm import enough_values
 
@@ -90,21 +91,23 @@ class StepExchanges(GraphlessExchanges):
 
     @property
     def own_loss(self) -> bool:
-        """Whether a subclass has a loss of its own, whose labels may be of any form."""
-        return type(self).loss is not StepExchanges.loss
+        """Whether a subclass, or that of a hiding, has its own loss: labels may have any form."""
+        of_client = type(self).loss is not StepExchanges.loss
+        return of_client or is_own(type(self.hiding), "loss")
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d).
 
-        A subclass with another loss may have labels of another form, and then needs scores of its
-        own (`scores`).
+        A subclass with another loss, of the client or of its hiding, may have labels of another
+        form, and then needs scores of its own (`scores`).
 
         Raises
         ------
         ExamplesError
             If labels are neither a class for each example nor a text's tokens.
         """
-        check_labels(sent.batch)
+        if not self.own_loss:
+            check_labels(sent.batch)
         return self.hiding.loss(hidden, sent)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:

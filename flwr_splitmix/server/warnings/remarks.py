@@ -10,12 +10,15 @@ from flwr_splitmix.finite import largest_magnitude
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import (
     GroupMixer,
+    InputLevel,
     Mixer,
+    PatchCutMix,
     Plan,
     RandomCutout,
     Share,
     SmashedShape,
     Upload,
+    VanillaCutMix,
 )
 from flwr_splitmix.mixers.wrapper import innermost
 from flwr_splitmix.once import Once
@@ -84,6 +87,7 @@ class Remarks:
             {c: int(said["state-round"]) for c, said in known.items()}, last_trained_round
         )
         self._on_shape(list(known), shape)
+        self._on_positions([c for c, said in known.items() if said.get("positions") == "lower"])
 
     def _on_sizes(self, sizes: Mapping[int, int], batch: int, batches: int, epoch: int) -> None:
         """Warn about few and many examples."""
@@ -133,13 +137,14 @@ class Remarks:
 
     def _on_shape(self, clients: Sequence[int], shape: SmashedShape) -> None:
         """Warn about smashed data of which the mixer hides nothing, or not everything."""
-        inner = innermost(self._mixer)
-        cuts_out = isinstance(inner, RandomCutout) and inner.ratio != 1
-        if cuts_out and shape.patches == 1 and self._once.first("whole"):
+        lost = _lost_on_one_patch(self._mixer) if shape.patches == 1 else ""
+        if lost and self._once.first("one patch"):
             log.warning(
-                "%s leaves out patches, and each sample has only one, which is always sent: "
-                "nothing is left out. Cut the model where there are several patches",
+                "each sample has only one patch, so %s %s. Cut the model where there are several, "
+                "or divide the width into some, such as with .unflatten(1, (8, -1)) for features "
+                "(batch, width)",
                 self._mixer,
+                lost,
             )
         if shape.prefix and self._mixer.min_members > 1 and not self._mixer.raw_inputs_cross:
             self._say(
@@ -148,6 +153,18 @@ class Remarks:
                 f"{counted(shape.prefix, 'prefix token')} of every image, which have "
                 "attended to all of it if the model is cut at a block: they are summed with the "
                 "others', not masked",
+            )
+
+    def _on_positions(self, clients: Sequence[int]) -> None:
+        """Warn if the mixer moves patches that may tell where they were."""
+        if self._mixer.positions == "upper":
+            self._say(
+                clients,
+                "have",
+                "a lower segment whose geometry says that it adds position embeddings or knows the "
+                f"patches' slots, and {self._mixer} moves patches: these may tell where they were. "
+                "Cut the model before its position embeddings; if there are none, say so by "
+                "Geometry(..., positions='none')",
             )
 
     def on_few(self, server_round: int, nodes: int) -> None:
@@ -275,3 +292,16 @@ def _largest(upload: Upload, shares: Sequence[Share | None]) -> float:
             scale = share.lam if share.family == "mixup" else 1.0
             values.append(float(largest_magnitude(tensor)) / scale if scale else 0.0)
     return max(values)
+
+
+def _lost_on_one_patch(mixer: Mixer) -> str:
+    """Return what a mixer does not do with samples of a single patch; "" if it does all it does."""
+    if isinstance(mixer, InputLevel):
+        # Without a grid of its own, it divides inputs as patches lie at the cut.
+        return _lost_on_one_patch(mixer.mixer) if mixer.grid in (None, (1, 1)) else ""
+    inner = innermost(mixer)
+    if isinstance(inner, RandomCutout) and inner.ratio != 1:
+        return "leaves nothing out: one patch is always sent"
+    if isinstance(inner, PatchCutMix | VanillaCutMix):
+        return "mixes nothing: a sample is sent whole or not at all"
+    return "moves nothing" if mixer.positions == "upper" else ""

@@ -13,7 +13,18 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, RandomCutout, Shuffled, SmashedShape
+from flwr_splitmix.mixers import (
+    InputLevel,
+    Mixer,
+    Mixup,
+    NoMixing,
+    PatchCutMix,
+    RandomCutout,
+    Shuffled,
+    SmashedShape,
+    VanillaCutMix,
+)
+from flwr_splitmix.segments import Geometry
 from flwr_splitmix.server.warnings.remarks import Remarks
 from flwr_splitmix.server.warnings.tally import RoundTally
 from flwr_splitmix.strategies import PSL, STRATEGIES, CutMixSL, MixupSL, SplitStrategy
@@ -117,13 +128,22 @@ def test_small_mixing_ratios_are_no_small_inputs(caplog: pytest.LogCaptureFixtur
         (RandomCutout(0.3), 1, 1),
         (RandomCutout(1.0), 1, 0),
         (NoMixing(), 1, 0),
+        (Mixup(), 1, 0),
+        (PatchCutMix(), 1, 1),
+        (PatchCutMix(), 2, 0),
+        (VanillaCutMix(), 1, 1),
+        (Shuffled(NoMixing()), 1, 1),
+        (Shuffled(PatchCutMix()), 1, 1),
+        (InputLevel(PatchCutMix()), 1, 1),
+        (InputLevel(PatchCutMix(), (1, 4)), 1, 0),
+        (InputLevel(Mixup()), 1, 0),
     ],
     ids=str,
 )
-def test_cutout_of_the_only_patch_is_told_once(
+def test_what_a_mixer_cannot_do_with_the_only_patch_is_told_once(
     mixer: Mixer, patches: int, told: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is always sent, so that nothing is left out."""
+    """It is sent whole or not at all, in its only place: such runs looked like masked ones."""
     segments = [nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (1, 3))) for _ in range(2)]
     if patches > 1:
         segments = [nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))) for _ in range(2)]
@@ -131,7 +151,36 @@ def test_cutout_of_the_only_patch_is_told_once(
     clients = [SplitClient(segment, data, batch_size=4, device="cpu") for segment in segments]
     upper = nn.Sequential(nn.Flatten(), nn.Linear(3 * patches, 3))
     SplitStrategy(upper, mixer=mixer, num_classes=3, device="cpu").fit(clients, 2)
-    assert caplog.text.count("leaves out patches, and each sample has only one") == told
+    assert caplog.text.count("each sample has only one patch, so ") == told
+
+
+@pytest.mark.parametrize(
+    ("mixer", "positions", "told"),
+    [
+        (Shuffled(NoMixing()), "lower", True),
+        (Shuffled(NoMixing()), "upper", False),
+        (Shuffled(NoMixing()), "none", False),
+        (Shuffled(NoMixing()), None, False),
+        (PatchCutMix(), "lower", False),
+    ],
+    ids=str,
+)
+def test_patches_that_tell_their_places_are_told_where_a_mixer_moves_them(
+    mixer: Mixer, positions: Any, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the geometry of the upper segment was looked at, which one's own seldom has."""
+    segments = [nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))) for _ in range(2)]
+    if positions is not None:
+        for segment in segments:
+            geometry: Any = Geometry(2, 3, positions=positions)
+            segment.geometry = geometry
+    data: Any = TensorDataset(torch.randn(8, 4), torch.arange(8) % 3)
+    clients = [SplitClient(segment, data, batch_size=4, device="cpu") for segment in segments]
+    upper = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
+    SplitStrategy(upper, mixer=mixer, num_classes=3, device="cpu").fit(clients, 2)
+    said = [line for line in caplog.messages if "these may tell where they were" in line]
+    assert len(said) == told
+    assert all("clients 0 and 1 have" in line and "positions='none'" in line for line in said)
 
 
 @pytest.mark.parametrize(
