@@ -24,8 +24,9 @@ from flwr_splitmix.words import listed, with_article
 Example = tuple[Tensor, Tensor]
 
 _NEEDED_INPUTS = (
-    "needed is one tensor for each example: join several into one, such as with torch.cat, and "
-    "take it apart in the first module; of Hugging Face's sets take with_format('torch')"
+    "needed is one tensor for each example: of a list of numbers torch.tensor makes one; join "
+    "several tensors into one, such as with torch.cat, and take it apart in the first "
+    "module; of Hugging Face's sets take with_format('torch')"
 )
 
 _NEEDED_LABELS = (

@@ -91,7 +91,7 @@ class ServerSegment(TrainedSegment):
         if (classes := whole_number("num_classes", classes)) < 2:
             raise ValueError(
                 f"num_classes is {classes}; the upper segment needs at least 2: for two classes it "
-                "returns two logits, and a regression is not possible"
+                "returns two logits, and a regression needs the U shape, with a loss of your own"
             )
         super().__init__(
             module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
