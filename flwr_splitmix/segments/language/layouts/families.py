@@ -164,7 +164,8 @@ def _why_not(config: Any, task: Task) -> str | None:
     if getattr(config, "add_cross_attention", False):
         return "its layers also read what another model returns"
     if known is not None and task not in known.tasks:
-        return "it is an encoder, which reads a text in both directions"
+        other = f"task={known.tasks[0]!r} cuts it"
+        return f"it is an encoder, which reads a text in both directions ({other})"
     if known is not None and known.kind == "encoder" and getattr(config, "is_decoder", False):
         return "its configuration turns an encoder into a decoder"
     return WHY_NOT.get(config.model_type)
