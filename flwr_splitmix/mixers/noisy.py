@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +26,6 @@ from flwr_splitmix.privacy.mechanism import (
     smashed_limit,
 )
 from flwr_splitmix.privacy.noise import GaussianNoise
-
-log = logging.getLogger("flwr.splitmix")
 
 NO_LABEL_NOISE = (
     "the noise on labels (sigma-y) is for examples of one class each, and these have several "
@@ -129,8 +126,6 @@ class NoisyShare(Share):
         if labels.dim() == 2 and self.noise.sigma_y:
             raise ValueError(NO_LABEL_NOISE)
         exact = torch.promote_types(dtype, torch.float32)
-        if labels.dim() == 1 and not ((labels >= 0) & (labels < self.classes)).all():
-            log.warning("labels outside 0..%d are sent as noise alone", self.classes - 1)
         hard = known_rows(labels, self.classes, exact)
         return noisy_labels(hard, self.lam, self.noise).to(dtype)
 

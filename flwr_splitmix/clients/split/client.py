@@ -28,6 +28,7 @@ from flwr_splitmix.clients.split.lower_end import LowerEnd
 from flwr_splitmix.clients.split.parted_exchanges import PartedExchanges
 from flwr_splitmix.clients.split.parts import Pending, StepBatch, WireShares
 from flwr_splitmix.clients.split.round_batches import RoundBatches, inputs_asked_for
+from flwr_splitmix.clients.split.unknown_labels import warn_of_unknown
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example, ExampleSet
 from flwr_splitmix.device import pick_device
@@ -224,6 +225,7 @@ class SplitClient(PartedExchanges):
         if self._remarks is not None:
             self._remarks.admit(self.order.client, shares, self.segment, self._some_inputs)
         inputs, labels = inputs_asked_for(shares, number, self.order.client, self, self.peers)
+        warn_of_unknown(self.order.client, shares, labels, self._once)
         return shares, StepBatch(inputs, labels, torch.from_numpy(self.batches.indices))
 
     def _first_inputs(self, number: int) -> Tensor:
