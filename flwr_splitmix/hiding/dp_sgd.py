@@ -250,13 +250,11 @@ class DPSGD(Hiding):
         return self.ledger.statement(self.delta)
 
     def metrics(self) -> dict[str, float]:
-        """Return both epsilons so far."""
-        if not len(self.accountant):
-            return {}
-        return {
-            "epsilon": self.ledger.epsilon(self.delta),
-            "epsilon-if-poisson": self._epsilon_if_poisson(),
-        }
+        """Return both epsilons so far; that of Opacus from the first step on."""
+        epsilons = {"epsilon": self.ledger.epsilon(self.delta)}
+        if len(self.accountant):
+            epsilons["epsilon-if-poisson"] = self._epsilon_if_poisson()
+        return epsilons
 
     def _epsilon_if_poisson(self) -> float:
         """Return `accountant.get_epsilon`, with cached divergences: they take a second per step."""

@@ -121,6 +121,19 @@ def test_a_text_that_is_in_a_batch_several_times_costs_the_square() -> None:
     assert client.hiding.metrics()["epsilon"] == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.fresh_secrets
+def test_what_an_earlier_attempt_owes_is_told_before_the_first_step() -> None:
+    """The metrics had no epsilon then, though the statement had one of 10."""
+    toy = replace(TOY, hiding=DPSGD)
+    (client,) = toy.clients_for(repeatable_secrets=False)
+    client.attach(replace(ORDER, attempt=1, earlier=(3,)), None)
+    client.run("encode", {"number": 0, "progress": 0.0, "gradient": None})
+    hiding: Any = client.hiding
+    owed = exact_epsilon(1e-5, 2.0)
+    assert hiding.metrics() == {"epsilon": pytest.approx(owed, rel=1e-9)}
+    assert hiding.statement().epsilon == pytest.approx(owed, rel=1e-9)
+
+
 def test_a_step_whose_gradient_is_lost_is_neither_taken_nor_charged() -> None:
     toy = replace(TOY, hiding=DPSGD)
     (client,) = toy.clients_for()
@@ -128,7 +141,7 @@ def test_a_step_whose_gradient_is_lost_is_neither_taken_nor_charged() -> None:
     for number in range(2):
         client.run("encode", {"number": number, "progress": 0.0, "gradient": None})
     hiding: Any = client.hiding
-    assert hiding.metrics() == {}
+    assert hiding.metrics() == {"epsilon": 0.0}
     words: Any = next(client.head.children())
     assert len(words.activations) == 1  # those of the step in progress
 
