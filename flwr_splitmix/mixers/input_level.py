@@ -14,7 +14,6 @@ from flwr_splitmix.labels import target_rows
 from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.hooks import checked_plan
 from flwr_splitmix.mixers.mixer import Mixer
-from flwr_splitmix.mixers.mixup import Mixup
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire
 from flwr_splitmix.seeding import frozen_generator
@@ -147,7 +146,8 @@ class InputLevel(Mixer):
         (rows, columns) of the cells that every channel of an image is divided into, (1, columns)
         for series (b, C, length), along their length, unless C equals columns: such inputs count
         as cells (b, columns, width), and a warning says so. None uses the grid of patches at the
-        cut, and for `Mixup`, which needs no cells, a single one.
+        cut, and for `Mixup` and others that weigh whole inputs (`cover` is "weighted") a single
+        cell.
     across
         "batch": mix with other images of the client's own batch; works everywhere. "clients": mix
         with images of other clients, for comparison; works only within one process (`fit`), and
@@ -220,7 +220,7 @@ class InputLevel(Mixer):
     def _grid_for(self, shape: SmashedShape) -> tuple[int, int]:
         if self.grid is not None:
             return self.grid
-        return (1, 1) if isinstance(self.mixer, Mixup) else shape.rows_and_columns()
+        return (1, 1) if self.mixer.cover == "weighted" else shape.rows_and_columns()
 
     def _parts(
         self,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flwr_splitmix.mixers import (
     FullShare,
+    GroupMixer,
     InputLevel,
     InputShare,
     MaskShare,
@@ -27,6 +28,7 @@ from flwr_splitmix.mixers import (
     SmashedShape,
     Upload,
     VanillaCutMix,
+    WeightedShare,
 )
 from flwr_splitmix.strategies import SplitStrategy
 from flwr_splitmix.testing.toy import Toy
@@ -169,6 +171,24 @@ def test_weighted_sums_need_no_grid() -> None:
     """Ten patches of a series form no square, which ended the run."""
     series = replace(SHAPE, patches=10, grid=None)
     share = share_of(InputLevel(Mixup()).plan([0, 1], series, np.random.default_rng(0)), 0)
+    assert (share.rows, share.columns) == (1, 1)
+
+
+class Halves(GroupMixer):
+    """Weighted sums of two clients, half of each."""
+
+    cover = "weighted"
+
+    def mix(
+        self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator
+    ) -> Sequence[Member]:
+        return [Member(client, WeightedShare(lam=1 / len(clients))) for client in clients]
+
+
+def test_weighted_sums_of_an_own_mixer_need_no_grid() -> None:
+    """It was refused, as its patches form no square, since it is no Mixup."""
+    series = replace(SHAPE, patches=10, grid=None)
+    share = share_of(InputLevel(Halves(2)).plan([0, 1], series, np.random.default_rng(0)), 0)
     assert (share.rows, share.columns) == (1, 1)
 
 
