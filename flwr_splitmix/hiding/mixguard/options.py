@@ -167,7 +167,8 @@ class MixGuardOptions:
             )
         if self.decoding == "residual" and self.gradients == "all-sources":
             raise ValueError(
-                "decoding is 'residual', which decodes the target alone; gradients must be 'target'"
+                "decoding is 'residual', which decodes the target alone; gradients must be "
+                "'target' or 'one-message'"
             )
 
     def _check_without_calibration(self) -> None:

@@ -51,6 +51,14 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], sentenc
         MixGuardOptions(**options)
 
 
+def test_gradients_that_are_said_to_go_with_a_residual_decoding_do() -> None:
+    """Only 'target' was said to."""
+    with pytest.raises(ValueError, match="gradients must be 'target' or 'one-message'"):
+        MixGuardOptions(decoding="residual", gradients="all-sources")
+    for gradients in ("target", "one-message"):
+        MixGuardOptions(decoding="residual", gradients=gradients)
+
+
 def test_whole_numbers_may_be_numpys() -> None:
     numpys: dict[str, Any] = {"k": np.int64(3), "pad_to": np.int32(64)}
     options = MixGuardOptions(**numpys)
