@@ -9,8 +9,12 @@ from flwr_splitmix.hiding.naive_mix import NaiveMix
 from flwr_splitmix.hiding.no_peek import NoPeek
 from flwr_splitmix.hiding.snd import SnD
 
+HIDINGS: tuple[type[Hiding], ...] = (DPForward, DPSGD, MixGuard, NaiveMix, NoPeek, SnD)
+"""The methods that hide, or keep an epsilon of, a U-shaped client's data."""
+
 __all__ = [
     "DPSGD",
+    "HIDINGS",
     "ClientSide",
     "DPForward",
     "Hiding",

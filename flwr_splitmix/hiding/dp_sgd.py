@@ -130,6 +130,11 @@ class DPSGD(Hiding):
         self._size = 0
         self._records = np.empty(0, dtype=np.int64)
 
+    @classmethod
+    def sends_as(cls) -> type[Hiding]:
+        """Return the plain U shape: its own messages are made by a head that is watched."""
+        return Hiding
+
     def attach(self, side: ClientSide) -> None:
         """Begin a round.
 

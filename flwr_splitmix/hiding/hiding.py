@@ -166,6 +166,15 @@ class Hiding:
         return 1
 
     @classmethod
+    def sends_as(cls) -> type[Hiding]:
+        """Return the hiding whose messages this method's clients send: itself.
+
+        A method that changes what is learned, and not what is sent, returns the one it sends as:
+        an attack makes messages with it.
+        """
+        return cls
+
+    @classmethod
     def names(cls) -> str:
         """Return the names of this method and of those that it derives from, between spaces."""
         return " ".join(each.__name__ for each in cls.__mro__ if issubclass(each, Hiding))

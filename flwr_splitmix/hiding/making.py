@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
-from flwr_splitmix.hiding.dp_sgd import DPSGD
 from flwr_splitmix.hiding.hiding import Hiding
 
 GIVEN = frozenset({"public", "vocab_size", "special_ids", "causal"})
@@ -34,11 +33,3 @@ def hiding_options(kind: type[Hiding]) -> set[str]:
         (options,) = (each for each in (hint, *get_args(hint)) if is_dataclass(each))
         names = (names - {"options"}) | {field.name for field in fields(options)}
     return names
-
-
-def sends_as(kind: type[Hiding]) -> type[Hiding]:
-    """Return the hiding whose messages a method's clients send: DP-SGD's are the plain U shape's.
-
-    Its own watches head and tail while they are trained, which releases of an attack do not.
-    """
-    return Hiding if issubclass(kind, DPSGD) else kind

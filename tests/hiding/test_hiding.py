@@ -18,7 +18,7 @@ from flwr_splitmix.clients import (
     score_locally,
 )
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Hiding, MixGuard, MixGuardOptions, NaiveMix, Sent
+from flwr_splitmix.hiding import DPSGD, HIDINGS, Hiding, MixGuard, MixGuardOptions, NaiveMix, Sent
 from flwr_splitmix.hiding import mixguard as parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.strategies import MixGuard as MixGuardStrategy
@@ -35,7 +35,7 @@ def mixguard() -> MixGuard:
     return MixGuard(public, vocab_size=VOCABULARY, special_ids=SPECIAL, options=OPTIONS)
 
 
-HIDINGS: dict[str, Any] = {"USplitSL": Hiding, "NaiveMixSL": NaiveMix, "MixGuard": mixguard}
+TRAINED: dict[str, Any] = {"USplitSL": Hiding, "NaiveMixSL": NaiveMix, "MixGuard": mixguard}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_client_of_its_own_name_is_the_same_as_one_with_the_hiding(
 ) -> None:
     """To the last bit: weights, optimizer, calibrator, and what a round says."""
     trained = []
-    for toy in (replace(TOY, kind=kind), replace(TOY, hiding=HIDINGS[name])):
+    for toy in (replace(TOY, kind=kind), replace(TOY, hiding=TRAINED[name])):
         strategy = USHAPE_STRATEGIES[name](
             toy.server(), device="cpu", steps_per_round=3, evaluation="federated"
         )
@@ -177,12 +177,12 @@ class Doubling(UShapeClient):
         return super().recover([output / 2 for output in outputs], sent)
 
 
-@pytest.mark.parametrize("name", HIDINGS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_what_a_client_overrides_holds_for_all_its_texts(name: str) -> None:
     """Private, public and test texts: on a linear trunk what is doubled and halved is no change."""
     trained = []
     for kind in (UShapeClient, Doubling):
-        toy = replace(TOY, kind=kind, hiding=HIDINGS[name], affine=True, dropout=0.0)
+        toy = replace(TOY, kind=kind, hiding=TRAINED[name], affine=True, dropout=0.0)
         strategy = USHAPE_STRATEGIES[name](
             toy.server(),
             optimizer=sgd(0.0),
@@ -267,3 +267,22 @@ def test_public_texts_of_another_form_are_named(public: Any, said: str) -> None:
 def test_mixguard_needs_public_texts() -> None:
     with pytest.raises(TypeError, match="public is NoneType; needed is a map-style data set"):
         MixGuard(None, vocab_size=9)  # type: ignore[arg-type]
+
+
+def test_the_hidings_are_those_of_the_strategies() -> None:
+    assert {kind.hiding for kind in USHAPE_STRATEGIES.values()} - {Hiding} == set(HIDINGS)
+
+
+def test_a_hiding_says_as_which_one_its_clients_send() -> None:
+    """A function knew it of DP-SGD alone, so that an own hiding could not say it."""
+
+    class Louder(DPSGD):
+        pass
+
+    class Quieter(NaiveMix):
+        @classmethod
+        def sends_as(cls) -> type[Hiding]:
+            return NaiveMix
+
+    assert [kind.sends_as() for kind in (MixGuard, DPSGD, Louder)] == [MixGuard, Hiding, Hiding]
+    assert Quieter.sends_as() is NaiveMix

@@ -38,7 +38,7 @@ from flwr_splitmix.attacks.texts.view import PublicRelease, TextKnowledge, TextV
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.calibrating import Calibrating
-from flwr_splitmix.hiding.making import hiding_options, make_hiding, sends_as
+from flwr_splitmix.hiding.making import hiding_options, make_hiding
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.seeding import derive_seed, generator, seeded_secrets
@@ -224,7 +224,7 @@ class AttackedTexts:
         if supports is not None:
             sources["public"] = lambda: TextSet(list(supports), [0] * len(supports))
         kind = USHAPE_STRATEGIES[self.config.strategy].hiding
-        return make_hiding(sends_as(kind), sources)
+        return make_hiding(kind.sends_as(), sources)
 
     def _options(self) -> dict[str, Any]:
         """Return the method's options; -1 secret tokens are those that the task has by default."""

@@ -35,7 +35,6 @@ from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.attacks.tails import Tails
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import ClientSide, Hiding, NaiveMix, Sent
-from flwr_splitmix.hiding.making import sends_as
 from flwr_splitmix.mixers import FullShare, NoMixing, SmashedShape, Upload, each_alone
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
@@ -53,7 +52,7 @@ class HidingEnds(nn.Module):
     def __init__(self, config: VisionConfig, head: nn.Module, tail: nn.Module, width: int) -> None:
         super().__init__()
         self.head, self.tail = head, tail
-        kind = sends_as(IMAGE_USHAPE[config.strategy].hiding)
+        kind = IMAGE_USHAPE[config.strategy].hiding.sends_as()
         self.hiding: Hiding = kind(**(config.own_options() if kind is not Hiding else {}))
         self.hiding.attach(
             ClientSide(head, tail, CPU, width, config.batch_size, config.seed, client=0)

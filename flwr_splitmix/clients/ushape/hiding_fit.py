@@ -7,7 +7,8 @@ from torch import nn
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
-from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.hiding import HIDINGS, Hiding
+from flwr_splitmix.words import listed
 
 
 def check_head_learns(hiding: Hiding, head: nn.Module) -> None:
@@ -43,9 +44,10 @@ def check_batches(hiding: Hiding, first: MaskedBatch, batches: Batches) -> None:
     """
     texts = holds_ids(first.inputs)
     if hiding.texts_only and not texts:
+        others = [kind.__name__ for kind in HIDINGS if not kind.texts_only]
         raise ClientError(
             f"{type(hiding).__name__} hides texts, by their tokens, and this client's inputs are "
-            "not token ids: for images and the like take NaiveMix, NoPeek, DPForward or DPSGD"
+            f"not token ids: for images and the like there are {listed(others)}"
         )
     least = hiding.least_batch(texts=texts)
     if min(batches.size, batches.examples) < least:

@@ -23,7 +23,7 @@ from flwr_splitmix.experiments.scales import TINY
 from flwr_splitmix.experiments.texts.models import tiny_decoder
 from flwr_splitmix.files import write_json
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.hiding.making import make_hiding, sends_as
+from flwr_splitmix.hiding.making import make_hiding
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.schedule import WarmupCosine
@@ -111,7 +111,7 @@ def hiding_of(
     row: TextRow, size: TextSize, texts: MatrixTexts, vocab_size: int, supports: Sequence[Tensor]
 ) -> Hiding:
     """Make a row's client half, which releases texts."""
-    kind = sends_as(USHAPE_STRATEGIES[row.method].hiding)
+    kind = USHAPE_STRATEGIES[row.method].hiding.sends_as()
     return make_hiding(kind, _sources(row, size, texts, vocab_size, supports))
 
 
