@@ -1,11 +1,12 @@
-"""Division of samples among clients by Flower Datasets' partitioners, once per process."""
+"""Division of samples among clients: evenly, or by Flower Datasets, once per process."""
 
 from __future__ import annotations
 
 import functools
 import math
 import warnings
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 
@@ -86,15 +87,14 @@ def partition_indices(
                 f"{counted(len(labels), 'sample')} among {counted(num_partitions, 'client')} "
                 f"{are(len(labels))} fewer than {min_size} each"
             )
-        alpha = 1.0  # not used; one value for the cache
-        min_size = 0
-    elif not 0 < alpha <= _MAX_ALPHA:
+        return list(_dealt(len(labels), num_partitions, seed))
+    if not 0 < alpha <= _MAX_ALPHA:
         raise DataError(
             f"alpha is {alpha}; the Dirichlet concentration must be greater than 0 and at most "
             f"{_MAX_ALPHA:g}"
         )
     packed = labels.astype(np.int64, copy=False).tobytes()
-    return list(_partition(packed, num_partitions, scheme, float(alpha), seed, min_size))
+    return list(_by_label(packed, num_partitions, float(alpha), seed, min_size))
 
 
 def check_index(index: int, num_clients: int) -> None:
@@ -142,35 +142,39 @@ def check_enough(
 
 
 @functools.lru_cache(maxsize=16)
-def _partition(
-    labels: bytes, num_partitions: int, scheme: str, alpha: float, seed: int, min_size: int
+def _dealt(number: int, num_partitions: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Shuffle samples and cut them into even parts, as `IidPartitioner` of Flower Datasets."""
+    order = np.random.default_rng(seed).permutation(number)
+    # If there are more parts than samples, a sample takes several places, and its part is at the
+    # first of them: so those with a sample are spread among those without.
+    places = math.ceil(num_partitions / number)
+    dealt = np.array_split(np.arange(number * places), num_partitions)
+    return _read_only(order[part[part % places == 0] // places] for part in dealt)
+
+
+@functools.lru_cache(maxsize=16)
+def _by_label(
+    labels: bytes, num_partitions: int, alpha: float, seed: int, min_size: int
 ) -> tuple[np.ndarray, ...]:
+    """Divide samples by flwr-datasets' Dirichlet partitioner."""
     datasets = import_extra("datasets", "dividing samples among clients")
     partitioners = import_extra("flwr_datasets.partitioner", "dividing samples among clients")
     column = np.frombuffer(labels, np.int64)
-    order = np.arange(len(column))
     # Flower Datasets make no more parts than there are rows: if there are to be more, each sample
     # gets several rows, of which one counts.
     copies = math.ceil(num_partitions / len(column))
-    chosen = np.zeros(len(column), np.int64)
-    partitioner: Any
-    if scheme == "iid":
-        # IidPartitioner divides the data set in its order, so the randomness must be in the order.
-        order = np.random.default_rng(seed).permutation(len(column))
-        partitioner = partitioners.IidPartitioner(num_partitions)
-    else:
-        chosen = np.random.default_rng(seed).integers(copies, size=len(column))
-        partitioner = partitioners.DirichletPartitioner(
-            num_partitions,
-            partition_by="label",
-            alpha=alpha,
-            min_partition_size=min_size,
-            self_balancing=False,
-            seed=seed,
-        )
-    samples = np.repeat(order, copies)
+    chosen = np.random.default_rng(seed).integers(copies, size=len(column))
+    samples = np.repeat(np.arange(len(column)), copies)
     counting = np.zeros(len(samples), bool)
     counting[np.arange(0, len(samples), copies) + chosen] = True
+    partitioner = partitioners.DirichletPartitioner(
+        num_partitions,
+        partition_by="label",
+        alpha=alpha,
+        min_partition_size=min_size,
+        self_balancing=False,
+        seed=seed,
+    )
     partitioner.dataset = datasets.Dataset.from_dict(
         {"row": np.arange(len(samples)), "label": column[samples]}
     )
@@ -187,7 +191,11 @@ def _partition(
             f"{counted(num_partitions, 'client')} with alpha {alpha} and at least {min_size} each; "
             "allow smaller parts or a larger alpha"
         ) from error
-    parts = [samples[rows[counting[rows]]] for rows in parts]
-    for part in parts:
+    return _read_only(samples[rows[counting[rows]]] for rows in parts)
+
+
+def _read_only(parts: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
+    kept = tuple(parts)
+    for part in kept:
         part.flags.writeable = False
-    return tuple(parts)
+    return kept

@@ -90,7 +90,10 @@ def load_cell_data(cell: Cell, source: str) -> CellData:
     sets = load_images(source, image_size=cell.recipe.image_size, mean=mean, std=std)
     samples = cell.recipe.samples
     labels = labels_to_divide_by(sets.train, cell.partition)
-    parts = [part[:samples] if samples else part for part in _parts(labels, cell)]
+    divided = partition_indices(
+        labels, cell.clients, scheme=cell.partition, alpha=DIRICHLET, seed=cell.seed
+    )
+    parts = [part[:samples] if samples else part for part in divided]
     fewest = min(len(part) for part in parts)
     if not fewest or (cell.partition == "iid" and fewest < samples):
         raise DataError(
@@ -104,16 +107,6 @@ def load_cell_data(cell: Cell, source: str) -> CellData:
         _test_choice(sets.test, cell.recipe.test_images),
         sets.train.shape[0],
         len(sets.classes),
-    )
-
-
-def _parts(labels: np.ndarray, cell: Cell) -> list[np.ndarray]:
-    if cell.partition == "iid":
-        # The same as `partition_indices`, which needs flwr-datasets; a GPU machine may lack it.
-        order = np.random.default_rng(cell.seed).permutation(len(labels))
-        return np.array_split(order, cell.clients)
-    return partition_indices(
-        labels, cell.clients, scheme=cell.partition, alpha=DIRICHLET, seed=cell.seed
     )
 
 

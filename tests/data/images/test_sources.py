@@ -145,10 +145,11 @@ import numpy as np
 from flwr_splitmix.data import DataError, load_images, partition_indices
 assert load_images("fashion-mnist-small", image_size=16).train[0][0].shape == (1, 16, 16)
 assert len(load_images(sys.argv[1]).test) == 1
+assert len(partition_indices(np.zeros(4, int), 2)) == 2
 for call in (
     lambda: load_images("owner/set"),
     lambda: load_images(sys.argv[2]),
-    lambda: partition_indices(np.zeros(4, int), 2),
+    lambda: partition_indices(np.zeros(4, int), 2, scheme="dirichlet"),
 ):
     try:
         call()
