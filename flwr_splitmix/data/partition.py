@@ -6,6 +6,7 @@ import functools
 import math
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -106,39 +107,97 @@ def check_index(index: int, num_clients: int) -> None:
         )
 
 
-def check_number(samples: int) -> None:
-    """Raise DataError for a negative number of samples."""
-    if samples < 0:
-        raise DataError(f"samples is {samples}; it must be 0 (all) or more")
+def check_samples(samples: int, test_samples: int = 0) -> None:
+    """Raise DataError for a negative number of training or of test examples."""
+    for name, number in (("samples", samples), ("test_samples", test_samples)):
+        if number < 0:
+            raise DataError(f"{name} is {number}; it must be 0 (all) or more")
 
 
-def check_enough(
-    source: str,
-    *,
-    in_all: int,
-    there: int,
-    samples: int,
-    index: int,
-    num_clients: int,
-    kind: str = "training image",
-) -> None:
-    """Raise DataError if a client has fewer training examples, dealt evenly, than asked for.
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """A division of a data set's training and test examples among clients, both alike.
 
     Parameters
     ----------
-    source
-        Name of the data set, which has `in_all` training examples.
-    there
-        The number of those of client `index`.
-    kind
-        What an example is called.
+    source, kind
+        Name of the data set, and what an example of it is called, such as "image".
+    num_clients
+        Number of clients, at most the number of training examples. If there are fewer test
+        examples, some clients have none of them.
+    scheme, alpha, seed
+        As for `partition_indices`.
     """
-    if there < samples:
-        raise DataError(
-            f"client {index} of {num_clients} has {counted(there, kind)} of {source!r}, fewer than "
-            f"the {samples} asked for (samples-per-client); allowed are up to "
-            f"{counted(in_all // num_clients, 'sample')} a client"
+
+    source: str
+    kind: str
+    num_clients: int
+    scheme: Scheme
+    alpha: float
+    seed: int
+
+    def part(
+        self, index: int, train: np.ndarray, test: np.ndarray, *, samples: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the indices of one client's training and test examples.
+
+        Parameters
+        ----------
+        index
+            Index of the client, 0..num_clients-1.
+        train, test
+            The labels of all training and of all test examples, int64 (n,) and (m,).
+        samples
+            Number of training examples that a client must have with "iid".
+
+        Raises
+        ------
+        DataError
+            If there is no such client, the examples cannot be divided so, or with "iid" the client
+            has too few of them.
+        """
+        check_index(index, self.num_clients)
+        own, tests = (
+            self._divided(labels, split)[index]
+            for split, labels in (("training", train), ("test", test))
         )
+        self._check_enough(index, len(own), len(train), samples)
+        return own, tests
+
+    def sizes(self, train: np.ndarray, *, samples: int = 0) -> list[int]:
+        """Return the number of training examples of each client, at most `samples`; 0: all.
+
+        Raises
+        ------
+        DataError
+            If they cannot be divided so, or with "iid" a client has fewer than `samples`.
+        """
+        sizes = [len(part) for part in self._divided(train, "training")]
+        # With "iid", none has fewer than the last one.
+        self._check_enough(self.num_clients - 1, sizes[-1], len(train), samples)
+        return [min(size, samples) if samples else size for size in sizes]
+
+    def _divided(self, labels: np.ndarray, split: str) -> list[np.ndarray]:
+        try:
+            return partition_indices(
+                labels,
+                self.num_clients,
+                scheme=self.scheme,
+                alpha=self.alpha,
+                seed=self.seed,
+                allow_empty=split == "test",
+            )
+        except DataError as error:
+            raise DataError(f"{split} {self.kind}s of {self.source!r}: {error}") from error
+
+    def _check_enough(self, index: int, there: int, in_all: int, samples: int) -> None:
+        if self.scheme == "iid" and there < samples:
+            number = self.num_clients
+            raise DataError(
+                f"client {index} of {number} has {counted(there, f'training {self.kind}')} of "
+                f"{self.source!r}, fewer than the {samples} asked for (samples-per-client); "
+                f"allowed are up to {counted(in_all // number, 'sample')} a client"
+            )
 
 
 @functools.lru_cache(maxsize=16)

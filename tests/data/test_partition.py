@@ -194,11 +194,11 @@ def test_with_dirichlet_a_client_has_equal_shares_of_training_and_test(sets: Ima
         assert np.abs(of_train - of_test).max() < 1 / 200 + 1 / 600
 
 
-def test_the_first_samples_and_a_part_of_the_test_images(sets: ImageSets) -> None:
+def test_samples_are_the_first_of_a_part(sets: ImageSets) -> None:
     train, test = client_split(sets, 2, 10)
-    fewer, less = client_split(sets, 2, 10, samples=100, test_fraction=0.101)
+    fewer, less = client_split(sets, 2, 10, samples=100, test_samples=21)
     assert fewer.labels.tolist() == train.labels[:100].tolist()
-    assert less.labels.tolist() == test.labels[:21].tolist()  # 20.2 rounded up
+    assert less.labels.tolist() == test.labels[:21].tolist()
 
 
 def test_with_dirichlet_a_client_may_have_fewer_samples(sets: ImageSets) -> None:
@@ -226,7 +226,7 @@ def test_a_thousand_clients_divide_the_images_once(sets: ImageSets) -> None:
         ({"samples": -5}, "samples is -5"),
         ({"samples": -5, "scheme": "dirichlet"}, "samples is -5"),
         ({"samples": 601}, "client 0 of 10 has 600 training images .* up to 600 samples"),
-        ({"test_fraction": 0.0}, r"test_fraction is 0.0; it must lie in \(0, 1\]"),
+        ({"test_samples": -1}, "test_samples is -1; it must be 0 .all. or more"),
         ({"num_clients": 6001}, "^training images of 'fashion-mnist-small': 6000 samples cannot"),
     ],
 )

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.packed import ImageDataset
 from flwr_splitmix.data.images.sets import ImageSets
-from flwr_splitmix.data.partition import (
-    Scheme,
-    check_enough,
-    check_index,
-    check_number,
-    partition_indices,
-)
+from flwr_splitmix.data.partition import Division, Scheme, check_samples
 
 
 def client_split(
@@ -28,7 +19,7 @@ def client_split(
     alpha: float = 0.1,
     seed: int = 0,
     samples: int = 0,
-    test_fraction: float = 1.0,
+    test_samples: int = 0,
 ) -> tuple[ImageDataset, ImageDataset]:
     """Return the training and the test images of one client.
 
@@ -48,11 +39,9 @@ def client_split(
         Number of clients, at most the number of training images.
     scheme, alpha, seed
         As for `partition_indices`.
-    samples
-        Number of training images to take from the start of the client's part; 0: all. With
-        "dirichlet" a client may have fewer.
-    test_fraction
-        Fraction of the client's test images to take, rounded up; > 0 and <= 1.
+    samples, test_samples
+        Numbers of images to take from the start of the client's parts; 0: all. A client may have
+        fewer of them, but with "iid" no fewer training images.
 
     Returns
     -------
@@ -65,36 +54,15 @@ def client_split(
         If an argument is outside its range, or with "iid" a client has fewer than `samples`
         training images.
     """
-    check_index(index, num_clients)
-    if not 0 < test_fraction <= 1:
-        raise DataError(f"test_fraction is {test_fraction}; it must lie in (0, 1]")
-    check_number(samples)
-    parts = []
-    for kind, dataset in (("training", sets.train), ("test", sets.test)):
-        try:
-            divided = partition_indices(
-                labels_to_divide_by(dataset, scheme),
-                num_clients,
-                scheme=scheme,
-                alpha=alpha,
-                seed=seed,
-                allow_empty=kind == "test",
-            )
-        except DataError as error:
-            raise DataError(f"{kind} images of {sets.name!r}: {error}") from error
-        parts.append(divided[index])
-    train, test = parts
-    if scheme == "iid":
-        check_enough(
-            sets.name,
-            in_all=len(sets.train),
-            there=len(train),
-            samples=samples,
-            index=index,
-            num_clients=num_clients,
-        )
-    kept = math.ceil(test_fraction * len(test))
-    return sets.train.subset(train[:samples] if samples else train), sets.test.subset(test[:kept])
+    check_samples(samples, test_samples)
+    train, test = _division(sets, num_clients, scheme, alpha, seed).part(
+        index,
+        labels_to_divide_by(sets.train, scheme),
+        labels_to_divide_by(sets.test, scheme),
+        samples=samples,
+    )
+    own = sets.train.subset(train[: samples or None])
+    return own, sets.test.subset(test[: test_samples or None])
 
 
 def labels_to_divide_by(dataset: ImageDataset, scheme: Scheme) -> np.ndarray:
@@ -126,26 +94,24 @@ def client_sizes(
 ) -> list[int]:
     """Return the number of training images of each client, as divided by `client_split`.
 
-    With "iid" it is computed without loading `datasets` or `flwr_datasets`.
-
     Raises
     ------
     DataError
-        If `client_split` raises it for any of the clients.
+        If `client_split` raises it of any client's training images.
     """
-    if scheme == "iid" and 1 <= num_clients <= len(sets.train):
-        least, more = divmod(len(sets.train), num_clients)
-        sizes = [least + (client < more) for client in range(num_clients)]
-        check_number(samples)
-        check_enough(
-            sets.name,
-            in_all=len(sets.train),
-            there=least,
-            samples=samples,
-            index=num_clients - 1,
-            num_clients=num_clients,
-        )
-        return [min(size, samples) if samples else size for size in sizes]
-    options: dict[str, Any] = {"scheme": scheme, "alpha": alpha, "seed": seed, "samples": samples}
-    parts = (client_split(sets, i, num_clients, **options)[0] for i in range(num_clients))
-    return [len(part) for part in parts]
+    check_samples(samples)
+    division = _division(sets, num_clients, scheme, alpha, seed)
+    return division.sizes(labels_to_divide_by(sets.train, scheme), samples=samples)
+
+
+def _division(
+    sets: ImageSets, num_clients: int, scheme: Scheme, alpha: float, seed: int
+) -> Division:
+    return Division(
+        source=sets.name,
+        kind="image",
+        num_clients=num_clients,
+        scheme=scheme,
+        alpha=alpha,
+        seed=seed,
+    )

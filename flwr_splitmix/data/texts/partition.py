@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from flwr_splitmix.data.errors import DataError, import_extra
-from flwr_splitmix.data.partition import Scheme, check_enough, check_index, partition_indices
+from flwr_splitmix.data.partition import Division, Scheme, check_index, check_samples
 from flwr_splitmix.data.texts.rows import TextRows, TextSets
 from flwr_splitmix.words import allowed_range, counted
 
@@ -59,58 +59,37 @@ def text_split(
     check_index(index, num_clients)
     if scheme not in SCHEMES:
         raise DataError(f"the partition scheme is {scheme!r}; allowed are {', '.join(SCHEMES)}")
-    if min(samples, test_samples) < 0:
-        raise DataError(
-            f"samples is {samples} and test_samples {test_samples}; both must be 0 (all) or more"
-        )
+    check_samples(samples, test_samples)
     if scheme == "column":
         train, test = _by_group(sets, index, num_clients)
     else:
-        train, test = (
-            _dealt(rows, sets, kind, index, num_clients, scheme, alpha, seed)
-            for kind, rows in (("training", sets.train), ("test", sets.test))
-        )
-    if scheme == "iid":
-        check_enough(
-            sets.name,
-            in_all=len(sets.train),
-            there=len(train),
-            samples=samples,
-            index=index,
+        division = Division(
+            source=sets.name,
+            kind="row",
             num_clients=num_clients,
-            kind="training row",
+            scheme=scheme,
+            alpha=alpha,
+            seed=seed,
+        )
+        train, test = division.part(
+            index,
+            _labels_to_divide_by(sets, sets.train, scheme),
+            _labels_to_divide_by(sets, sets.test, scheme),
+            samples=samples,
         )
     return sets.train.subset(train).first(samples), sets.test.subset(test).first(test_samples)
 
 
-def _dealt(
-    rows: TextRows,
-    sets: TextSets,
-    kind: str,
-    index: int,
-    num_clients: int,
-    scheme: Scheme,
-    alpha: float,
-    seed: int,
-) -> np.ndarray:
-    if scheme == "dirichlet" and sets.task == "generation":
+def _labels_to_divide_by(sets: TextSets, rows: TextRows, scheme: Scheme) -> np.ndarray:
+    """Return the labels for `partition_indices`, which with "iid" only counts them."""
+    if sets.task == "classification":
+        return rows.labels
+    if scheme == "dirichlet":
         raise DataError(
             "the partition 'dirichlet' is over labels, and prompts and answers have none; allowed "
             "with them are 'iid' and 'column'"
         )
-    labels = rows.labels if sets.task == "classification" else np.zeros(len(rows), np.int64)
-    try:
-        parts = partition_indices(
-            labels,
-            num_clients,
-            scheme=scheme,
-            alpha=alpha,
-            seed=seed,
-            allow_empty=kind == "test",
-        )
-    except DataError as error:
-        raise DataError(f"{kind} rows of {sets.name!r}: {error}") from error
-    return parts[index]
+    return np.zeros(len(rows), np.int64)
 
 
 def _by_group(sets: TextSets, index: int, num_clients: int) -> tuple[np.ndarray, np.ndarray]:
