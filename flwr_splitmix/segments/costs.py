@@ -105,8 +105,8 @@ class StageCosts:
         Number and bytes of the stage's parameters.
     trainable
         Number of the parameters that are trained.
-    activation_bytes
-        Bytes per sample that a forward pass keeps for the backward pass.
+    activation_bytes_per_sample
+        Bytes that the forward pass of a sample keeps for its backward pass.
     forward_macs, training_macs
         Multiply-adds per sample, as in `ClientCosts`.
     """
@@ -114,7 +114,7 @@ class StageCosts:
     parameters: int = 0
     trainable: int = 0
     parameter_bytes: int = 0
-    activation_bytes: float = 0.0
+    activation_bytes_per_sample: float = 0.0
     forward_macs: float = 0.0
     training_macs: float = 0.0
 
@@ -125,7 +125,9 @@ class StageCosts:
 
     def forward_only(self) -> StageCosts:
         """Return the costs where nothing learns, so that there is no backward pass."""
-        return replace(self, trainable=0, activation_bytes=0.0, training_macs=self.forward_macs)
+        return replace(
+            self, trainable=0, activation_bytes_per_sample=0.0, training_macs=self.forward_macs
+        )
 
     def memory(self, batch: int) -> int:
         """Return the bytes that training takes: weights, gradients, AdamW's moments, activations.
@@ -136,7 +138,7 @@ class StageCosts:
             Samples per batch.
         """
         learning = self.parameter_bytes * self.trainable // max(self.parameters, 1)
-        return self.parameter_bytes + 3 * learning + round(batch * self.activation_bytes)
+        return self.parameter_bytes + 3 * learning + round(batch * self.activation_bytes_per_sample)
 
 
 @_as_usual

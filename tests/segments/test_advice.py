@@ -79,7 +79,9 @@ def test_stages_together_cost_what_the_segment_of_each_cut_costs(name: str) -> N
         assert below[at].parameters == costs.parameters
         assert below[at].parameter_bytes == costs.parameter_bytes
         assert below[at].training_macs == pytest.approx(costs.training_macs, rel=1e-3)
-        assert below[at].activation_bytes * 2 == pytest.approx(costs.activation_bytes, rel=0.05)
+        assert below[at].activation_bytes_per_sample * 2 == pytest.approx(
+            costs.activation_bytes, rel=0.05
+        )
         server = rest(below[-1], below[at])
         assert server.parameters == sum(p.numel() for p in upper.parameters())
 
@@ -106,9 +108,13 @@ def test_a_cut_before_an_activation_in_place_leaves_the_others_as_they_are() -> 
 
 
 def test_memory_is_weights_gradients_moments_and_activations() -> None:
-    costs = StageCosts(parameters=10, trainable=10, parameter_bytes=40, activation_bytes=7)
+    costs = StageCosts(
+        parameters=10, trainable=10, parameter_bytes=40, activation_bytes_per_sample=7
+    )
     assert costs.memory(3) == 40 + 3 * 40 + 21
-    frozen = StageCosts(parameters=10, trainable=0, parameter_bytes=40, activation_bytes=7)
+    frozen = StageCosts(
+        parameters=10, trainable=0, parameter_bytes=40, activation_bytes_per_sample=7
+    )
     assert frozen.memory(3) == 40 + 21
 
 

@@ -172,7 +172,7 @@ def test_multiply_adds_are_counted_with_attention(size: int, patch: int, tokens:
     first, shuffle, block = measure_stages(list(lower.children()), images)
     assert first.forward_macs == first.training_macs == expected
     assert shuffle.forward_macs == 0
-    assert first.trainable == first.activation_bytes == 0
+    assert first.trainable == first.activation_bytes_per_sample == 0
     costs = measure(lower, images, adamw(), averages=False)
     assert costs.forward_macs == costs.training_macs == expected + block.forward_macs
 
