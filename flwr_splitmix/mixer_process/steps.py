@@ -19,7 +19,7 @@ from flwr_splitmix.mixer_process.ledgers import RoundLedger
 from flwr_splitmix.mixer_process.opening import DTYPES, Opening
 from flwr_splitmix.mixer_process.rules import MixerRules
 from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, Upload
-from flwr_splitmix.mixers.hooks import gradients_of
+from flwr_splitmix.mixers.checked_mixer import gradients_of
 from flwr_splitmix.once import Once
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import UploadError, check_magnitude, check_tensor

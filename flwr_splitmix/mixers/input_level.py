@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.labels import target_rows
+from flwr_splitmix.mixers.checked_mixer import checked_plan
 from flwr_splitmix.mixers.full_share import FullShare
-from flwr_splitmix.mixers.hooks import checked_plan
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.labels import loss_dtype
+from flwr_splitmix.mixers.checked_share import picked, place_upload
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
 from flwr_splitmix.mixers.share import Share
-from flwr_splitmix.mixers.share_hooks import picked, place_upload
 from flwr_splitmix.words import counted
 
 Cover = Literal["partition", "weighted", "partial"]

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.labels import known_rows
-from flwr_splitmix.mixers.hooks import checked_plan
+from flwr_splitmix.mixers.checked_mixer import checked_plan
+from flwr_splitmix.mixers.checked_share import place_upload, uploaded
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire
-from flwr_splitmix.mixers.share_hooks import place_upload, uploaded
 from flwr_splitmix.mixers.wrapper import WrappedMixer
 from flwr_splitmix.privacy.mechanism import (
     add_noise,

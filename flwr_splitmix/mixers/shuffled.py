@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers.hooks import checked_plan
+from flwr_splitmix.mixers.checked_mixer import checked_plan
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Upload
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, grow

@@ -9,8 +9,8 @@ from typing import cast
 from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.links import Link, MixerLink
 from flwr_splitmix.mixers import Mixer, Noisy, NoMixing
+from flwr_splitmix.mixers.checked_mixer import check_mixer
 from flwr_splitmix.mixers.elsewhere import MixedElsewhere
-from flwr_splitmix.mixers.hooks import check_mixer
 from flwr_splitmix.mixers.noisy import NO_LABEL_NOISE
 from flwr_splitmix.mixers.wrapper import all_inside
 from flwr_splitmix.observers import LedgerElsewhere, PrivacyLedger

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.mixers import Group, Member, Mixer, SmashedShape
-from flwr_splitmix.mixers.hooks import check_mixer, checked_plan
+from flwr_splitmix.mixers.checked_mixer import check_mixer, checked_plan
+from flwr_splitmix.mixers.checked_share import place_upload
 from flwr_splitmix.mixers.noisy import without_noise
-from flwr_splitmix.mixers.share_hooks import place_upload
 
 LAW = "law 3, masks partition"
 

@@ -22,7 +22,7 @@ from flwr_splitmix.mixers import (
     Source,
     Upload,
 )
-from flwr_splitmix.mixers.hooks import gradients_of
+from flwr_splitmix.mixers.checked_mixer import gradients_of
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.strategies import PSL, CutMixSL, ShuffledCutMixSL, ShuffledPSL, SplitStrategy

@@ -13,7 +13,7 @@ from flwr_splitmix.apps.checking.findings import FAULTS
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.clients import FORESEEN, Order, Sent, UShapeClient
 from flwr_splitmix.clients.finite import check_finite
-from flwr_splitmix.clients.ushape.hooks import (
+from flwr_splitmix.clients.ushape.checked_methods import (
     check_counted,
     checked_hidden,
     checked_logits,

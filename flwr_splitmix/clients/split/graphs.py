@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.requests import check_received
 from flwr_splitmix.mixers import Share
-from flwr_splitmix.mixers.share_hooks import uploaded
+from flwr_splitmix.mixers.checked_share import uploaded
 from flwr_splitmix.optimizers import ScheduledOptimizer
 from flwr_splitmix.words import counted
 

@@ -12,7 +12,7 @@ import torch
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.evaluation_sets import evaluation_set
-from flwr_splitmix.clients.ushape.hooks import check_counted
+from flwr_splitmix.clients.ushape.checked_methods import check_counted
 from flwr_splitmix.data.examples import ExampleSet, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Sent

@@ -14,14 +14,14 @@ from flwr_splitmix.clients.evaluation_sets import Tests
 from flwr_splitmix.clients.finite import check_finite
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.requests import check_received
-from flwr_splitmix.clients.ushape.ends import Ends
-from flwr_splitmix.clients.ushape.evaluation import SentTests, UShapeEvaluation
-from flwr_splitmix.clients.ushape.hooks import (
+from flwr_splitmix.clients.ushape.checked_methods import (
     checked_hidden,
     checked_logits,
     checked_sent,
     plain_scores,
 )
+from flwr_splitmix.clients.ushape.ends import Ends
+from flwr_splitmix.clients.ushape.evaluation import SentTests, UShapeEvaluation
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent

@@ -13,9 +13,7 @@ from flwr_splitmix.clients.evaluation_sets import Tests
 from flwr_splitmix.clients.finite import check_loss
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.requests import check_received
-from flwr_splitmix.clients.ushape.ends import Ends
-from flwr_splitmix.clients.ushape.graphless import GraphlessExchanges
-from flwr_splitmix.clients.ushape.hooks import (
+from flwr_splitmix.clients.ushape.checked_methods import (
     checked_gradient,
     checked_hidden,
     checked_loss,
@@ -24,6 +22,8 @@ from flwr_splitmix.clients.ushape.hooks import (
     gradients_through,
     labels_explained,
 )
+from flwr_splitmix.clients.ushape.ends import Ends
+from flwr_splitmix.clients.ushape.graphless import GraphlessExchanges
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent

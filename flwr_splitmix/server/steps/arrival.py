@@ -9,7 +9,7 @@ import torch
 
 from flwr_splitmix.events import StepResult
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, Source, Upload
-from flwr_splitmix.mixers.hooks import Gradients
+from flwr_splitmix.mixers.checked_mixer import Gradients
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.training import Training

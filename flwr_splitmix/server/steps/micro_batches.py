@@ -9,7 +9,7 @@ from typing import Any
 from flwr_splitmix.events import StepDone, StepResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, Upload
-from flwr_splitmix.mixers.hooks import Gradients
+from flwr_splitmix.mixers.checked_mixer import Gradients
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.steps.part_count import PartCount, StepSeconds
 from flwr_splitmix.server.steps.parted_step import PartedStep

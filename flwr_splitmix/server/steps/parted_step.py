@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.events import StepDone, StepResult
 from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, Source, Upload
-from flwr_splitmix.mixers.hooks import Gradients
+from flwr_splitmix.mixers.checked_mixer import Gradients
 
 T = TypeVar("T")
 

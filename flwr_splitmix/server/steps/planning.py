@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from flwr_splitmix.mixers import Mixer, Plan, SmashedShape
-from flwr_splitmix.mixers.hooks import checked_plan
+from flwr_splitmix.mixers.checked_mixer import checked_plan
 from flwr_splitmix.mixers.plan_check import check_masks, check_plan
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.values import whole_number

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from flwr_splitmix.events import StepDone, StepResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixed, Plan, Upload
-from flwr_splitmix.mixers.hooks import Gradients
+from flwr_splitmix.mixers.checked_mixer import Gradients
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.steps.arrival import GroupsOnArrival
 from flwr_splitmix.server.steps.position import StepPosition

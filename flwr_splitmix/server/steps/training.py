@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Mixed, Mixer, Plan, Upload
-from flwr_splitmix.mixers.hooks import Gradients, gradients_of, merged
+from flwr_splitmix.mixers.checked_mixer import Gradients, gradients_of, merged
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.intake.split import UploadIntake
 from flwr_splitmix.server.segments.cut_gradients import Learned

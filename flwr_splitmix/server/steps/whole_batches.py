@@ -10,7 +10,7 @@ from torch import Tensor
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.link import Patience
 from flwr_splitmix.mixers import Plan, Upload
-from flwr_splitmix.mixers.hooks import Gradients
+from flwr_splitmix.mixers.checked_mixer import Gradients
 from flwr_splitmix.server.intake.split import UploadIntake
 
 
