@@ -20,7 +20,7 @@ from pydantic import (
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.mixers.elsewhere import mixer_of
+from flwr_splitmix.mixers.described import mixer_of
 from flwr_splitmix.mixers.share import MAX_CLASSES
 from flwr_splitmix.privacy import Relation
 from flwr_splitmix.segments.geometry import Geometry
@@ -83,7 +83,7 @@ class Opening(BaseModel):
     Attributes
     ----------
     mixing
-        The mixer, as described by `flwr_splitmix.mixers.elsewhere.describe`.
+        The mixer, as described by `flwr_splitmix.mixers.described.describe`.
     ledger
         The ledger, if noise is added; otherwise None.
     classes, multi_label

@@ -9,7 +9,8 @@ from typing import Any
 from flwr_splitmix.links import MixerLink
 from flwr_splitmix.links.frames.wire import rounds
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.mixers.elsewhere import HERE, VIA, MixedElsewhere, check_adds_nothing
+from flwr_splitmix.mixers.described import HERE, VIA, check_adds_nothing
+from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.observers import LedgerElsewhere
 from flwr_splitmix.privacy import RunAccount
 from flwr_splitmix.server.evaluation.over_link import Evaluation

@@ -14,7 +14,7 @@ from flwr_splitmix.mixer_process.opening import Opening
 from flwr_splitmix.mixer_process.rules import MixerRules
 from flwr_splitmix.mixer_process.steps import MixedSteps
 from flwr_splitmix.mixers import Mixup
-from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.mixers.described import describe
 from tests.links.mixer.nodes import DESCRIPTION, FIRST, OPENING
 
 

@@ -9,7 +9,7 @@ import torch
 from flwr_splitmix.apps.configuration.error import ConfigError, key_of, with_key_names
 from flwr_splitmix.links.frames.wire import rounds
 from flwr_splitmix.mixers import Mixer
-from flwr_splitmix.mixers.elsewhere import check_adds_nothing, describe
+from flwr_splitmix.mixers.described import check_adds_nothing, describe
 from flwr_splitmix.server.mixer_request import check_goes_elsewhere
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.mixers import PatchCutMix
-from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.mixers.described import describe
 from tests.waiting import wait_for
 
 OPENING: dict[str, Any] = {

@@ -24,7 +24,7 @@ from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.mixer_process.alike import unlike
 from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.mixers import Mixup
-from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.mixers.described import describe
 from flwr_splitmix.privacy.journal import read_journal
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.schedule import constant

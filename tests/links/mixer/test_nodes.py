@@ -15,7 +15,7 @@ from flwr_splitmix.links.stream.session import ClientIdentity, Session
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.mixers import PatchCutMix
-from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.mixers.described import describe
 from flwr_splitmix.sandbox.certificates import Certificates
 from tests.links.mixer.nodes import DESCRIPTION, FIRST, OPENING, Nodes, wait_until_attached
 from tests.links.mixer.third_party import SERVER_APP, TOKEN

@@ -13,7 +13,7 @@ import pytest
 from flwr_splitmix import adamw
 from flwr_splitmix.links import LinkError, MixerLink
 from flwr_splitmix.mixers import Mixup, Noisy, NoMixing, PatchCutMix
-from flwr_splitmix.mixers.elsewhere import describe, mixer_of
+from flwr_splitmix.mixers.described import describe, mixer_of
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.steps.pace import Pace

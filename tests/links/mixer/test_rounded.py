@@ -14,7 +14,7 @@ from flwr_splitmix.links.frames.wire import WIRE_DTYPES
 from flwr_splitmix.links.mixer.channel import MixerChannel
 from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.mixers import Mixer, Mixup, Noisy, PatchCutMix
-from flwr_splitmix.mixers.elsewhere import check_adds_nothing, describe
+from flwr_splitmix.mixers.described import check_adds_nothing, describe
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.sandbox.certificates import Certificates
 from flwr_splitmix.strategies import CutMixSL, MixupSL

@@ -20,7 +20,7 @@ from flwr_splitmix.mixer_process.opening import Opening
 from flwr_splitmix.mixer_process.process import MixerServer
 from flwr_splitmix.mixer_process.room import MixingRoom
 from flwr_splitmix.mixers import Mixup, PatchCutMix
-from flwr_splitmix.mixers.elsewhere import describe
+from flwr_splitmix.mixers.described import describe
 from tests.links.mixer.nodes import FIRST, OPENING, Nodes, wait_until_attached
 from tests.links.mixer.third_party import TOKEN
 from tests.waiting import wait_for
