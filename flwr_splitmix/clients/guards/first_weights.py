@@ -26,12 +26,11 @@ class FirstWeights:
         The node's file, which outlives the process of a single message; None keeps the record in
         this process.
     run
-        Identifies the run: its id, and possibly after a colon what its configuration is. Only the
-        id counts, as for the client's state: the server can change the configuration in between.
+        Identifies the run; only its `run_id` counts, as for the client's state.
     """
 
     def __init__(self, path: Path | None = None, run: str = "") -> None:
-        self._path, self._run, self._first = path, _id_of(run), ""
+        self._path, self._run, self._first = path, run_id(run), ""
 
     @classmethod
     def on_node(cls, folder: Path | None, index: int, run: str) -> FirstWeights:
@@ -81,13 +80,17 @@ class FirstWeights:
         with closing(Journal(self._path, wait=WAIT)) as journal:
             # All runs stay on record: a server could begin another one in between.
             for entry in read_journal(self._path):
-                if _id_of(entry["run"]) == self._run:
+                if run_id(entry["run"]) == self._run:
                     return str(entry["weights"])
             journal.append({"run": self._run, "weights": digest})
             return digest
 
 
-def _id_of(run: str) -> str:
+def run_id(run: str) -> str:
+    """Return the id of a run, which may be followed by a colon and what its configuration is.
+
+    The server can change the configuration within the run.
+    """
     return run.partition(":")[0]
 
 

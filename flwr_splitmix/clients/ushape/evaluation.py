@@ -12,6 +12,7 @@ import torch
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.evaluation_sets import evaluation_set
+from flwr_splitmix.clients.guards.first_weights import run_id
 from flwr_splitmix.clients.ushape.checked_methods import check_counted
 from flwr_splitmix.data.examples import ExampleSet, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
@@ -32,7 +33,7 @@ class SentTests:
     path
         The file.
     run
-        Identifies the run.
+        Identifies the run; only its `run_id` counts.
     weights
         Returns a digest of the client's head and tail as they are now.
 
@@ -43,7 +44,7 @@ class SentTests:
     """
 
     def __init__(self, path: Path, run: str, weights: Callable[[], str]) -> None:
-        self._run, self._weights = run, weights
+        self._run, self._weights = run_id(run), weights
         self._stops: dict[tuple[str, str, str], int] = {}
         with _noted():
             self._journal = SharedJournal(path, durable=False)
@@ -57,7 +58,8 @@ class SentTests:
         entries = read_journal(self._journal.path)
         for entry in entries:
             try:
-                self._stops[entry["run"], entry["weights"], entry["kind"]] = entry["stop"]
+                key = run_id(entry["run"]), entry["weights"], entry["kind"]
+                self._stops[key] = max(entry["stop"], self._stops.get(key, 0))
             except KeyError as error:
                 path = self._journal.path
                 raise JournalError(

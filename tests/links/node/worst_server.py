@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import Context, RecordDict
 from torch import Tensor
 
-from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients import Client, SplitClient
 from flwr_splitmix.links.errors import public_sentence
 from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import Outcome
@@ -84,7 +84,7 @@ class Node:
         make = partial(self.guards.build, partial(build, self._client, context, public_sentence))
         return self.host.attach(ticket, make, arrays)
 
-    def _client(self, context: Context) -> SplitClient:
+    def _client(self, context: Context) -> Client:
         options = {"repeatable_secrets": False, **self.options}
         (client,) = self.toy.make_clients(sgd(0.1), **options)
         if self.lower is not None:

@@ -1,0 +1,60 @@
+"""A node sends its test texts once in a run under one head and tail, whatever the server writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import Context
+
+from flwr_splitmix.clients import Client
+from flwr_splitmix.links.link import Outcome
+from flwr_splitmix.testing.laws import TextToy
+from tests.links.node.worst_server import Node, refused
+
+
+class TextNode(Node):
+    """A node whose client is U-shaped and has eight test texts."""
+
+    def _client(self, context: Context) -> Client:
+        (client,) = TextToy(clients=1, tests=8).clients_for()
+        return client
+
+    def ask_tests(self, start: int) -> Outcome:
+        return self.ask("encode_test", kind="federated", start=start, stop=start + 4)
+
+    def evaluate(self) -> None:
+        """Have all test texts sent and scored."""
+        for start in (0, 4):
+            sent = self.ask_tests(start).reply
+            assert sent is not None
+            assert self.ask("decode_test", outputs=sent["messages"]).reply is not None
+        assert self.ask("score", kind="federated").reply is not None
+
+
+def test_another_configuration_gets_no_test_text_again(tmp_path: Path) -> None:
+    """One more key of the configuration made it another run, for which all texts were sent anew."""
+    node = TextNode(tmp_path / "node", {"allow-averaging": False})
+    node.begin()
+    node.evaluate()
+    node.end()
+    again = "all 8 federated test examples were sent under this head and tail"
+    for configuration in ({}, {"more": 1}, {"more": 2}):
+        node.run_config = configuration
+        node.begin(server_round=2, state_round=1)
+        refused(node.ask_tests(0), again)
+        node.end(finish=False)
+    node.begin(run="another")
+    node.evaluate()
+    node.end()
+
+
+def test_another_configuration_goes_on_with_the_next_test_text(tmp_path: Path) -> None:
+    node = TextNode(tmp_path / "node", {"allow-averaging": False})
+    node.begin()
+    assert node.ask_tests(0).reply is not None
+    node.end(finish=False)
+    node.run_config = {"more": 1}
+    node.begin()
+    refused(node.ask_tests(0), "next is 4 of 8")
+    assert node.ask_tests(4).reply is not None
+    node.end(finish=False)
