@@ -84,7 +84,12 @@ def encode(
 
 
 def encode_in_messages(
-    frame: Frame, longest: int, wire: WireDtype = "keep", max_body: int = MAX_BODY, seed: int = 0
+    frame: Frame,
+    longest: int,
+    wire: WireDtype = "keep",
+    max_body: int = MAX_BODY,
+    seed: int = 0,
+    max_header: int = MAX_HEADER,
 ) -> list[bytes]:
     """Return a frame split into messages of at most `longest` bytes; tensors are copied once.
 
@@ -93,10 +98,12 @@ def encode_in_messages(
     CodecError
         As `encode`.
     """
-    return _cut(_encoded(frame, wire, max_body, seed), longest)
+    return _cut(_encoded(frame, wire, max_body, seed, max_header), longest)
 
 
-def _encoded(frame: Frame, wire: WireDtype, max_body: int, seed: int) -> list[bytes | memoryview]:
+def _encoded(
+    frame: Frame, wire: WireDtype, max_body: int, seed: int, max_header: int = MAX_HEADER
+) -> list[bytes | memoryview]:
     """Return a frame in pieces, some of which are views of the tensors' memory."""
     tensors: list[Tensor] = []
     draws = None
@@ -115,7 +122,7 @@ def _encoded(frame: Frame, wire: WireDtype, max_body: int, seed: int) -> list[by
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     body = sum(len(piece) for piece in pieces)
-    _check_lengths(len(head), body, max_body)
+    _check_lengths(len(head), body, max_body, max_header)
     return [PREFIX.pack(MAGIC, VERSION, 0, len(head), body), head, *pieces]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flwr_splitmix.links.frames.codec import Frame
 from flwr_splitmix.links.link import Outcome
 
 
@@ -56,3 +57,22 @@ class Call:
     longest_reply: int
     frame: list[bytes] | None = None
     outcome: Outcome | None = None
+
+    def wrong_with(self, frame: Frame, *, exact: bool) -> str | None:
+        """Return why a frame from the client is no answer to this call, the oldest in flight.
+
+        Parameters
+        ----------
+        exact
+            Whether its tensors must be in their own formats.
+        """
+        if frame.kind not in ("reply", "error"):
+            return f"sent a {frame.kind} frame in the midst of a round"
+        if frame.number != self.number:
+            return f"answered call {frame.number} where call {self.number} was due"
+        if exact and frame.narrowed:
+            return (
+                "sent rounded numbers, of which a sum can be taken apart; the run's wire-dtype "
+                "must be 'keep'"
+            )
+        return None

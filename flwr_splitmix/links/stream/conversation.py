@@ -16,6 +16,9 @@ from flwr_splitmix.links.stream.protocol import PartialFrame
 LARGE = 256 << 10
 """Frames of at least this many bytes are encoded and decoded outside the event loop."""
 
+HEADER_COST = 64
+"""A byte of a header takes at most as long to decode as this many bytes of tensors."""
+
 _WELCOME = encode(Frame("hello"))
 _T = TypeVar("_T")
 
@@ -84,7 +87,7 @@ class Conversation:
         await self._context.send_initial_metadata(())
         # Every hello costs the other nodes time, so a client that repeats it has to wait.
         await asyncio.sleep(line.pause)
-        line.hello(self, await self._frame(*line.limits))
+        line.hello(self, (await self._frame(*line.limits)).pieces)
         await self._context.write(_WELCOME)
         # Both directions at once: replies come in while calls go out.
         ways = [asyncio.create_task(self._send(line)), asyncio.create_task(self._listen(line))]
@@ -119,20 +122,21 @@ class Conversation:
             if not line.awaits_reply(self):
                 await self._to_read.wait()
                 continue
-            pieces = await self._frame(*line.limits)
-            await self._beside(sum(map(len, pieces)), line.receive, self, pieces)
+            frame = await self._frame(*line.limits)
+            nbytes = sum(map(len, frame.pieces)) + HEADER_COST * frame.header
+            await self._beside(nbytes, line.receive, self, frame.pieces)
 
-    async def _frame(self, max_body: int, max_header: int) -> list[bytes]:
+    async def _frame(self, max_body: int, max_header: int) -> PartialFrame:
         frame = PartialFrame(max_body, max_header)
         while True:
             message = await self._context.read()
             if message is grpc.aio.EOF:
                 raise EOFError
             if frame.add(message):
-                return frame.pieces
+                return frame
 
     async def _beside(self, nbytes: int, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Call a function that handles `nbytes` bytes, in another thread if they are many."""
+        """Call a function that takes as long as `nbytes` bytes do, elsewhere if it is long."""
         if nbytes < LARGE:
             return function(*arguments)
         return await self._loop.run_in_executor(None, function, *arguments)

@@ -5,8 +5,8 @@ description), gets a `hello` back, and then sends a `reply` or an `error` to eac
 The server sends calls, numbered from 1, and finally `finish` or `leave`; several calls may be in
 flight. When a connection breaks, all calls in flight are sent again on the next one, and the client
 repeats its stored replies, so no call runs twice. Each call states the last call whose reply has
-arrived; the client drops its replies up to that one. Replies to calls other than the oldest in
-flight change nothing.
+arrived; the client drops its replies up to that one. A reply to another call than the oldest in
+flight ends the line.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from flwr_splitmix.links.frames.codec import MAX_BODY, MAX_HEADER, Frame, decode
+from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
 from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.frames.wire import WireDtype
 from flwr_splitmix.links.link import Outcome, tensor_bytes
 from flwr_splitmix.links.stream.call import Call, ClosedLineError, Connection, LiveLineError
 from flwr_splitmix.links.stream.limits import reply_limit
-from flwr_splitmix.links.stream.protocol import HELLO_BODY, HELLO_HEADER, in_pieces
+from flwr_splitmix.links.stream.protocol import HELLO_BODY, HELLO_HEADER, REPLY_HEADER, in_pieces
 from flwr_splitmix.words import one_line
 
 PAUSE, LONGEST_PAUSE = 0.01, 1.0
@@ -145,7 +145,7 @@ class Line:
             if not self._said_hello:
                 return min(HELLO_BODY, self._max_body), HELLO_HEADER
             body = self._in_flight[0].longest_reply if self._in_flight else self._max_body
-            return body, MAX_HEADER
+            return body, REPLY_HEADER
 
     def connect(self, connection: Connection) -> None:
         """Attach a new connection to the line.
@@ -254,16 +254,8 @@ class Line:
             current = self._in_flight[0] if self._in_flight else None
             if connection is not self._connection or oldest is None or oldest is not current:
                 return False
-            if frame.kind not in ("reply", "error"):
-                self._fail(f"sent a {frame.kind} frame in the midst of a round")
-                return True
-            if frame.number != oldest.number:
-                return False
-            if self.exact and frame.narrowed:
-                self._fail(
-                    "sent rounded numbers, of which a sum can be taken apart; the run's wire-dtype "
-                    "must be 'keep'"
-                )
+            if (wrong := oldest.wrong_with(frame, exact=self.exact)) is not None:
+                self._fail(wrong)
                 return True
             now = time.monotonic()
             seconds, self._heard = now - max(oldest.began, self._heard), now

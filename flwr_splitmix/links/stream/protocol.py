@@ -33,6 +33,10 @@ MAX_UNHEARD = 256
 HELLO_BODY, HELLO_HEADER = 64 << 10, 16 << 10
 """Largest body and header in bytes of a hello frame, which holds some twenty plain values."""
 
+REPLY_HEADER = 64 << 10
+"""Largest header in bytes of a reply, which holds a few plain values and some fifty bytes for each
+tensor; to decode nested values takes longer than tensors of many times their bytes."""
+
 PING_SECONDS = 10
 """Seconds between two pings, by which either end notices that the other is gone."""
 
@@ -60,16 +64,20 @@ def message_settings() -> list[tuple[str, int]]:
 
 
 def in_pieces(
-    frame: Frame, wire: WireDtype = "keep", max_body: int = MAX_BODY, seed: int = 0
+    frame: Frame,
+    wire: WireDtype = "keep",
+    max_body: int = MAX_BODY,
+    seed: int = 0,
+    max_header: int = MAX_HEADER,
 ) -> list[bytes]:
-    """Return a frame as messages of at most `PIECE` bytes; `seed` as for `encode`.
+    """Return a frame as messages of at most `PIECE` bytes; the rest as for `encode`.
 
     Raises
     ------
     CodecError
         As `encode`.
     """
-    return encode_in_messages(frame, PIECE, wire, max_body, seed)
+    return encode_in_messages(frame, PIECE, wire, max_body, seed, max_header)
 
 
 class PartialFrame:
@@ -88,10 +96,13 @@ class PartialFrame:
     pieces
         The messages. They end early at a message of the wrong length, or at a first message whose
         prefix is invalid or announces too much; `decode` then reports the error.
+    header
+        Bytes of the header; 0 while the prefix is missing or invalid.
     """
 
     def __init__(self, max_body: int, max_header: int = MAX_HEADER) -> None:
         self.pieces: list[bytes] = []
+        self.header = 0
         self._limits = max_body, max_header
         self._missing = 0
 
@@ -100,7 +111,8 @@ class PartialFrame:
         if not self.pieces:
             self.pieces.append(message)
             try:
-                self._missing = PREFIX.size + sum(read_prefix(message, *self._limits))
+                self.header, body = read_prefix(message, *self._limits)
+                self._missing = PREFIX.size + self.header + body
             except CodecError:
                 return True
         else:

@@ -27,6 +27,7 @@ from flwr_splitmix.links.stream.protocol import (
     NOTICE_SECONDS,
     PROTOCOL,
     PROTOCOL_KEY,
+    REPLY_HEADER,
     TOKEN_KEY,
     in_pieces,
     next_frame,
@@ -297,7 +298,7 @@ class Session:
         if outcome.reply is not None:
             try:
                 frame = Frame("reply", number, payload=outcome.reply)
-                return in_pieces(frame, self._wire, self._max_body, self._seed)
+                return in_pieces(frame, self._wire, self._max_body, self._seed, REPLY_HEADER)
             except CodecError as refused:
                 error = f"its reply cannot travel: {refused}"
         return in_pieces(Frame("error", number, error or "no reply"))

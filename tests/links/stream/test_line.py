@@ -11,44 +11,7 @@ import torch
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.stream.call import ClosedLineError, LiveLineError
 from flwr_splitmix.links.stream.line import Line
-
-
-class Wire:
-    """A connection that is cut by hand."""
-
-    def __init__(self) -> None:
-        self.standing = True
-        self.woken = 0
-
-    def is_active(self) -> bool:
-        return self.standing
-
-    def wake(self) -> None:
-        self.woken += 1
-
-    def cancel(self) -> None:
-        self.standing = False
-
-
-def hello(number: int = 0) -> bytes:
-    return encode(Frame("hello", number, payload={"num-examples": 3}))
-
-
-def reply(number: int, **payload: Any) -> bytes:
-    return encode(Frame("reply", number, payload=payload))
-
-
-def attached(line: Line, number: int = 0) -> Wire:
-    wire = Wire()
-    line.connect(wire)
-    line.hello(wire, hello(number))
-    return wire
-
-
-def sent(line: Line, wire: Wire) -> Frame:
-    outgoing = line.next_frame(wire)
-    assert outgoing is not None
-    return decode(outgoing[0])
+from tests.links.stream.wires import Wire, attached, reply, sent
 
 
 @pytest.fixture
@@ -77,7 +40,6 @@ def test_calls_in_flight_are_answered_in_their_order(line: Line) -> None:
     wire = attached(line)
     calls = [line.submit("step", {"k": number}) for number in (1, 2, 3)]
     assert [sent(line, wire).number for _ in calls] == [1, 2, 3]
-    assert not line.receive(wire, reply(2, a="too early"))
     for number, call in enumerate(calls, 1):
         assert call.outcome is None
         assert line.receive(wire, reply(number, a=number))
@@ -160,24 +122,6 @@ def test_an_error_is_one_printable_line(line: Line) -> None:
     assert len(call.outcome.error) == 500
 
 
-def test_duplicates_and_old_frames_change_nothing(line: Line) -> None:
-    wire = attached(line)
-    call = line.submit("step", {})
-    sent(line, wire)
-    assert line.receive(wire, reply(1, a=1))
-    first = call.outcome
-    assert not line.receive(wire, reply(1, a=2))
-    assert call.outcome is first
-    later = line.submit("step", {})
-    sent(line, wire)
-    for number in (0, 1, 3):
-        assert not line.receive(wire, reply(number, a=3))
-        assert later.outcome is None
-    assert line.receive(wire, reply(2, a=4))
-    assert later.outcome is not None
-    assert later.outcome.reply == {"a": 4}
-
-
 def test_the_call_in_flight_is_sent_again_on_the_next_connection(line: Line) -> None:
     wire = attached(line)
     line.submit("step", {"gradient": torch.arange(3.0)})
@@ -229,40 +173,6 @@ def test_a_client_that_lost_the_round_cannot_go_on(line: Line) -> None:
     call = line.submit("step", {})
     assert call.outcome is not None
     assert call.outcome.error == line.failure
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (
-            b"\0" * 99,
-            "sent bytes that are not a frame: these bytes are not a frame of flwr-splitmix",
-        ),
-        (hello(), "sent a hello frame in the midst of a round"),
-        (encode(Frame("finish")), "sent a finish frame in the midst of a round"),
-    ],
-)
-def test_nonsense_ends_the_line(line: Line, data: bytes, reason: str) -> None:
-    wire = attached(line)
-    call = line.submit("step", {})
-    sent(line, wire)
-    assert line.receive(wire, data)
-    assert call.outcome is not None
-    assert call.outcome.error == line.failure == reason
-    last = line.next_frame(wire)
-    assert last is not None
-    assert last[1]
-    assert decode(last[0]).kind == "leave"
-    wire.standing = False
-    with pytest.raises(ClosedLineError, match=reason):
-        line.connect(Wire())
-
-
-def test_a_round_begins_with_hello(line: Line) -> None:
-    wire = Wire()
-    line.connect(wire)
-    line.hello(wire, reply(0))
-    assert line.failure == "began with a reply frame, not with hello"
 
 
 def test_finish_is_told_also_to_a_client_that_was_cut_off(line: Line) -> None:
@@ -343,14 +253,3 @@ def test_a_client_that_connects_again_and_again_waits_longer(line: Line) -> None
         line.disconnect(wire)
     assert pauses[:3] == [0.0, 0.01, 0.02]
     assert max(pauses) == pauses[-1] == 1.0
-
-
-def test_a_hello_is_short(line: Line) -> None:
-    """One of a megabyte took 0.8 s to decode, for which all nodes waited."""
-    long = encode(Frame("hello", payload={"values": [[]] * 10_000}))
-    wire = Wire()
-    line.connect(wire)
-    line.hello(wire, long)
-    assert line.description is None
-    assert line.failure is not None
-    assert "bytes, at most 16384 are allowed" in line.failure

@@ -17,6 +17,7 @@ from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.frames.codec import PREFIX, Frame, encode
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.stream import server
+from flwr_splitmix.links.stream.line import Line
 from flwr_splitmix.links.stream.protocol import PROTOCOL
 from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.stream.token import FOREIGN, TokenMint
@@ -193,22 +194,23 @@ def test_a_client_that_connects_again_and_again_is_named(
     assert said.startswith("client 1 has connected 3 times in round 7: ")
 
 
-def test_repeated_and_old_frames_change_nothing(link: StreamLink) -> None:
-    def stutter(ticket: Ticket, node: int) -> None:
-        raw = Raw(ticket, node)
-        raw.hello()
-        last = b""
-        while (frame := raw.hear()).kind == "call":
-            reply = encode(Frame("reply", frame.number, payload={"echo": frame.number}))
-            future = encode(Frame("reply", frame.number + 1, payload={"echo": "too early"}))
-            for data in (last, last, future, reply, reply):
-                if data:
-                    raw.say(data)
-            last = reply
-        raw.close()
+@pytest.mark.parametrize(("values", "beside"), [(3, False), (9000, True)])
+def test_a_long_header_is_decoded_beside_the_thread_of_all_nodes(
+    link: StreamLink, values: int, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nested values take far longer to decode than tensors of as many bytes."""
+    threads: list[str] = []
+    whole = Line.receive
 
-    with a_round(link, [stutter]) as clients:
-        assert [call(clients, None) for _ in range(4)] == [{0: n} for n in (1, 2, 3, 4)]
+    def noted(line: Line, connection: Any, data: Any) -> bool:
+        threads.append(threading.current_thread().name)
+        return whole(line, connection, data)
+
+    monkeypatch.setattr(Line, "receive", noted)
+    with a_round(link, [good]) as clients:
+        assert call(clients, [[]] * values) == {0: [[]] * values}
+    (thread,) = threads
+    assert ("coder" in thread) is beside
 
 
 ANNOUNCED = PREFIX.pack(b"SMXF", 1, 0, 64, 2 << 30) + b" " * 64
@@ -223,6 +225,7 @@ ANNOUNCED = PREFIX.pack(b"SMXF", 1, 0, 64, 2 << 30) + b" " * 64
         ),
         (b"", "sent bytes that are not a frame: a frame has at least 24 bytes"),
         (encode(Frame("hello")), "sent a hello frame in the midst of a round"),
+        (encode(Frame("reply", 7)), "answered call 7 where call 1 was due"),
     ],
 )
 def test_nonsense_costs_its_sender_the_round(link: StreamLink, data: bytes, sentence: str) -> None:

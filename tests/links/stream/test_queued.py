@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.links import LinkError, StreamLink
-from flwr_splitmix.links.frames.codec import Frame
+from flwr_splitmix.links.frames.codec import Frame, decode
 from flwr_splitmix.links.link import Clients, Outcome
 from flwr_splitmix.links.stream.protocol import MAX_UNHEARD
 from flwr_splitmix.links.stream.session import Session
@@ -139,6 +139,15 @@ def test_a_node_stores_only_so_many_replies() -> None:
         session._reply_to(a_call(number))
     with pytest.raises(LinkError, match="made 256 calls without a word on their replies"):
         session._reply_to(a_call(MAX_UNHEARD + 1))
+
+
+def test_a_reply_of_more_words_than_the_server_takes_is_an_error_that_says_so() -> None:
+    messages = a_session()._reply_to(a_call(1, arguments={"value": [[]] * 30_000}))
+    assert messages is not None
+    told = decode(messages)
+    assert told.kind == "error"
+    assert "its reply cannot travel: a frame's header has 90" in told.text
+    assert told.text.endswith("bytes, at most 65536 are allowed")
 
 
 @pytest.mark.parametrize("frame", [a_call(1, "0"), a_call(1, True), a_call(1, 0, [1]), a_call(2)])
