@@ -47,6 +47,7 @@ def read_messages(
     dtype: torch.dtype,
     *,
     batch: int,
+    min_length: int = 1,
     max_length: int | None = None,
 ) -> Messages:
     """Check the messages of one client.
@@ -57,8 +58,8 @@ def read_messages(
         d of the trunk.
     batch
         Most examples that the client may send at once.
-    max_length
-        Most tokens that the trunk accepts; None for no limit.
+    min_length, max_length
+        Fewest and most tokens that the trunk accepts; None for no limit.
 
     Raises
     ------
@@ -72,10 +73,11 @@ def read_messages(
     if not isinstance(mask, Tensor) or mask.dtype != torch.uint8 or mask.dim() != 2:
         raise UploadError("sent no mask (examples, tokens) of torch.uint8")
     examples, tokens = mask.shape
-    if not 1 <= examples <= batch or not 1 <= tokens <= (max_length or tokens):
+    if not 1 <= examples <= batch or not min_length <= tokens <= (max_length or tokens):
+        lengths = f"{min_length}..{max_length or 'any'}"
         raise UploadError(
             f"sent {counted(examples, 'example')} of {counted(tokens, 'token')}; allowed are "
-            f"1..{batch} examples of 1..{max_length or 'any'} tokens"
+            f"1..{batch} examples of {max_length if max_length == min_length else lengths} tokens"
         )
     if int(mask.max()) > 1:
         raise UploadError("sent a mask with other numbers than 0 and 1")

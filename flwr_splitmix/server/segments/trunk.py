@@ -18,10 +18,15 @@ from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import mixing_layers, needs_whole_batch
 from flwr_splitmix.segments.batch_norm import enough_values
+from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
 
 log = logging.getLogger("flwr.splitmix")
+
+
+class MixingTrunkError(ValueError):
+    """A trunk on which an epsilon rests mixes examples: the run must end, whoever is left."""
 
 
 @dataclass
@@ -48,6 +53,11 @@ class TrunkSegment(TrainedSegment):
         (hidden states (b, T, d), mask (b, T)) to hidden states (b, T, d).
     optimizer, schedule, device, precision
         See `TrainedSegment`.
+
+    Attributes
+    ----------
+    tokens
+        Number of tokens for which the trunk is made, by its `geometry` (images); None if any.
     """
 
     name: ClassVar[str] = "trunk"
@@ -64,6 +74,8 @@ class TrunkSegment(TrainedSegment):
         super().__init__(
             module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
+        geometry = getattr(module, "geometry", None)  # another module may mean something else
+        self.tokens = geometry.tokens if isinstance(geometry, Geometry) else None
         self._passed: list[_Passed] = []
         self._to_try = False
 
@@ -89,7 +101,6 @@ class TrunkSegment(TrainedSegment):
 
     def _try_apart(self, messages: Sequence[Messages]) -> None:
         """Refuse a trunk that mixes the examples of these messages, which are of equal length."""
-        self._to_try = False
         hidden = [h.detach().to(self.device) for m in messages for h in m.hidden]
         _refuse(mixing_layers(self.module, torch.cat(hidden), self._mask(messages)))
 
@@ -111,18 +122,21 @@ class TrunkSegment(TrainedSegment):
 
         Raises
         ------
+        MixingTrunkError
+            If the trunk mixes examples that must be kept apart.
         ValueError
-            If the trunk does not take the messages, or mixes examples that must be kept apart.
+            If the trunk does not take the messages.
         """
         self.module.train()
         self._passed = []
         with seeded_draws(self.device, seed):
-            for clients in _by_length(messages):
+            for clients in by_length(messages):
                 if self._to_try:
                     self._try_apart([messages[c] for c in clients])
                 leaves = {c: _leaves(messages[c].hidden, self.device) for c in clients}
                 mask = self._mask([messages[c] for c in clients])
                 outputs = self._outputs([h for own in leaves.values() for h in own], mask)
+                self._to_try = False  # a trial with messages that it does not take tells nothing
                 self._passed.append(_Passed(leaves, mask, outputs))
         return {
             client: list(part.detach().chunk(len(passed.leaves[client])))
@@ -138,7 +152,7 @@ class TrunkSegment(TrainedSegment):
         outputs_of: dict[int, list[Tensor]] = {}
         # Not inference mode: a client of this process could not train with its tensors.
         with torch.no_grad():
-            for clients in _by_length(messages):
+            for clients in by_length(messages):
                 hidden = [h.to(self.device) for c in clients for h in messages[c].hidden]
                 outputs = self._outputs(hidden, self._mask([messages[c] for c in clients]))
                 counts = [sum(len(h) for h in messages[c].hidden) for c in clients]
@@ -251,9 +265,9 @@ class TrunkSegment(TrainedSegment):
 
 
 def _refuse(mixing: str | None) -> None:
-    """Raise ValueError if a trunk on which an epsilon rests has something that mixes examples."""
+    """Raise MixingTrunkError if a trunk on which an epsilon rests mixes examples."""
     if mixing:
-        raise ValueError(
+        raise MixingTrunkError(
             f"the trunk has {mixing}, by which an example changes the gradients of others in its "
             "batch, so that clipping the gradient of each bounds nothing, and there is no epsilon: "
             "take a trunk that answers each example by itself, such as one with LayerNorm or "
@@ -271,7 +285,8 @@ def _joined(gradients: Sequence[Tensor], outputs: Tensor) -> Tensor:
     return torch.cat([gradient.to(outputs.device) for gradient in gradients])
 
 
-def _by_length(messages: Mapping[int, Messages]) -> list[list[int]]:
+def by_length(messages: Mapping[int, Messages]) -> list[list[int]]:
+    """Return the clients whose messages have equally many tokens, which pass as one batch."""
     groups: dict[int, list[int]] = {}
     for client in sorted(messages):
         groups.setdefault(messages[client].mask.shape[1], []).append(client)

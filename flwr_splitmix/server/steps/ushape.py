@@ -23,15 +23,18 @@ from flwr_splitmix.server.intake.ushape import (
     read_gradients,
     read_messages,
 )
-from flwr_splitmix.server.segments.trunk import TrunkSegment
+from flwr_splitmix.server.segments.trunk import MixingTrunkError, TrunkSegment, by_length
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.position import StepPosition
-from flwr_splitmix.words import counted
+from flwr_splitmix.words import counted, one_line
 
 log = logging.getLogger("flwr.splitmix")
 
 Replies = Mapping[int, Mapping[str, Any]]
 """What clients have sent, by client index."""
+
+Through = Callable[[Mapping[int, Messages]], dict[int, list[Tensor]]]
+"""Passes clients' messages through the trunk; returns each client's outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,12 @@ class TrunkTraining:
     num_rounds: int
     require: Callable[[Clients], None]
     calibrations: Calibrations
+
+    @property
+    def min_length(self) -> int:
+        """Fewest tokens that the trunk accepts: those of an image, if it is made for images."""
+        tokens = self.trunk.tokens
+        return tokens if tokens is not None and tokens == self.max_length else 1
 
 
 class TrunkSteps:
@@ -187,6 +196,7 @@ class TrunkSteps:
                 int(said["width"]),
                 training.trunk.input_dtype,
                 batch=int(said["batch-size"]),
+                min_length=training.min_length,
                 max_length=training.max_length,
             )
 
@@ -202,22 +212,44 @@ class TrunkSteps:
         training.require(clients)
         return messages
 
-    def _pass(
-        self,
-        through: Callable[[Mapping[int, Messages]], dict[int, list[Tensor]]],
-        messages: Mapping[int, Messages],
-    ) -> dict[int, list[Tensor]]:
-        """Pass messages through the trunk; a client for which there is no memory is left out.
+    def _pass(self, through: Through, messages: Mapping[int, Messages]) -> dict[int, list[Tensor]]:
+        """Pass messages through the trunk, without those that it cannot take.
 
-        It is the one with by far the most numbers. If there is none, the trunk is too large for
-        what all clients send.
+        Left out are the client with by far the most numbers, if there is no memory, and clients
+        with a number of tokens on which the trunk fails. If there are none, or it fails on every
+        number, the error is of the trunk or of what all clients send.
         """
         while True:
             try:
                 return through(messages)
-            except (RuntimeError, MemoryError) as error:
-                largest = self._leave_out_largest(messages, error)
-            messages = {c: m for c, m in messages.items() if c != largest}
+            except MixingTrunkError:
+                raise
+            except Exception as error:  # of an own trunk it may be any
+                if out_of_memory(error):
+                    left = {self._leave_out_largest(messages, error)}
+                else:
+                    left = self._leave_out_lengths(through, messages, error)
+            messages = {c: m for c, m in messages.items() if c not in left}
+
+    def _leave_out_lengths(
+        self, through: Through, messages: Mapping[int, Messages], error: Exception
+    ) -> set[int]:
+        """Leave out clients whose number of tokens the trunk does not take; raise if it is any."""
+        groups = by_length(messages)
+        wrong = [] if len(groups) == 1 else [g for g in groups if _fails(through, messages, g)]
+        if not 0 < len(wrong) < len(groups):
+            raise error
+        left = {client for group in wrong for client in group}
+        for client in sorted(left):
+            tokens = counted(messages[client].mask.shape[1], "token")
+            self.clients.fail(
+                client,
+                f"the trunk does not take its messages of {tokens}, but those of other clients; "
+                "cut head and tail from the trunk's model",
+            )
+        log.warning("the trunk failed on messages: %s", one_line(str(error)))
+        self.training.require(self.clients)
+        return left
 
     def _leave_out_largest(self, messages: Mapping[int, Messages], error: Exception) -> int:
         """Leave out the client for which there was no memory; raise any other error."""
@@ -268,6 +300,17 @@ class TrunkSteps:
             for client, outputs in self.look(part).items():
                 outputs_of[client].append(outputs)
         return {c: out for c, out in outputs_of.items() if c not in self.clients.failures}
+
+
+def _fails(through: Through, messages: Mapping[int, Messages], clients: Sequence[int]) -> bool:
+    """Return whether the trunk fails on the messages of some clients alone, memory aside."""
+    try:
+        through({client: messages[client] for client in clients})
+    except MixingTrunkError:
+        raise
+    except Exception as error:  # of an own trunk it may be any
+        return not out_of_memory(error)
+    return False
 
 
 def _gradients_for(
