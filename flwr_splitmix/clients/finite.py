@@ -50,8 +50,7 @@ def check_gradients(name: str, segment: nn.Module, inputs: Tensor | None) -> Non
     ClientError
         If gradients are NaN or infinite, or so large that their squares are.
     """
-    gradients = [p.grad for p in segment.parameters() if p.grad is not None]
-    if not gradients or bool(squares_finite(gradients)):
+    if gradients_finite(segment):
         return
     if inputs is not None:
         _check_data(inputs)
@@ -60,6 +59,20 @@ def check_gradients(name: str, segment: nn.Module, inputs: Tensor | None) -> Non
         "training has diverged; a smaller learning rate, or gradients that are clipped, may "
         "prevent it"
     )
+
+
+def gradients_finite(segment: nn.Module) -> bool:
+    """Return whether the gradients of a segment and their squares are finite; waits for them."""
+    gradients = _gradients(segment)
+    return not gradients or bool(squares_finite(gradients))
+
+
+def zero_unless_finite(segment: nn.Module) -> None:
+    """Set all gradients of a segment to 0 if one or its square is not finite; waits for none."""
+    if gradients := _gradients(segment):
+        spoilt = ~squares_finite(gradients)
+        for gradient in gradients:
+            gradient.masked_fill_(spoilt, 0)
 
 
 def check_loss(loss: Tensor, gradient: Tensor | None, tail: nn.Module, labels: Tensor) -> None:
@@ -101,6 +114,10 @@ def check_loss(loss: Tensor, gradient: Tensor | None, tail: nn.Module, labels: T
         f"{begin}it makes that of finite labels with finite weights, as a division by 0, a "
         "logarithm of 0 or a number too large for its type does"
     )
+
+
+def _gradients(segment: nn.Module) -> list[Tensor]:
+    return [p.grad for p in segment.parameters() if p.grad is not None]
 
 
 def _check_weights(name: str, segment: nn.Module, begin: str = "") -> None:

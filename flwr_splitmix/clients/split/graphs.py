@@ -81,7 +81,8 @@ def backward(
     Raises
     ------
     ClientError
-        If the gradients have NaN, infinite or rejected values, or other shapes than the anchors.
+        If the gradients have NaN, infinite or rejected values in the anchors' dtypes, or other
+        shapes than the anchors.
     """
     if len(gradients) != len(anchors):
         raise ClientError(
@@ -89,7 +90,8 @@ def backward(
             f"{counted(len(anchors), 'pass')}"
         )
     pairs = [
-        (anchor, gradient.to(anchor.device))
+        # Autograd would convert them: what is finite as it came may be infinite in another dtype.
+        (anchor, gradient.to(anchor.dtype))
         for anchor, gradient in zip(anchors, gradients, strict=True)
         if anchor is not None and gradient is not None and anchor.requires_grad
     ]
@@ -105,5 +107,5 @@ def backward(
             )
     if anew:
         optimizer.zero_grad()
-    torch.autograd.backward([a for a, _ in pairs], [g for _, g in pairs])
+    torch.autograd.backward([a for a, _ in pairs], [g.to(a.device) for a, g in pairs])
     return True

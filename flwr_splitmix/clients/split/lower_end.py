@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,12 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.explained import explained
-from flwr_splitmix.clients.finite import check_finite, check_gradients
+from flwr_splitmix.clients.finite import (
+    check_finite,
+    check_gradients,
+    gradients_finite,
+    zero_unless_finite,
+)
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.split.graphs import backward
@@ -20,6 +26,8 @@ from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.segments.batch_norm import enough_values
 from flwr_splitmix.storage import under
+
+log = logging.getLogger("flwr.splitmix")
 
 
 class LowerEnd:
@@ -52,6 +60,7 @@ class LowerEnd:
         self.optimizer = ScheduledOptimizer(segment, optimizer, schedule)
         self.device = device
         self.described = (0, 0)
+        self._told_no_step = False
 
     def describe(self, first: Tensor) -> dict[str, Any]:
         """Return `describe_segment` for the first examples (b, ...), and keep the size it says.
@@ -132,8 +141,9 @@ class LowerEnd:
         Parameters
         ----------
         inputs
-            Those of the batch, in which to look for the reason if gradients are not finite; None
-            does not look at the gradients either.
+            Those of the batch, in which to look for the reason if gradients are not finite; None if
+            an error may not tell of the data: then such a step is left out without one. On an
+            accelerator, which is not waited for, such gradients are zeros.
         last
             Whether no later upload of the round would tell: then an accelerator is waited for.
 
@@ -142,9 +152,25 @@ class LowerEnd:
         ClientError
             If gradients are not finite, or so large that their squares are not; no step is taken.
         """
-        if inputs is not None and (last or self.device.type == "cpu"):
-            check_gradients("lower segment", self.segment, inputs)
+        looks = last or self.device.type == "cpu"
+        if inputs is not None:
+            if looks:
+                check_gradients("lower segment", self.segment, inputs)
+        elif not looks:
+            zero_unless_finite(self.segment)
+        elif not gradients_finite(self.segment):
+            self._tell_no_step()
+            return
         self.optimizer.step(progress, num_rounds)
+
+    def _tell_no_step(self) -> None:
+        """Say once in this process's log that a step is left out, and nothing of the data."""
+        if not self._told_no_step:
+            self._told_no_step = True
+            log.warning(
+                "the gradient of a client's lower segment has NaN or infinite numbers, so that no "
+                "step is taken: training has diverged, or the server sends far too large gradients"
+            )
 
     def weights(self) -> dict[str, Tensor]:
         """Return the parameters and buffers, on the CPU; bfloat16 as float32."""
