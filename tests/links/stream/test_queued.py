@@ -73,17 +73,22 @@ def test_a_reply_arrives_while_the_client_works_on_the_next_call(link: StreamLin
 
 
 def test_who_fails_in_one_call_is_left_out_of_the_next(link: StreamLink) -> None:
+    left = threading.Event()
+
     def weak(ticket: Ticket, node: int) -> None:
         def answer(method: str, arguments: Mapping[str, Any]) -> Outcome:
             return Outcome(None, "is tired") if arguments["value"] == 2 else echo(method, arguments)
 
-        Session(ticket, node, DESCRIPTION, answer).run()
+        with pytest.raises(LinkError):  # it is told, or refused when it dials again
+            Session(ticket, node, DESCRIPTION, answer).run()
+        left.set()
 
     with a_round(link, [good, weak]) as clients:
         for value in (1, 2, 3):
             queue(clients, value)
         assert [answered(clients) for _ in range(3)] == [{0: 1, 1: 1}, {0: 2}, {0: 3}]
         assert clients.failures == {1: "is tired"}
+        assert left.wait(60)  # else it would go on dialling a link that is closed
 
 
 def test_calls_in_flight_are_run_once_whatever_the_network_does() -> None:
