@@ -99,7 +99,9 @@ class Trials:
         self._tried = state
 
     def check_data(self, sets: Iterable[ExampleSet | None], size: int) -> None:
-        """Refuse data sets whose own `batch` lets examples change each other; they are tried once.
+        """Refuse data sets whose own `batch` lets examples change each other.
+
+        They are tried until none of them does.
 
         Parameters
         ----------
@@ -115,7 +117,6 @@ class Trials:
         """
         if self._tried_data:
             return
-        self._tried_data = True
         for data in (each for each in sets if each is not None):
             mixing, untold = mixing_batch(data, size)
             if untold:
@@ -127,6 +128,7 @@ class Trials:
                     "itself, such as with means that were computed once; if that is wrong, set "
                     "across_batch = False on the data set"
                 )
+        self._tried_data = True
 
     def rehearse(self, batch: MaskedBatch, *, single: bool) -> None:
         """Try a step on copies of head and tail; see `rehearse_on_copies`.
