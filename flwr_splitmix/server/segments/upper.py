@@ -173,7 +173,6 @@ class ServerSegment(TrainedSegment):
         groups = len(mixed.sources)
         share = len(mixed.smashed) / groups / batch
         if share < 1 and not self._tried_in_parts:
-            self._tried_in_parts = True
             check_in_parts(
                 self.module,
                 self.loss,
@@ -182,6 +181,7 @@ class ServerSegment(TrainedSegment):
                 device=self.device,
                 dtype=self.dtype,
             )
+            self._tried_in_parts = True
         self.module.train()
         if first:
             self.optimizer.zero_grad()

@@ -140,6 +140,16 @@ def test_mixed_precision_does_not_hide_it() -> None:
         segment.learn_part(mixed, len(mixed.smashed), seed=0, first=True)
 
 
+def test_it_is_refused_each_time_it_is_to_learn() -> None:
+    """Another `fit` of the same strategy trained it without a word."""
+    segment = ServerSegment(
+        MIXING["standardised"](), num_classes=CLASSES, server_update="sum", device="cpu"
+    )
+    for _ in range(2):
+        with pytest.raises(ValueError, match="set micro_batches to 1"):
+            segment.learn_part(part(), 2 * SAMPLES, seed=0, first=True)
+
+
 @pytest.mark.parametrize("samples", [1, 3])
 def test_a_part_of_few_examples_shows_it_too(samples: int) -> None:
     with pytest.raises(ValueError, match="the upper segment"):
