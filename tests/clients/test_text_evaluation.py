@@ -19,6 +19,7 @@ from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.privacy.journal import Journal, read_journal
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.scoring.texts import TextScores
+from flwr_splitmix.strategies import USplitFL
 from flwr_splitmix.testing.laws import TextToy
 
 TOY = TextToy(clients=1, tests=8)
@@ -128,6 +129,50 @@ def test_a_client_that_has_not_trained_since_says_so(tmp_path: Path) -> None:
     )
     with process(tmp_path, server_round=2) as again, pytest.raises(ClientError, match=said):
         ask(again)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same strategy", "another strategy"])
+def test_a_fit_evaluates_the_clients_that_an_earlier_one_trained(
+    same: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that it did not train were at the earlier fit's place, and refused for it."""
+    toy = TextToy(clients=4, tests=5)
+    clients = toy.clients_for()
+
+    def strategy() -> USplitFL:
+        return USplitFL(
+            toy.server(), evaluation="federated", fraction_train=0.5, device="cpu", min_nodes=1
+        )
+
+    first = strategy()
+    for fit in range(4):
+        (first if same else strategy()).fit(clients, 1)
+        assert "evaluation went on without" not in caplog.text, fit
+
+
+def test_a_round_evaluates_a_client_once_though_another_run_has_its_number() -> None:
+    (client,) = TOY.clients_for()
+    for draw_seed in (None, 5):
+        for attempt in range(2):
+            client.attach(Order(0, 7, 1, 9, draw_seed=draw_seed), None)
+            if attempt:
+                with pytest.raises(ClientError, match="test examples 0 to 4; next is 4 of 8"):
+                    ask(client)
+            else:
+                assert ask(client)["messages"]
+    client.begin_run()
+    client.attach(Order(0, 7, 1, 9, draw_seed=5), None)
+    assert ask(client)["messages"]
+
+
+def test_another_run_sends_no_text_again_that_a_node_has_on_record(tmp_path: Path) -> None:
+    """Which run it is, and how draws are seeded, the server says in one process, too."""
+    with process(tmp_path) as client:
+        ask(client)
+        client.begin_run()
+        client.attach(Order(0, 7, 1, 9, draw_seed=5), None)
+        with pytest.raises(ClientError, match="test examples 0 to 4; next is 4 of 8"):
+            ask(client)
 
 
 class Twice(TextScores):

@@ -50,7 +50,10 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
         ([(0, 0)], "test examples 0 to 0; next is 0 of 7"),
         ([(0, 4), "score"], "not scored its federated test data, or not all of it"),
         ([(0, 5)], "asks for 5 test examples at once; this client sends at most 4, its batch size"),
-        ([(0, 4), (4, 7), "score", (0, 4)], "all 7 federated test examples were sent under this"),
+        (
+            [(0, 4), (4, 7), "score", (0, 4)],
+            "all 7 federated test examples were sent in this round",
+        ),
         ([(0, 4), (4, 7), "score", "score"], "not scored its federated test data"),
     ],
     ids=str,

@@ -17,7 +17,7 @@ from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.requests import check_numbers
 from flwr_splitmix.clients.ushape.accounted import Trials, check_accounted
 from flwr_splitmix.clients.ushape.ends import Ends
-from flwr_splitmix.clients.ushape.evaluation import SentTests
+from flwr_splitmix.clients.ushape.evaluation import EvaluationPlace, SentTests
 from flwr_splitmix.clients.ushape.hiding_fit import check_batches, check_head_learns
 from flwr_splitmix.clients.ushape.round_side import RoundSides, frozen_facts, seeded_facts
 from flwr_splitmix.clients.ushape.step_exchanges import Learns, StepExchanges
@@ -200,7 +200,7 @@ class UShapeClient(StepExchanges):
             self.ends.check_no_statistics()
         self._order = order
         self._forget_round()
-        self._begin_evaluation((order.server_round, self.batches.drawn))
+        self._begin_evaluation(EvaluationPlace.of(order, self.batches.drawn))
         self._take_weights(arrays)
         first = self._checked_examples()
         with restrained(_NO_STATES, hides=not self.may_name_data()):

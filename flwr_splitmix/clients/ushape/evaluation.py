@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.clients.client import ClientError, Order
 from flwr_splitmix.clients.evaluation_sets import evaluation_set
 from flwr_splitmix.clients.guards.first_weights import run_id
 from flwr_splitmix.clients.ushape.checked_methods import check_counted
@@ -109,6 +109,29 @@ def _noted() -> Iterator[None]:
         raise ClientError(said) from None
 
 
+class EvaluationPlace(NamedTuple):
+    """Where a client is in a run; at each place it sends a test example once.
+
+    Attributes
+    ----------
+    draw_seed
+        That of the order: each `fit` that goes on with the clients counts its rounds from 1.
+    server_round
+        The round.
+    drawn
+        Training batches drawn so far.
+    """
+
+    draw_seed: int | None
+    server_round: int
+    drawn: int
+
+    @classmethod
+    def of(cls, order: Order, drawn: int) -> EvaluationPlace:
+        """Return the place of an order, given the batches drawn so far."""
+        return cls(order.draw_seed, order.server_round, drawn)
+
+
 class UShapeEvaluation:
     """The test examples that a server may ask for in a round, in order, and their scores.
 
@@ -118,7 +141,7 @@ class UShapeEvaluation:
     Parameters
     ----------
     place
-        The round, and the number of batches drawn so far.
+        Where the client is; None before the first round of a run.
     tests
         Test sets by the kind of evaluation; None if the client has none.
     scores
@@ -144,7 +167,7 @@ class UShapeEvaluation:
 
     def __init__(
         self,
-        place: tuple[int, int],
+        place: EvaluationPlace | None,
         tests: Mapping[str, ExampleSet | None],
         scores: Scores,
         device: torch.device,
@@ -181,6 +204,10 @@ class UShapeEvaluation:
         if not type(start) is type(stop) is int:  # 0.0 to 0.5 would be example 0, time and again
             raise ClientError("the server asks for test examples by numbers that are not whole")
         size, following = len(data), self.sent_up_to.get(kind, 0)  # type: ignore[arg-type]
+        if self.awaiting is None and (start, following) == (0, size):
+            raise ClientError(
+                f"all {size} {kind} test examples were sent in this round, and each is sent once"
+            )
         if self._kept is not None:
             following = max(following, self._kept.sent(kind))
         if self.awaiting is None and (start, following) == (0, size):

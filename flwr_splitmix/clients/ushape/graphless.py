@@ -21,7 +21,11 @@ from flwr_splitmix.clients.ushape.checked_methods import (
     plain_scores,
 )
 from flwr_splitmix.clients.ushape.ends import Ends
-from flwr_splitmix.clients.ushape.evaluation import SentTests, UShapeEvaluation
+from flwr_splitmix.clients.ushape.evaluation import (
+    EvaluationPlace,
+    SentTests,
+    UShapeEvaluation,
+)
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
@@ -74,14 +78,18 @@ class GraphlessExchanges(Client):
         self._public: list[Sent] = []
         self._due = self._calibrated = 0  # steps before the first batch: due, and taken
         self._sent_tests: SentTests | None = None
-        self._evaluation = self._new_evaluation((0, 0))
+        self._evaluation = self._new_evaluation(None)
 
-    def _new_evaluation(self, place: tuple[int, int]) -> UShapeEvaluation:
+    def begin_run(self) -> None:
+        """Forget the evaluation of another run, whose rounds have the same numbers."""
+        self._evaluation = self._new_evaluation(None)
+
+    def _new_evaluation(self, place: EvaluationPlace | None) -> UShapeEvaluation:
         return UShapeEvaluation(
             place, self.tests, self.scores, self.device, self.batches.size, self._sent_tests
         )
 
-    def _begin_evaluation(self, place: tuple[int, int]) -> None:
+    def _begin_evaluation(self, place: EvaluationPlace) -> None:
         """Begin anew, unless the client is where it was, and forget a batch without an answer."""
         if self._evaluation.place != place:
             self._evaluation = self._new_evaluation(place)
