@@ -15,8 +15,8 @@ from flwr_splitmix.segments.trials import (
     UntoldError,
     agree,
     draw_like,
-    has_halves,
     renew,
+    widened_copies,
     with_rows,
 )
 
@@ -84,14 +84,10 @@ def mixes_examples(
     rows = torch.arange(max(len(inputs), FEW), device=inputs.device) % len(inputs)
     batch, others = inputs[rows], tuple(each[rows] for each in others)
     why = ""
-    # Halves hide small differences; a segment may be unable to compute in float32.
-    for widened in (True, False) if has_halves(segment) else (False,):
+    for make in widened_copies(segment, batch):
         try:
-            copied = copy.deepcopy(segment).train()
-            if widened:
-                copied = copied.float()
-            examples = batch.float() if widened and batch.is_floating_point() else batch
-            answer, why = _tried(copied, examples, others, renewed)
+            copied, examples = make()
+            answer, why = _tried(copied.train(), examples, others, renewed)
         except Exception as error:  # what cannot be copied, or has weights that cannot be replaced
             why = str(error)
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Iterator
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
-from flwr_splitmix.segments.trials import draw_like, has_halves, renew
+from flwr_splitmix.segments.trials import draw_like, renew, widened_copies
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -47,17 +46,18 @@ def spreading_tokens(segment: nn.Module, inputs: Tensor) -> int | None:
     Returns
     -------
     A number from 0 to the number of tokens, prefix tokens included; None if it cannot be told: if
-    the segment cannot be copied, or no number that was replaced changes its output.
+    the segment cannot be copied, or computes in 16 bits only, or no number that was replaced
+    changes its output.
     """
     why = ""
+    widest, *_ = widened_copies(segment, inputs)  # in 16 bits a token may seem not to change
     for renewed in (True, False):
         try:
-            copied = copy.deepcopy(segment).requires_grad_(False)
-            if has_halves(segment):
-                copied, inputs = copied.float(), inputs.float()
+            copied, examples = widest()
             if renewed:
-                renew(copied, inputs.device)
-            return _spread(copied, *(drawn[:1] for drawn in draw_like(inputs)))
+                renew(copied, examples.device)
+            copied.requires_grad_(False)
+            return _spread(copied, *(drawn[:1] for drawn in draw_like(examples)))
         except Exception as error:  # random weights may not be what the segment can take
             why = str(error)
     log.debug("%s: spreading cannot be told: %s", type(segment).__name__, why)

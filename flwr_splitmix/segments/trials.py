@@ -1,21 +1,43 @@
-"""Trials of a segment: inputs drawn like others, and outputs that agree but for rounding."""
+"""Trials of a segment: its copies, inputs drawn like others, and outputs that agree."""
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.seeding import seeded_draws
 
+M = TypeVar("M", bound=nn.Module)
 
-def has_halves(segment: nn.Module) -> bool:
-    """Return whether a segment has weights or buffers of 16 bits."""
+
+def widened_copies(segment: M, inputs: Tensor) -> list[Callable[[], tuple[M, Tensor]]]:
+    """Return functions that make a copy of a segment, and the inputs for it; try the first first.
+
+    Of a segment with weights or buffers of 16 bits, which hide small differences, the first makes
+    a copy in float32, with inputs in float32 unless they are integers. The last, or only one leaves
+    both as they are: a segment may be unable to compute in float32.
+    """
     weights = segment.state_dict().values()
-    return any(
+    halves = any(
         isinstance(w, Tensor) and w.dtype in (torch.float16, torch.bfloat16) for w in weights
     )
+    return [
+        partial(_copied, segment, inputs, widened=widened)
+        for widened in ((True, False) if halves else (False,))
+    ]
+
+
+def _copied(segment: M, inputs: Tensor, *, widened: bool) -> tuple[M, Tensor]:
+    copied = copy.deepcopy(segment)
+    if not widened:
+        return copied, inputs
+    return copied.float(), inputs.float() if inputs.is_floating_point() else inputs
 
 
 class UntoldError(Exception):

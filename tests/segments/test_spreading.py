@@ -107,6 +107,31 @@ def test_no_derivative_is_needed() -> None:
     assert spreading_tokens(nn.Embedding(9, 3), torch.arange(8).view(2, 4)) == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mixes", [False, True])
+def test_of_tokens_of_a_text_it_is_told_in_any_dtype(dtype: torch.dtype, mixes: bool) -> None:
+    """Integers became floats with a segment in 16 bits, which no embedding takes."""
+    layers: list[nn.Module] = [nn.Embedding(9, 3)]
+    if mixes:
+        layers.append(nn.TransformerEncoderLayer(3, 1, 4, batch_first=True))
+    ids = torch.arange(8).view(2, 4)
+    assert spreading_tokens(nn.Sequential(*layers).to(dtype), ids) == (4 if mixes else 0)
+
+
+class InHalves(nn.Embedding):
+    """Computes in bfloat16 only, by which a small part of other tokens is lost."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        tokens = super().forward(ids) @ torch.ones(3, 3, dtype=torch.bfloat16)
+        return tokens + 1e-3 * tokens.mean(1, keepdim=True)
+
+
+def test_of_a_segment_that_takes_no_float32_it_cannot_be_told() -> None:
+    segment = InHalves(9, 3).bfloat16()
+    assert segment(torch.arange(8).view(2, 4)).shape == (2, 4, 3)
+    assert spreading_tokens(segment, torch.arange(8).view(2, 4)) is None
+
+
 class InPlace(Patches):
     """Changes the inputs that it is given."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import mixing_layers, warn_of_untold
 from flwr_splitmix.segments.state_digest import state_digest
-from flwr_splitmix.segments.trials import draw_like, has_halves, renew
+from flwr_splitmix.segments.trials import draw_like, renew, widened_copies
 
 
 def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) -> None:
@@ -227,28 +227,23 @@ def rehearse_on_copies(
         return
     why: Exception | None = None
     device = batch.inputs.device
-    for widened in (True, False) if has_halves(ends) else (False,):  # halves round too much
-        for random in (True, False):
-            try:
-                copied = copy.deepcopy(ends)
-            except Exception as error:
-                said = _no_trial(hiding, "cannot be copied (copy.deepcopy)")
-                raise WrappedError(said, f"{said}: {error}") from error
-            inputs = batch.inputs
-            if widened:
-                copied = copied.float()
-                inputs = inputs.float() if inputs.is_floating_point() else inputs
-            if random:
-                renew(copied, device)
-                inputs = draw_like(inputs)[0]
-            try:
-                with seeded_draws(device, 0):
-                    hiding.rehearse(copied, replace(batch, inputs=inputs), single=single)
-                return
-            except UnfitError:
-                raise
-            except Exception as error:
-                why = error
+    for make, random in product(widened_copies(ends, batch.inputs), (True, False)):
+        try:
+            copied, inputs = make()
+        except Exception as error:
+            said = _no_trial(hiding, "cannot be copied (copy.deepcopy)")
+            raise WrappedError(said, f"{said}: {error}") from error
+        if random:
+            renew(copied, device)
+            inputs = draw_like(inputs)[0]
+        try:
+            with seeded_draws(device, 0):
+                hiding.rehearse(copied, replace(batch, inputs=inputs), single=single)
+            return
+        except UnfitError:
+            raise
+        except Exception as error:
+            why = error
     kind = type(why).__name__
     raise WrappedError(
         _no_trial(hiding, f"fail at it: {kind}; the log says more"),

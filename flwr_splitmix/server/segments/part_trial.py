@@ -20,8 +20,8 @@ from flwr_splitmix.segments.trials import (
     UntoldError,
     agree,
     draw_like,
-    has_halves,
     renew,
+    widened_copies,
     with_rows,
 )
 
@@ -125,11 +125,10 @@ def _trials_of_module(
     module = uncompiled(module)
 
     def tried(weights: nn.Module, inputs: Tensor) -> bool:
-        halves = has_halves(module)
-        if halves or dtype != torch.float32:  # 16 bits hide small differences
+        widest, *others = widened_copies(weights, inputs)
+        if others or dtype != torch.float32:  # 16 bits hide small differences
             try:
-                wide = copy.deepcopy(weights).float() if halves else weights
-                own = inputs.float() if halves else inputs
+                wide, own = widest()
                 return alike_in_parts(_run_of(wide, device, torch.float32), [own])
             except Exception:
                 log.debug("the trial runs as in training", exc_info=True)
