@@ -22,8 +22,8 @@ PartsAsked = int | Literal["auto"]
 
 PARTS_ALLOWED = f"allowed are integers from 1 to {MAX_PARTS}, and 'auto'"
 
-TRIED, TRIALS = 2, 3
-""""auto" measures `TRIALS` steps in `TRIED` parts; the first step is not counted."""
+TRIED, MEASURED_STEPS = 2, 3
+""""auto" measures `MEASURED_STEPS` steps in `TRIED` parts; the first step is not counted."""
 
 MOST = 16
 """Most parts that "auto" chooses."""
@@ -122,7 +122,7 @@ class PartCount:
         self.parts = 1
         self._batch = 1
         self._chosen = 0
-        self._trials: list[StepSeconds] = []
+        self._timings: list[StepSeconds] = []
 
     def check(self, mixer: Mixer, server_update: str, upper: nn.Module, pace: Pace) -> None:
         """Raise ValueError if something needs whole batches; the message names it."""
@@ -183,15 +183,15 @@ class PartCount:
 
     def measured(self, seconds: StepSeconds) -> None:
         """Record one of the first steps; after the last of them, choose the number of parts."""
-        self._trials.append(seconds)
-        if len(self._trials) < TRIALS:
+        self._timings.append(seconds)
+        if len(self._timings) < MEASURED_STEPS:
             return
-        measured = self._trials[1:]
+        measured = self._timings[1:]
         stages = {
-            name: sum(getattr(trial, name) for trial in measured) / len(measured)
+            name: sum(getattr(timing, name) for timing in measured) / len(measured)
             for name in ("up", "server", "down")
         }
-        trip = sum(trial.trip for trial in measured) / len(measured)
+        trip = sum(timing.trip for timing in measured) / len(measured)
         self._chosen = self.parts = largest_divisor(self._batch, best_parts(stages, trip))
         log.info(
             "micro-batches: %s of %s: a batch takes %.3g s up, %.3g s at the server and %.3g s "
