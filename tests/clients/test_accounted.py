@@ -235,6 +235,52 @@ def test_the_weights_of_every_round_are_tried(hiding: Callable[[], Hiding], part
         )
 
 
+class Closed(nn.Module):
+    """Adds the mean of a batch, times a weight that is 0."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(width).double())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.gate * inputs.mean(0)
+
+
+def test_what_only_random_weights_show_is_refused_in_every_round() -> None:
+    head = Over(TOY.head(), Closed(TOY.width))
+    client = UShapeClient(
+        head, TOY.tail(), TOY.texts(0, 6), batch_size=4, device="cpu", hiding=DPForward()
+    )
+    weights = {name: tensor.clone() for name, tensor in client.weights().items()}
+    for server_round in (1, 2, 3):
+        others = {name: tensor * server_round for name, tensor in weights.items()}
+        with pytest.raises(ClientError, match="the head has a layer across the batch"):
+            client.attach(replace(ORDER, server_round=server_round), others)
+
+
+class Counting(nn.Module):
+    """Adds the number of its calls, so that no two of them can be compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return inputs + self.calls
+
+
+def test_that_a_trial_cannot_tell_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Before: whenever the client was attached, which is twice in the first round."""
+    client = UShapeClient(
+        Over(TOY.head(), Counting()), TOY.tail(), TOY.texts(0, 6), batch_size=4, device="cpu",
+        hiding=DPForward(),
+    )  # fmt: skip
+    for server_round in (1, 1, 2):
+        client.attach(replace(ORDER, server_round=server_round), None)
+    assert caplog.text.count("the trial of whether Over mixes the examples of a batch is inc") == 1
+
+
 @pytest.mark.parametrize(("hiding", "part"), [(Hiding, "head"), (DPForward, "tail")])
 def test_what_no_epsilon_rests_on_may_move_texts(hiding: Callable[[], Hiding], part: str) -> None:
     client = client_with(hiding(), part, "gru", alike=False, batch_first=False)

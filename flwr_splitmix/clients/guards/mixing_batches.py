@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flwr_splitmix.data.examples import Example, ExampleSet, fetch, makes_batches
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
+from flwr_splitmix.segments.across_batch import warn_of_untold
 from flwr_splitmix.segments.trials import agree
 
 MIXING = "its data set's method batch(indices), which mixes examples"
@@ -18,6 +19,35 @@ MIXING = "its data set's method batch(indices), which mixes examples"
 
 _ROWS, _OTHERS = 4, 6
 """Most examples of a batch in a trial, and most that are put into a place of it."""
+
+
+class BatchMethodTrial:
+    """The trial of a data set's own `batch`; it is made once, and its verdict stays.
+
+    Parameters
+    ----------
+    data
+        The data set.
+    size
+        Examples in a training batch.
+    """
+
+    def __init__(self, data: ExampleSet, size: int) -> None:
+        self._data, self._size = data, size
+        self._mixing: str | None = None
+        self._untold = ""
+
+    def find(self) -> str:
+        """Return `MIXING` if examples were seen to change each other, else ""."""
+        if self._mixing is None:
+            self._mixing, self._untold = mixing_batch(self._data, self._size)
+        return self._mixing
+
+    def warn_of_untold(self) -> None:
+        """Log, once, if the trial was made and could not tell."""
+        if self._untold:
+            warn_of_untold(f"batch of the data set {type(self._data).__name__}", self._untold)
+            self._untold = ""
 
 
 def mixing_batch(data: ExampleSet, size: int) -> tuple[str, str]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, WrappedError
-from flwr_splitmix.clients.guards.mixing_batches import mixing_batch
+from flwr_splitmix.clients.guards.mixing_batches import BatchMethodTrial
 from flwr_splitmix.data.examples import ExampleSet
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.seeding import seeded_draws
-from flwr_splitmix.segments.across_batch import mixing_layers, warn_of_untold
-from flwr_splitmix.segments.state_digest import state_digest
+from flwr_splitmix.segments.across_batch import mixing_layers
+from flwr_splitmix.segments.apart_trial import ApartTrial
 from flwr_splitmix.segments.trials import draw_like, renew, widened_copies
 
 
@@ -52,9 +53,7 @@ def check_accounted(client: type[Client], base: type[Client], hiding: Hiding) ->
 
 
 class Trials:
-    """Trials of a client's head and tail on which an epsilon rests; none if the hiding keeps none.
-
-    They are repeated where weights or inputs have changed.
+    """Trials of a client's head, tail and data on which an epsilon rests; none without one.
 
     Parameters
     ----------
@@ -62,6 +61,10 @@ class Trials:
         The client's hiding.
     segments
         The head and the tail, by these names.
+    sets
+        Data sets whose examples an epsilon is about; None for one that there is not.
+    size
+        Examples in a training batch.
 
     Attributes
     ----------
@@ -69,16 +72,21 @@ class Trials:
         Whether `rehearse` has passed.
     """
 
-    def __init__(self, hiding: Hiding, segments: nn.ModuleDict) -> None:
+    def __init__(
+        self,
+        hiding: Hiding,
+        segments: nn.ModuleDict,
+        sets: Iterable[ExampleSet | None],
+        size: int,
+    ) -> None:
         self._hiding = hiding
         self._segments = segments
-        self._complete = self.rehearsed = False
-        self._tried_data = False
-        self._tried: bytes | None = None
-        """Digest of head, tail and inputs of the last trial of `check_apart`."""
+        self._apart = ApartTrial()
+        self._data = [BatchMethodTrial(data, size) for data in sets if data is not None]
+        self.rehearsed = False
 
     def check_apart(self, batch: MaskedBatch) -> None:
-        """Refuse a head or tail that mixes a batch's examples; see `tried_completely`.
+        """Refuse a head or tail that mixes a batch's examples; see `refusal_of_mixing`.
 
         Parameters
         ----------
@@ -88,39 +96,23 @@ class Trials:
         Raises
         ------
         ClientError
-            Raised by `tried_completely`.
+            If the names of its layers, or a trial on these examples, show that it does.
         """
-        state = state_digest(self._segments, batch.inputs, batch.mask)
-        if self._complete and state is not None and state == self._tried:
-            return
-        head, tail = self._segments["head"], self._segments["tail"]
-        again = self._complete
-        self._complete = tried_completely(self._hiding, head, tail, batch, again=again)
-        self._tried = state
+        look = partial(refusal_of_mixing, self._hiding, self._segments, batch)
+        if refusal := self._apart.find(look, self._segments, batch.inputs, batch.mask):
+            raise ClientError(refusal)
 
-    def check_data(self, sets: Iterable[ExampleSet | None], size: int) -> None:
+    def check_data(self) -> None:
         """Refuse data sets whose own `batch` lets examples change each other.
-
-        They are tried until none of them does.
-
-        Parameters
-        ----------
-        sets
-            Those whose examples an epsilon is about; None for one that there is not.
-        size
-            Examples in a training batch.
 
         Raises
         ------
         ClientError
             If there is one.
         """
-        if self._tried_data:
-            return
-        for data in (each for each in sets if each is not None):
-            mixing, untold = mixing_batch(data, size)
-            if untold:
-                warn_of_untold(f"batch of the data set {type(data).__name__}", untold)
+        for trial in self._data:
+            mixing = trial.find()
+            trial.warn_of_untold()
             if mixing:
                 raise ClientError(
                     "batch(indices) of this client's data set mixes examples: one changes what "
@@ -128,7 +120,6 @@ class Trials:
                     "itself, such as with means that were computed once; if that is wrong, set "
                     "across_batch = False on the data set"
                 )
-        self._tried_data = True
 
     def rehearse(self, batch: MaskedBatch, *, single: bool) -> None:
         """Try a step on copies of head and tail; see `rehearse_on_copies`.
@@ -142,10 +133,10 @@ class Trials:
         self.rehearsed = True
 
 
-def tried_completely(
-    hiding: Hiding, head: nn.Module, tail: nn.Module, batch: MaskedBatch, *, again: bool
-) -> bool:
-    """Try whether a head or tail on which an epsilon rests mixes a batch's examples; refuse it.
+def refusal_of_mixing(
+    hiding: Hiding, ends: nn.ModuleDict, batch: MaskedBatch, *, renewed: bool, warns: bool
+) -> str | None:
+    """Return why a head or tail on which an epsilon rests is refused: it mixes a batch's examples.
 
     No epsilon covers lengths, so masks stay as they are in the trial. Where the hiding may send
     masks of its own, inputs without padding are also tried with masks of several lengths.
@@ -154,33 +145,28 @@ def tried_completely(
     ----------
     batch
         As many of the client's examples as are in a training batch, on its device.
-    again
-        Whether trials with these were complete before; these have only the current weights.
+    renewed, warns
+        As of `mixes_examples`.
 
     Returns
     -------
-    Whether the trials were complete; else other weights may show more.
-
-    Raises
-    ------
-    ClientError
-        If the names of its layers, or a trial on these examples, show that it does.
+    "" if neither does; None if it cannot be told of one of them.
     """
     known = True
+    head = ends["head"]
     for part in hiding.apart:
         if part == "trunk":  # which the server has, and tries
             continue
-        segment = head if part == "head" else tail
         inputs = batch.inputs if part == "head" else _states_like(head, batch)
         for mask in _masks(hiding, head, batch):
-            layer = mixing_layers(segment, inputs, mask, renewed=not again)
+            layer = mixing_layers(ends[part], inputs, mask, renewed=renewed, warns=warns)
             known &= layer is not None
             if layer:
-                raise ClientError(
+                return (
                     f"the {part} has {layer}, by which an example changes what others send or "
                     f"teach, so there is no epsilon: take a {part} without {layer}"
                 )
-    return known
+    return "" if known else None
 
 
 def _masks(hiding: Hiding, head: nn.Module, batch: MaskedBatch) -> list[Tensor]:

@@ -162,7 +162,7 @@ class UShapeClient(StepExchanges):
         self._governed = False
         self._shapes: KeptShapes | None = None
         self._sides = RoundSides(hiding, ends, on, batches, tests, returns=learns == "all")
-        self._trials = Trials(hiding, ends.segments)
+        self._trials = Trials(hiding, ends.segments, [data, test_data], batches.size)
 
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
         """Apply the node's policy; the node records which test examples were sent by which weights.
@@ -206,8 +206,7 @@ class UShapeClient(StepExchanges):
         with restrained(_NO_STATES, hides=not self.may_name_data()):
             width = self.ends.width(first)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
-            sets = [self.batches.data, self.tests["federated"]]
-            self._trials.check_data(sets, self.batches.size)
+            self._trials.check_data()
             self._trials.check_apart(self._first_batch(self.batches.size))
         texts, seeded = holds_ids(first.inputs), self.repeatable_secrets and self._governed
         self.hiding.attach(self._sides.of(order, width, texts=texts, seeded=seeded))
