@@ -13,7 +13,6 @@ from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
 from flwr_splitmix.clients.evaluation_sets import describe_tests, tests_of
 from flwr_splitmix.clients.guards.first_weights import FirstWeights
 from flwr_splitmix.clients.guards.restrained import restrained
-from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.requests import check_numbers
 from flwr_splitmix.clients.ushape.accounted import Trials, check_accounted
 from flwr_splitmix.clients.ushape.ends import Ends
@@ -160,7 +159,6 @@ class UShapeClient(StepExchanges):
         self.repeatable_secrets = repeatable_secrets
         self._first_weights: FirstWeights | None = None
         self._governed = False
-        self._shapes: KeptShapes | None = None
         self._sides = RoundSides(hiding, ends, on, batches, tests, returns=learns == "all")
         self._trials = Trials(hiding, ends.segments, [data, test_data], batches.size)
 
@@ -214,7 +212,7 @@ class UShapeClient(StepExchanges):
             few = self._first_batch(min(3, self.batches.size))
             self._trials.rehearse(few, single=self.batches.size == 1)
         due = self._begin_calibration()
-        self._shapes = self.ends.shapes()
+        self.ends.begin_round()
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
@@ -272,8 +270,7 @@ class UShapeClient(StepExchanges):
         ClientError
             If a shape within head or tail has changed in this round.
         """
-        if self._shapes is not None:
-            self.ends.check_shapes(self._shapes)
+        self.ends.check_shapes()
         metrics: dict[str, int | float] = {
             "num-examples": self.batches.examples,
             "num-steps": self.steps,

@@ -48,6 +48,7 @@ class Ends:
     ) -> None:
         self.segments = nn.ModuleDict({"head": head, "tail": tail})
         self.optimizer = ScheduledOptimizer(self.segments, optimizer, schedule)
+        self._began: KeptShapes | None = None
         self._digest = ""
         self._sketched: tuple[Collection[str], float | None] = (), None
 
@@ -165,13 +166,14 @@ class Ends:
         kept = self.segments.state_dict().keys()
         return {name: buffer for name, buffer in self.segments.named_buffers() if name in kept}
 
-    def shapes(self) -> KeptShapes:
-        """Return the shapes of all parameters and of the kept buffers, as they are now."""
-        return KeptShapes("head and tail", self._all())
+    def begin_round(self) -> None:
+        """Note the shapes of all parameters and of the kept buffers, for `check_shapes`."""
+        self._began = KeptShapes("head and tail", self._all())
 
-    def check_shapes(self, began: KeptShapes) -> None:
-        """Raise ClientError if a shape is another than it was."""
-        began.check(self._all())
+    def check_shapes(self) -> None:
+        """Raise ClientError if a shape is another than when the round began, if one has begun."""
+        if self._began is not None:
+            self._began.check(self._all())
 
     def _all(self) -> dict[str, Tensor]:
         return {**dict(self.segments.named_parameters()), **self._buffers()}
