@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.device import in_float64
-from flwr_splitmix.mixers import InputShare, Share
+from flwr_splitmix.mixers import InputShare, Share, share_from_wire
 from flwr_splitmix.segments.batch_norm import largest
 
 MAX_PASSES = 64
@@ -19,6 +19,39 @@ MAX_PASSES = 64
 
 MIN_LABELS = 2**18
 """How many numbers the soft labels of one example may always have, over all passes."""
+
+
+def shares_asked_for(
+    plan: Sequence[Mapping[str, Any] | None],
+    kinds: Iterable[type[Share]],
+    sample: int,
+    *,
+    sums: bool,
+) -> list[Share | None]:
+    """Return the share of each pass that a step's plan asks for, as plain values.
+
+    Parameters
+    ----------
+    kinds
+        The kinds of shares that this client knows.
+    sample
+        Numbers in the smashed data of one example.
+    sums
+        Whether this client sends what a mixer adds up.
+
+    Raises
+    ------
+    ClientError
+        Raised by `check_plan`, `check_label_memory` and `check_no_sums`.
+    UnknownShareError
+        If the plan has a share that the client does not know.
+    """
+    check_plan(plan)
+    shares = [None if own is None else share_from_wire(own, kinds) for own in plan]
+    check_label_memory(shares, sample)
+    if not sums:
+        check_no_sums(shares)
+    return shares
 
 
 def check_plan(plan: Sequence[Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.clients.split import batch_in_flight, graphs
 from flwr_splitmix.strategies import CutMixSL
 from flwr_splitmix.testing.laws import Toy, check_graphs_are_freed
 from tests.laws.makers import NAMES, maker, toy_for
@@ -30,12 +30,12 @@ def test_k_times_and_broadcast() -> None:
 
 def test_the_law_notices_smashed_data_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Tensor] = []
-    right = SplitClient._backward
+    right = graphs.backward
 
-    def hoarding(self: SplitClient, anchors: Any, gradients: Any, *, anew: bool) -> bool:
+    def hoarding(anchors: Any, *arguments: Any, **options: Any) -> bool:
         kept.extend(a for a in anchors if a is not None)
-        return right(self, anchors, gradients, anew=anew)
+        return right(anchors, *arguments, **options)
 
-    monkeypatch.setattr(SplitClient, "_backward", hoarding)
+    monkeypatch.setattr(batch_in_flight, "backward", hoarding)
     with pytest.raises(AssertionError, match=r"law 7, graphs are freed: .* more of shape"):
         check_graphs_are_freed(maker("PSL"), Toy(clients=2), few=5, many=20)

@@ -23,11 +23,22 @@ Owed = tuple[Sequence[Event], np.ndarray]
 """Releases, and the records (n,), int64, that each owe all of them."""
 
 
-class FirstAsked(NamedTuple):
-    """The round in which a client was first asked for a batch, and the batch at which it began."""
+class BegunRound(NamedTuple):
+    """A round that has begun.
+
+    Parameters
+    ----------
+    order
+        What the server said of it.
+    place
+        The place in the data at which it began: the number of batches drawn before.
+    records_of
+        The records of any of the client's batches.
+    """
 
     order: Order
     place: int
+    records_of: RecordsOf
 
 
 class EarlierAttempts:

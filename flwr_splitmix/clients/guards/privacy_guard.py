@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,7 @@ import numpy as np
 from flwr_splitmix.accounting.uploads import covered, release_of
 from flwr_splitmix.clients.client import ClientError, Order
 from flwr_splitmix.clients.guards.budget_limits import BudgetLimits
-from flwr_splitmix.clients.guards.earlier_attempts import (
-    EarlierAttempts,
-    FirstAsked,
-    Owed,
-    RecordsOf,
-)
+from flwr_splitmix.clients.guards.earlier_attempts import BegunRound, EarlierAttempts, Owed
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.privacy import Event, Exposure, Ledger
 from flwr_splitmix.privacy.client_ledger import ClientLedger
@@ -29,38 +24,6 @@ from flwr_splitmix.privacy.ledger_file import LedgerFile
 from flwr_splitmix.seeding import secrets_are_seeded
 
 log = logging.getLogger("flwr.splitmix")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchRequest:
-    """A batch of which uploads are about to leave, and where in a round it is.
-
-    Parameters
-    ----------
-    shares
-        The batch's share of each pass.
-    size
-        Tokens (prefix + N) and width d of an example's smashed data.
-    records
-        int64 (b,): the examples of the batch.
-    order
-        The round.
-    begun_at
-        Batches drawn when the round began.
-    records_of
-        The records of any other batches.
-    first
-        The first round in which the client was asked for a batch since it has this ledger's
-        state. Earlier attempts began where it began; later ones are in the ledger.
-    """
-
-    shares: Sequence[Share | None]
-    size: tuple[int, int]
-    records: np.ndarray
-    order: Order
-    begun_at: int
-    records_of: RecordsOf
-    first: FirstAsked
 
 
 class PrivacyGuard:
@@ -99,10 +62,10 @@ class PrivacyGuard:
         self.spent = False
         self._file, self._on_node = file, on_node
         self._trains = trains
-        self._round: Order | None = None
-        self._attempts = EarlierAttempts(records)
-        self._noted: FirstAsked | None = None
+        self._round: BegunRound | None = None
         self._begins: int | None = None  # where it begins, until its first charge
+        self._attempts = EarlierAttempts(records)
+        self._first: BegunRound | None = None  # with earlier attempts that are not among these yet
 
     @property
     def ledger(self) -> Ledger:
@@ -122,12 +85,34 @@ class PrivacyGuard:
             return epsilon
         return max(epsilon, limit)
 
-    def admit(self, asked: BatchRequest) -> bool:
-        """Charge the uploads of one batch, unless they would exceed the budget.
+    def begin_round(self, begun: BegunRound) -> None:
+        """Begin a round, to which the batches belong that are admitted from now on."""
+        self._round, self._begins = begun, begun.place
+
+    def note_first(self, begun: BegunRound) -> None:
+        """Note the round in which the client is first asked for a batch with this ledger's state.
+
+        Earlier attempts began where it began; later ones are in the ledger.
+        """
+        self._first = begun
+
+    def admit(
+        self, shares: Sequence[Share | None], size: tuple[int, int], records: np.ndarray
+    ) -> bool:
+        """Charge the uploads of one batch of the round, unless they would exceed the budget.
 
         With the first is charged what earlier attempts at its round may have sent, with other
         noise, as far as the node's file does not hold it: all of it, since this attempt may be
         shorter.
+
+        Parameters
+        ----------
+        shares
+            The batch's share of each pass.
+        size
+            Tokens (prefix + N) and width d of an example's smashed data.
+        records
+            int64 (b,): the examples of the batch.
 
         Returns
         -------
@@ -139,30 +124,26 @@ class PrivacyGuard:
             If the uploads have no epsilon, and there is a `max_epsilon` or `allow_plain` is false;
             or if the charge cannot be written to the node's disk.
         """
-        events = self._events(asked.shares, asked.size)
+        if (begun := self._round) is None:
+            raise ClientError("this client's guard has not begun a round, so nothing is sent")
+        events = self._events(shares, size)
         self.limits.require_epsilon(events)
         if self.spent and self.budget.max_epsilon is not None:
             return False
-        if asked.order != self._round:
-            self._round, self._begins = asked.order, asked.begun_at
-        if (first := asked.first) is not self._noted:
-            self._noted = first
+        if self._first is not None:
+            first, self._first = self._first, None
             # The file holds what an attempt has sent, unless it is younger than the attempt.
             held = 0 if self._file is None else self._file.begun[first.place]
             self._attempts.note(first.order, first.place, held)
         earlier: list[Owed] = []
         if self._attempts:
-            earlier = self._attempts.owed(asked.shares, asked.size, asked.records_of)
+            earlier = self._attempts.owed(shares, size, begun.records_of)
         self.limits.require_epsilon([event for owed, _ in earlier for event in owed])
         with self._held():  # between look and charge no other run may charge
-            return self._pays(events, asked.records, asked.order, earlier)
+            return self._pays(events, records, begun.order.client, earlier)
 
     def _pays(
-        self,
-        events: Sequence[Event],
-        records: np.ndarray,
-        order: Order,
-        earlier: Sequence[Owed],
+        self, events: Sequence[Event], records: np.ndarray, client: int, earlier: Sequence[Owed]
     ) -> bool:
         limit = self.budget.max_epsilon
         if limit is not None:
@@ -178,7 +159,7 @@ class PrivacyGuard:
                 log.warning(
                     "client %d sends nothing more: another upload would bring its epsilon above "
                     "max_epsilon = %g%s",
-                    order.client,
+                    client,
                     limit,
                     self._why_unbounded,
                 )

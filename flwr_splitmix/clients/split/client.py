@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,24 +16,17 @@ from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
-from flwr_splitmix.clients.requests import (
-    check_label_memory,
-    check_no_sums,
-    check_numbers,
-    check_plan,
-    check_range,
-)
-from flwr_splitmix.clients.split.graphs import upload
+from flwr_splitmix.clients.requests import check_numbers, check_range, shares_asked_for
+from flwr_splitmix.clients.split.batch_in_flight import BatchInFlight, StepBatch, WireShares
 from flwr_splitmix.clients.split.lower_checks import check_segment
+from flwr_splitmix.clients.split.lower_client import LowerClient
 from flwr_splitmix.clients.split.lower_end import LowerEnd
-from flwr_splitmix.clients.split.parted_exchanges import PartedExchanges
-from flwr_splitmix.clients.split.parts import Pending, StepBatch, WireShares
 from flwr_splitmix.clients.split.round_batches import RoundBatches, inputs_asked_for
 from flwr_splitmix.clients.split.unknown_labels import warn_of_unknown
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example, ExampleSet
 from flwr_splitmix.device import pick_device
-from flwr_splitmix.mixers import Share, known_shares, share_from_wire
+from flwr_splitmix.mixers import Share, known_shares
 from flwr_splitmix.once import Once
 from flwr_splitmix.optimizers import UNKNOWN_WEIGHTS, OptimizerFactory
 from flwr_splitmix.schedule import Schedule
@@ -46,7 +40,7 @@ _DOES_NOT_DESCRIBE = (
 )
 
 
-class SplitClient(PartedExchanges):
+class SplitClient(LowerClient):
     """A lower segment, its data and its optimizer.
 
     Parameters
@@ -84,6 +78,8 @@ class SplitClient(PartedExchanges):
     sends_sums
         Whether it sends what a mixer adds up. A node does not if it uploads to a third party's
         mixer only and the server has its uploads rounded: they could be taken out of the sum.
+    steps
+        Steps taken in this round.
 
     Raises
     ------
@@ -125,32 +121,36 @@ class SplitClient(PartedExchanges):
         self._shapes: KeptShapes | None = None
         self.peers: Sequence[SplitClient] | None = None
         self.sends_sums = True
-        self._pending: Pending | None = None
-        self._round: RoundBatches | None = None
+        self.steps = 0
+        self._forget_round()
 
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, position, shape of the smashed data."""
         self._order = order
-        self._pending = self._parted = self._round = None
-        self._begun_at = self.batches.drawn
+        self._forget_round()
+        self.upload_guard.begin_round(order, self.batches.drawn)
         self.steps = 0
         if not self.optimizer.knows(self.segment) and self._once.first("unknown weights"):
             log.warning("client %d: its lower segment %s", order.client, UNKNOWN_WEIGHTS)
         self._take_weights(order, arrays)
         # BatchNorm without running statistics needs two.
-        first = self._first_inputs(2 if self._whole_batch else 1)
+        first, _ = self._first_examples(self.batches, 2 if self.upload_guard.whole_batch else 1)
         with restrained(_DOES_NOT_DESCRIBE, hides=not self.may_name_data()):
             smashed = self.lower.describe(first)
-        self._try_batches(lambda: self._first_inputs(self.batches.size).to(self.device))
+        self.upload_guard.try_batches(partial(self._first_inputs_here, self.batches.size))
         self._shapes = self.lower.shapes()
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
             "drawn": self.batches.drawn,
             **smashed,
-            **self._privacy_facts(),
+            **self.upload_guard.facts(repeatable=self.repeatable_secrets),
             **describe_tests(self.tests),
         }
+
+    def _forget_round(self) -> None:
+        self._flying: BatchInFlight | None = None
+        self._round: RoundBatches | None = None
 
     def _take_weights(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
         """Load what the server has sent, if anything, once it is known to be fit."""
@@ -158,13 +158,12 @@ class SplitClient(PartedExchanges):
             arrays = self.lower.fitted(
                 arrays, "the server's lower segment does not fit this client's"
             )
-        if self.guard is not None:
-            self.guard.limits.admit_round(order, arrays)
+        self.upload_guard.admit_weights(order, arrays)
         if arrays:
             check_numbers(
                 "the server's lower segment:",
                 arrays,
-                bounded=self._limited,
+                bounded=self.upload_guard.bounded,
                 own=self.segment.state_dict(),
             )
             self.lower.load(arrays)
@@ -199,40 +198,93 @@ class SplitClient(PartedExchanges):
         Soft labels are a list with one entry per pass, like the smashed data.
         {"budget-spent": True} if the upload would exceed the client's privacy budget.
         """
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            if gradient is not None and self._backward(pending.anchors, gradient, anew=True):
-                self._take_step(pending.progress, pending.inputs, last=plan is None)
-        if plan is None:
-            return {}
-        shares, (inputs, labels, ids) = self._asked(number, plan)
-        smashed = self._smashed(inputs, shares)
-        if not self._admits(shares, smashed):
-            return {"budget-spent": True}
-        reply, anchors = upload(shares, smashed, labels, ids)
-        self._pending = Pending(anchors, progress, inputs if self.may_name_data(shares) else None)
+        batch, self._flying = self._flying, None
+        if batch is not None and batch.admitted:
+            rounds, last = self.order.num_rounds, plan is None
+            self.steps += batch.learn(batch.number, 0, gradient, rounds, last=last)
+        return {} if plan is None else self._encode(number, progress, plan, 0, 1)
+
+    @exchange
+    def encode_part(
+        self, *, number: int, progress: float, plan: WireShares, part: int, parts: int
+    ) -> dict[str, Any]:
+        """Run the forward pass of one part of a step's batch, while the server processes others.
+
+        The first part begins the step: the whole batch is drawn and charged. The other parts
+        follow in order, each once.
+
+        Parameters
+        ----------
+        number, progress, plan
+            As for `step`; the plan is that of the whole batch, the same for all parts.
+        part, parts
+            Index of the part, from 0, and the number of parts, which divides the batch size.
+
+        Returns
+        -------
+        As `step`, for the part's samples; {"budget-spent": True} for every part of a batch that
+        would exceed the client's privacy budget.
+        """
+        return self._encode(number, progress, plan, part, parts)
+
+    @exchange
+    def learn_part(
+        self, *, number: int, part: int, gradient: Sequence[Tensor | None] | None
+    ) -> dict[str, Any]:
+        """Run the backward pass of one part; after the last part, take the optimizer step.
+
+        Parameters
+        ----------
+        number, part
+            Identify a part made by `encode_part`; gradients of all parts are delivered in order.
+        gradient
+            The part's cut-layer gradient of each pass; None if there is none.
+
+        Returns
+        -------
+        {}
+        """
+        if (batch := self._flying) is None:
+            raise ClientError("the server sends the gradient of a batch that has not begun")
+        self.steps += batch.learn(number, part, gradient, self.order.num_rounds, last=False)
+        if batch.complete:
+            self._flying = None
+        return {}
+
+    def _encode(
+        self, number: int, progress: float, plan: WireShares, part: int, parts: int
+    ) -> dict[str, Any]:
+        batch = self._flying
+        if part == 0:
+            self._flying = None
+            batch = self._begin(number, progress, plan, parts)
+        if batch is None:
+            raise ClientError("the server asks for a part of a batch that has not begun")
+        reply = batch.encode(number, part, parts, plan)
+        self._flying = batch
         return reply
 
-    def _asked(self, number: int, plan: WireShares) -> tuple[list[Share | None], StepBatch]:
-        """Return a step's shares and its batch."""
-        check_plan(plan)
-        shares = [None if p is None else share_from_wire(p, self.shares) for p in plan]
-        check_label_memory(shares, math.prod(self.lower.described))
-        if not self.sends_sums:
-            check_no_sums(shares)
-        if self.guard is not None:
-            self.guard.limits.admit_kinds(shares)
-        if self._remarks is not None:
-            self._remarks.admit(self.order.client, shares, self.segment, self._some_inputs)
-        inputs, labels = inputs_asked_for(shares, number, self.order.client, self, self.peers)
-        warn_of_unknown(self.order.client, shares, labels, self._once)
-        return shares, StepBatch(inputs, labels, torch.from_numpy(self.batches.indices))
+    def _begin(self, number: int, progress: float, plan: WireShares, parts: int) -> BatchInFlight:
+        """Draw the batch of a step."""
+        if parts != 1 and (layer := self.upload_guard.whole_batch):
+            raise ClientError(
+                f"this client's lower segment has {layer}, which needs a whole batch: set "
+                f"micro-batches to 1, or take a model without {layer} before the cut"
+            )
+        size = math.prod(self.lower.described)
+        shares = shares_asked_for(plan, self.shares, size, sums=self.sends_sums)
+        client = self.order.client
+        few = partial(self._first_inputs_here, 2)
+        self.upload_guard.admit_plan(client, shares, few)
+        inputs, labels = inputs_asked_for(shares, number, client, self, self.peers)
+        warn_of_unknown(client, shares, labels, self._once)
+        batch = StepBatch(inputs, labels, torch.from_numpy(self.batches.indices))
+        return BatchInFlight(
+            number, progress, plan, shares, batch, parts, lower=self.lower, guard=self.upload_guard
+        )
 
-    def _first_inputs(self, number: int) -> Tensor:
-        return self._first_examples(self.batches, number)[0]
-
-    def _some_inputs(self) -> Tensor:
-        return self._first_inputs(2).to(self.device)
+    def _first_inputs_here(self, number: int) -> Tensor:
+        return self._first_examples(self.batches, number)[0].to(self.device)
 
     def batch(self, number: int) -> Example:
         """Return the batch of one step of the round, drawing it on the first call."""
@@ -255,7 +307,7 @@ class SplitClient(PartedExchanges):
         data = evaluation_set(self.tests, kind)
         check_range(kind, start, stop, len(data))  # type: ignore[arg-type]
         if kind == "federated":
-            self._admit_evaluation()
+            self.upload_guard.admit_tests()
         inputs, labels = part_of(data, start, stop, shuffled=shuffled)
         return {"smashed": [self.lower.smashed_tests(inputs)], "labels": labels}
 
@@ -267,29 +319,8 @@ class SplitClient(PartedExchanges):
         ClientError
             If a shape within the lower segment has changed in this round.
         """
-        self._pending = self._parted = self._round = None
-        if self.guard is not None:
-            self.guard.close_round(self.order)
+        self._forget_round()
+        self.upload_guard.close_round(self.order)
         if self._shapes is not None:
             self.lower.check_shapes(self._shapes)
         return self.weights(), {"num-examples": self.batches.examples, "num-steps": self.steps}
-
-    def weights(self) -> dict[str, Tensor]:
-        """Return the lower segment's parameters and buffers, on the CPU; bfloat16 as float32."""
-        return self.lower.weights()
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state of the lower segment, the optimizer, the data position and the guard."""
-        meta = {"drawn": self.batches.drawn, **self._guard_state()}
-        tensors, optimizer = self.lower.state()
-        return tensors, meta | optimizer
-
-    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Restore `state`, for the same segment, optimizer and data."""
-        self.restore_trained(tensors, meta)
-        self._restore_guard(meta)
-
-    def restore_trained(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Restore `state` without the privacy ledger."""
-        self.lower.restore(tensors, meta)
-        self.batches.drawn = int(meta["drawn"])

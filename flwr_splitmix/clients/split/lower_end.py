@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from flwr_splitmix.clients.finite import (
 )
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
-from flwr_splitmix.clients.split.graphs import backward
 from flwr_splitmix.clients.split.lower_checks import check_described, describe_segment
 from flwr_splitmix.clients.weights import check_fits, without_bfloat16
 from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
@@ -121,17 +120,6 @@ class LowerEnd:
             smashed: Tensor = self.segment(inputs.to(self.device)).contiguous()
         check_finite("lower segment", self.segment, inputs, smashed)
         return smashed
-
-    def backward(
-        self,
-        anchors: Sequence[Tensor | None],
-        gradients: Sequence[Tensor | None],
-        *,
-        anew: bool,
-        bounded: bool,
-    ) -> bool:
-        """Accumulate gradients and return whether there were any; see `graphs.backward`."""
-        return backward(anchors, gradients, self.optimizer, anew=anew, bounded=bounded)
 
     def step(
         self, progress: float, num_rounds: int, inputs: Tensor | None, *, last: bool = False

@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import nn
 
-from flwr_splitmix.clients.split.parts import MAX_PARTS
+from flwr_splitmix.clients.split.batch_in_flight import MAX_PARTS
 from flwr_splitmix.labels import TargetLoss, name_of
 from flwr_splitmix.mixers import Mixer
 from flwr_splitmix.segments.across_batch import needs_whole_batch

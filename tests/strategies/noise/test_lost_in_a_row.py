@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from flwr_splitmix.clients import SplitClient, exchange
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
+from flwr_splitmix.data.examples import Example
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone
 from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.ticket import Ticket
@@ -45,7 +45,7 @@ SHARE = NoisyShare.around(FullShare(), NOISE, ONE.classes)
 
 
 class Failing(Honest):
-    """Fails when it is told to: before it draws a batch, or with what it makes of one."""
+    """Fails when it is told to: before it draws a batch, or when it has drawn one."""
 
     fails = ""
 
@@ -55,10 +55,11 @@ class Failing(Honest):
             raise RuntimeError("no")
         return super().step(**arguments)
 
-    def _smashed(self, *arguments: Any) -> Tensor:
+    def batch(self, number: int) -> Example:
+        drawn = super().batch(number)
         if self.fails == "drawn":
             raise RuntimeError("no")
-        return super()._smashed(*arguments)
+        return drawn
 
 
 class Lossy:
