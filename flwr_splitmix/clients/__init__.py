@@ -7,8 +7,8 @@ from flwr_splitmix.clients.client import (
     ClientError,
     Order,
     WrappedError,
-    exchange,
 )
+from flwr_splitmix.clients.exchanges import exchange
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.split.client import SplitClient
 from flwr_splitmix.clients.ushape.client import UShapeClient

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from flwr_splitmix.clients.exchanges import is_exchange, place_names
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.examples import Example, fetch
@@ -21,29 +23,11 @@ from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_draws,
 from flwr_splitmix.segments.batch_norm import FewValuesError
 from flwr_splitmix.words import with_article
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_EXCHANGE = "_splitmix_exchange"
-
 MOST_EARLIER = 1 << 17
 """Most batches of earlier attempts that a client draws again to charge them; more are unknown."""
 
 NO_DATA = "this client has no training data"
 """Message of a client that cannot take part at all; a server stops asking it."""
-
-
-def exchange(method: F) -> F:
-    """Mark a client method as one that the server may call over a link.
-
-    Its arguments and its reply are tensors and plain values (numbers, strings, None, lists and
-    dictionaries of them). A subclass that overrides the method must mark the override too.
-    """
-    setattr(method, _EXCHANGE, True)
-    return method
-
-
-def _marked(method: Any) -> bool:
-    return bool(getattr(method, _EXCHANGE, False))
 
 
 class ClientError(RuntimeError):
@@ -170,11 +154,9 @@ class Client(ABC):
             only in the first round. The message names the method.
         """
         super().__init_subclass__(**options)
-        names = {
-            name for base in cls.__mro__ for name, value in vars(base).items() if _marked(value)
-        }
+        names = {n for base in cls.__mro__ for n, own in vars(base).items() if is_exchange(own)}
         for name in sorted(names):
-            if not _marked(getattr(cls, name)):
+            if not is_exchange(getattr(cls, name)):
                 raise TypeError(
                     f"{cls.__name__}.{name} overrides an exchange, which the server calls over the "
                     "link; decorate it with @exchange too (flwr_splitmix.clients.exchange)"
@@ -182,6 +164,8 @@ class Client(ABC):
 
     def __init__(self) -> None:
         self._order: Order | None = None
+        self._calls: tuple[Order | None, Counter[str]] = None, Counter()
+        """In a round, how often each exchange without a place has been called."""
 
     @property
     def order(self) -> Order:
@@ -191,9 +175,7 @@ class Client(ABC):
         return self._order
 
     def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one exchange, with generators seeded by run, client, round, and step or test batch.
-
-        From a batch's second part on, the seed includes the part, so that parts draw differently.
+        """Run one exchange, with generators seeded by run, client, round, and the call's place.
 
         Raises
         ------
@@ -201,18 +183,30 @@ class Client(ABC):
             If `method` is not marked as an exchange.
         """
         function = getattr(type(self), method, None)
-        if function is None or not _marked(function):
+        if function is None or not is_exchange(function):
             raise ClientError(f"{method[:40]!r} is not an exchange of {type(self).__name__}")
-        number = arguments.get("number", arguments.get("start"))  # a step's, or a test batch's
-        place = [_whole(number)]
-        if part := _whole(arguments.get("part")):
-            place.append(part)
+        place = self._place_of(method, arguments)
         with (
             seeded_draws(self.device, self.order.seed_for(method, *place)),
             seeded_secrets(self.repeatable_secrets or secrets_are_seeded()),
         ):
             reply: dict[str, Any] = function(self, **arguments)
         return reply
+
+    def _place_of(self, method: str, arguments: Mapping[str, Any]) -> list[int]:
+        """Return where in the round a call is; a part's number counts from the second part on."""
+        names = place_names(type(self), method)
+        if names is None:
+            counted, calls = self._calls
+            if counted is not self.order:
+                calls = Counter()
+                self._calls = self.order, calls
+            calls[method] += 1
+            return [calls[method] - 1]
+        place = [_whole(arguments.get(name)) for name in names] or [0]
+        while len(place) > 1 and not place[-1]:
+            place.pop()
+        return place
 
     def _first_examples(self, batches: Batches, number: int) -> Example:
         """Return the first examples, for a look before a round; what they draw is seeded, too."""

@@ -66,7 +66,7 @@ class WholeClient(SplitClient):
         self._restored = False
         return {"num-examples": self.batches.examples, "batch-size": self.batches.size}
 
-    @exchange
+    @exchange(place=("number",))
     def train(self, *, number: int, steps: int) -> dict[str, Any]:
         """Take `steps` steps and return {"loss": mean}."""
         order = self.order
@@ -87,7 +87,7 @@ class WholeClient(SplitClient):
         targets = target_rows(labels, logits.shape[1], logits.dtype)
         return target_loss(logits, targets, multi_label=labels.dim() == 2)
 
-    @exchange
+    @exchange(place=())
     def score(self) -> dict[str, Any]:
         """Score the model on the common test set.
 

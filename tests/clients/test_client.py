@@ -63,3 +63,65 @@ def test_a_look_at_the_data_before_a_round_draws_from_a_seed_of_its_own() -> Non
     assert torch.equal(drawn(Order(0, 1, 1, 1)), first)
     assert not torch.equal(drawn(Order(0, 2, 1, 1)), first)
     assert not torch.equal(drawn(Order(1, 1, 1, 1)), first)
+
+
+class Probing(SplitClient):
+    """Draws a number in exchanges of its own, and in one that it overrides."""
+
+    @exchange
+    def probe(self, *, index: int) -> dict[str, Any]:
+        return {"drawn": float(torch.rand(()))}
+
+    @exchange(place=("layer", "head"))
+    def look(self, *, layer: int, head: int) -> dict[str, Any]:
+        return {"drawn": float(torch.rand(()))}
+
+    @exchange(place=())
+    def ask(self, *, number: int) -> dict[str, Any]:
+        return {"drawn": float(torch.rand(()))}
+
+    @exchange
+    def step(self, **arguments: Any) -> dict[str, Any]:
+        return {"drawn": float(torch.rand(()))}
+
+
+def probing(server_round: int = 1) -> Probing:
+    client = Probing(nn.Linear(2, 3), Drawn(), batch_size=2, device="cpu")
+    client.attach(Order(0, 1, server_round, 2), None)
+    return client
+
+
+def drawn(client: Probing, method: str, **arguments: Any) -> float:
+    return float(client.run(method, arguments)["drawn"])
+
+
+def test_an_exchange_of_ones_own_draws_anew_in_every_call_of_a_round() -> None:
+    """Where in the round a call is was read from arguments called number, start and part only."""
+    client = probing()
+    seen = [drawn(client, "probe", index=index) for index in (0, 1, 1)]
+    assert len(set(seen)) == 3
+    again = probing()
+    assert [drawn(again, "probe", index=index) for index in (0, 1, 1)] == seen
+    client.attach(Order(0, 1, 2, 2), None)
+    assert drawn(client, "probe", index=0) == drawn(probing(2), "probe", index=0)
+
+
+def test_the_arguments_that_place_an_exchange_determine_what_it_draws() -> None:
+    client = probing()
+    places = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    seen = [drawn(client, "look", layer=layer, head=head) for layer, head in places]
+    assert len(set(seen)) == len(places)
+    backwards = [drawn(client, "look", layer=layer, head=head) for layer, head in places[::-1]]
+    assert backwards == seen[::-1]
+    assert drawn(client, "ask", number=0) == drawn(client, "ask", number=1)
+
+
+def test_an_override_draws_at_the_place_of_what_it_overrides() -> None:
+    client = probing()
+    seen = [drawn(client, "step", number=number) for number in (0, 1, 0)]
+    assert seen[0] == seen[2] != seen[1]
+
+
+def test_a_place_is_no_single_string() -> None:
+    with pytest.raises(TypeError, match=r"place is 'number'; needed is .*\('number',\)"):
+        exchange(place="number")

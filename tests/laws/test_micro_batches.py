@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.clients import exchange
 from flwr_splitmix.events import Exchange, StepDone, StepResult
 from flwr_splitmix.links import StreamLink, directory
 from flwr_splitmix.links.arrays import to_arrays

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import NO_DATA, ClientError, Order, exchange
+from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
 from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set, part_of, tests_of
+from flwr_splitmix.clients.exchanges import exchange
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
@@ -168,7 +169,7 @@ class SplitClient(LowerClient):
             )
             self.lower.load(arrays)
 
-    @exchange
+    @exchange(place=("number",))
     def step(
         self,
         *,
@@ -204,7 +205,7 @@ class SplitClient(LowerClient):
             self.steps += batch.learn(batch.number, 0, gradient, rounds, last=last)
         return {} if plan is None else self._encode(number, progress, plan, 0, 1)
 
-    @exchange
+    @exchange(place=("number", "part"))
     def encode_part(
         self, *, number: int, progress: float, plan: WireShares, part: int, parts: int
     ) -> dict[str, Any]:
@@ -227,7 +228,7 @@ class SplitClient(LowerClient):
         """
         return self._encode(number, progress, plan, part, parts)
 
-    @exchange
+    @exchange(place=("number", "part"))
     def learn_part(
         self, *, number: int, part: int, gradient: Sequence[Tensor | None] | None
     ) -> dict[str, Any]:
@@ -292,7 +293,7 @@ class SplitClient(LowerClient):
             self._round = RoundBatches(self.batches, self.order)
         return self._round.batch(number)
 
-    @exchange
+    @exchange(place=("start",))
     def encode_test(
         self, *, kind: str, start: int, stop: int, shuffled: bool = False
     ) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import Client, ClientError, exchange
+from flwr_splitmix.clients.client import Client, ClientError
 from flwr_splitmix.clients.evaluation_sets import Tests
+from flwr_splitmix.clients.exchanges import exchange
 from flwr_splitmix.clients.finite import check_finite
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.requests import check_received
@@ -149,7 +150,7 @@ class GraphlessExchanges(Client):
             check_finite("head", self.segments["head"], batch.inputs, *messages)
         return sent
 
-    @exchange
+    @exchange(place=("number",))
     def encode_public(self, *, number: int) -> dict[str, Any]:
         """Send public texts, to calibrate on the trunk's outputs for them.
 
@@ -168,7 +169,7 @@ class GraphlessExchanges(Client):
             self._public = self.hiding.public_groups(self._obfuscated(batch, "public inputs"))
         return {"public": [group.outgoing() for group in self._public]}
 
-    @exchange
+    @exchange(place=("number",))
     def decode_public(self, *, number: int, public: Sequence[Sequence[Tensor]]) -> dict[str, Any]:
         """Take one step of calibration before the first batch.
 
@@ -214,7 +215,7 @@ class GraphlessExchanges(Client):
         check_received("the trunk's output of message", outputs, bounded=True)
         return sent
 
-    @exchange
+    @exchange(place=("start",))
     def encode_test(self, *, kind: str, start: int, stop: int) -> dict[str, Any]:
         """Send test examples `start` to `stop`, hidden as in training; the reply is as `encode`'s.
 
@@ -238,7 +239,7 @@ class GraphlessExchanges(Client):
         evaluation.messages += 1
         return evaluation.awaiting.outgoing()
 
-    @exchange
+    @exchange(place=())
     def decode_test(self, *, outputs: Sequence[Tensor]) -> dict[str, Any]:
         """Score the trunk's outputs of a test batch.
 
@@ -259,7 +260,7 @@ class GraphlessExchanges(Client):
             self._evaluation.awaiting = None
             return {} if following is None else self._send_test(following)
 
-    @exchange
+    @exchange(place=())
     def score(self, *, kind: str) -> dict[str, Any]:
         """Return the result of an evaluation: {"examples": number, "scores": numbers by name}.
 

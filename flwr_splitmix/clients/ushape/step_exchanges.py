@@ -8,8 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from flwr_splitmix.clients.client import ClientError, exchange
+from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.evaluation_sets import Tests
+from flwr_splitmix.clients.exchanges import exchange
 from flwr_splitmix.clients.finite import check_loss
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.requests import check_received
@@ -119,7 +120,7 @@ class StepExchanges(GraphlessExchanges):
 
     # What the server calls, besides the exchanges without a graph.
 
-    @exchange
+    @exchange(place=("number",))
     def encode(
         self,
         *,
@@ -186,7 +187,7 @@ class StepExchanges(GraphlessExchanges):
         self.ends.step(self._progress, self.order.num_rounds, inputs)
         self.steps += 1
 
-    @exchange
+    @exchange(place=("number",))
     def decode(
         self,
         *,

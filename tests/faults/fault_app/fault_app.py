@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from flwr_splitmix import Run, SplitClient, SplitClientApp, StreamLink, adamw
-from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.clients import exchange
 from flwr_splitmix.strategies import CutMixSFL, SplitStrategy
 from flwr_splitmix.testing.toy import Toy
 

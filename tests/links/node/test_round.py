@@ -10,8 +10,7 @@ import pytest
 from flwr.app import Context
 
 from flwr_splitmix import SplitClient, SplitClientApp
-from flwr_splitmix.clients import ClientError, PrivacyBudget
-from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.clients import ClientError, PrivacyBudget, exchange
 from flwr_splitmix.data import DataError
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.arrays import to_arrays

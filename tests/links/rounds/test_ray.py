@@ -22,8 +22,7 @@ from ray import cloudpickle
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix import RayLink, SplitClient
-from flwr_splitmix.clients import ClientError
-from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.clients import ClientError, exchange
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.ray.actor import RayHost, call_host

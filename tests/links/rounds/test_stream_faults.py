@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.clients import exchange
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.observers import Observer
 from tests.links.fake_grid import NEVER, FakeGrid, OneAtATime, toy_app

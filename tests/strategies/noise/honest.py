@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_splitmix.clients import SplitClient
-from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.clients import SplitClient, exchange
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.mixers import SHARES, NoisyShare, share_from_wire

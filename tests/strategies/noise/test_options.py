@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flwr_splitmix.clients.client import exchange
+from flwr_splitmix.clients import exchange
 from flwr_splitmix.mixers import (
     InputLevel,
     Mixer,
