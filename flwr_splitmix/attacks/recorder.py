@@ -123,11 +123,13 @@ class Recorder(Observer):
         """Count batches.
 
         A call with a plan draws a batch, whatever becomes of it; of a batch in parts, the first.
-        So does, in the U shape, one that says that it is not the last.
+        So does, in the U shape, where no call has a plan or a part, one that is not the last.
         """
         payload = event.payload
-        draws = payload.get("plan") is not None or payload.get("last") is False
-        if event.direction == "down" and draws and not payload.get("part"):
+        draws = payload.get("plan") is not None and not payload.get("part")
+        if not payload.keys() & {"plan", "part"}:
+            draws = payload.get("last") is False
+        if event.direction == "down" and draws:
             self._newest[event.client] = self._drawn[event.client]
             self._drawn[event.client] += 1
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from flwr_splitmix.events import Exchange
 
 ASKED = {"number", "progress", "plan", "part", "parts"}
-DELIVERED = {"number", "part", "gradient"}
+DELIVERED = {"number", "part", "gradient", "last"}
 """Keys that a call for a part, and a call with a part's gradient, must have."""
 
 
@@ -60,7 +60,7 @@ def join_parts(
         if told["part"] == 0:
             own = {name: told[name] for name in ("number", "progress", "plan")}
             before = _joined(gradients[-1]) if gradients else None
-            calls.append(replace(call, payload={**own, "gradient": before}))
+            calls.append(replace(call, payload={**own, "gradient": before, "last": False}))
             replies.append([])
             gradients.append([])
         if told["part"] != len(replies[-1]) or told["plan"] != calls[-1].payload["plan"]:

@@ -25,7 +25,7 @@ from flwr_splitmix.testing.whole import MakeStrategy
 
 LAW = "law 6, the wire carries what it should"
 SEED = 3
-TOLD = {"number", "progress", "gradient", "plan"}
+TOLD = {"number", "progress", "gradient", "plan", "last"}
 """Keys that a step's call must have."""
 
 

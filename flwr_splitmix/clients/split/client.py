@@ -17,7 +17,7 @@ from flwr_splitmix.clients.exchanges import exchange
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
-from flwr_splitmix.clients.requests import check_numbers, check_range, shares_asked_for
+from flwr_splitmix.clients.requests import check_range, shares_asked_for
 from flwr_splitmix.clients.split.batch_in_flight import BatchInFlight, StepBatch, WireShares
 from flwr_splitmix.clients.split.lower_checks import check_segment
 from flwr_splitmix.clients.split.lower_client import LowerClient
@@ -153,22 +153,6 @@ class SplitClient(LowerClient):
         self._flying: BatchInFlight | None = None
         self._round: RoundBatches | None = None
 
-    def _take_weights(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
-        """Load what the server has sent, if anything, once it is known to be fit."""
-        if arrays:  # empty: the client keeps its own
-            arrays = self.lower.fitted(
-                arrays, "the server's lower segment does not fit this client's"
-            )
-        self.upload_guard.admit_weights(order, arrays)
-        if arrays:
-            check_numbers(
-                "the server's lower segment:",
-                arrays,
-                bounded=self.upload_guard.bounded,
-                own=self.segment.state_dict(),
-            )
-            self.lower.load(arrays)
-
     @exchange(place=("number",))
     def step(
         self,
@@ -177,6 +161,7 @@ class SplitClient(LowerClient):
         progress: float,
         gradient: Sequence[Tensor | None] | None,
         plan: WireShares | None,
+        last: bool = False,
     ) -> dict[str, Any]:
         """Run the last step's backward pass and this step's forward pass.
 
@@ -190,7 +175,10 @@ class SplitClient(LowerClient):
             The last step's cut-layer gradient of each pass; None if there is none for this client
             or it did not arrive: then no optimizer step is taken.
         plan
-            This step's share of each pass; None ends the round.
+            This step's share of each pass; None asks for no upload, as at the end of the round.
+        last
+            Whether no later upload may follow in the round, which would tell that this gradient
+            was not finite: then an accelerator is waited for.
 
         Returns
         -------
@@ -201,7 +189,7 @@ class SplitClient(LowerClient):
         """
         batch, self._flying = self._flying, None
         if batch is not None and batch.admitted:
-            rounds, last = self.order.num_rounds, plan is None
+            rounds = self.order.num_rounds
             self.steps += batch.learn(batch.number, 0, gradient, rounds, last=last)
         return {} if plan is None else self._encode(number, progress, plan, 0, 1)
 
@@ -230,7 +218,12 @@ class SplitClient(LowerClient):
 
     @exchange(place=("number", "part"))
     def learn_part(
-        self, *, number: int, part: int, gradient: Sequence[Tensor | None] | None
+        self,
+        *,
+        number: int,
+        part: int,
+        gradient: Sequence[Tensor | None] | None,
+        last: bool = False,
     ) -> dict[str, Any]:
         """Run the backward pass of one part; after the last part, take the optimizer step.
 
@@ -240,6 +233,8 @@ class SplitClient(LowerClient):
             Identify a part made by `encode_part`; gradients of all parts are delivered in order.
         gradient
             The part's cut-layer gradient of each pass; None if there is none.
+        last
+            Whether the batch is the round's last; see `step`.
 
         Returns
         -------
@@ -247,7 +242,7 @@ class SplitClient(LowerClient):
         """
         if (batch := self._flying) is None:
             raise ClientError("the server sends the gradient of a batch that has not begun")
-        self.steps += batch.learn(number, part, gradient, self.order.num_rounds, last=False)
+        self.steps += batch.learn(number, part, gradient, self.order.num_rounds, last=last)
         if batch.complete:
             self._flying = None
         return {}

@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import Client
+from flwr_splitmix.clients.client import Client, Order
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.privacy_guard import PrivacyGuard
 from flwr_splitmix.clients.guards.upload_guard import UploadGuard
+from flwr_splitmix.clients.requests import check_numbers
 from flwr_splitmix.clients.split.lower_end import LowerEnd
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.mixers import Share
@@ -118,6 +119,22 @@ class LowerClient(Client):
     def begin_run(self) -> None:
         """Take the first weights of another run; what was spent stays."""
         self.upload_guard.begin_run()
+
+    def _take_weights(self, order: Order, arrays: Mapping[str, Tensor] | None) -> None:
+        """Load what the server has sent, if anything, once it is known to be fit."""
+        if arrays:  # empty: the client keeps its own
+            arrays = self.lower.fitted(
+                arrays, "the server's lower segment does not fit this client's"
+            )
+        self.upload_guard.admit_weights(order, arrays)
+        if arrays:
+            check_numbers(
+                "the server's lower segment:",
+                arrays,
+                bounded=self.upload_guard.bounded,
+                own=self.segment.state_dict(),
+            )
+            self.lower.load(arrays)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state of the lower segment, the optimizer, the data position and the guard."""

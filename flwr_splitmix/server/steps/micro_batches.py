@@ -120,10 +120,8 @@ class MicroBatchSteps(Steps):
     def _deliver(
         self, position: StepPosition, part: int, uploads: Mapping[int, Upload], gradients: Gradients
     ) -> None:
-        payloads = {
-            client: {"number": position.number, "part": part, "gradient": gradients.get(client)}
-            for client in uploads
-        }
+        told = {"number": position.number, "part": part, "last": position.last}
+        payloads = {client: {**told, "gradient": gradients.get(client)} for client in uploads}
         self.clients.queue("learn_part", payloads)
         self._deliveries += 1
 

@@ -88,7 +88,8 @@ class WholeBatchSteps(Steps):
         groups = GroupsOnArrival(self.training, position, plan)
 
         def deliver(gradients: Gradients) -> None:
-            self.clients.post("step", deliveries(position.number + 1, position.progress, gradients))
+            number, progress, last = position.number + 1, position.progress, position.last
+            self.clients.post("step", deliveries(number, progress, gradients, last=last))
 
         owed = groups.learn(came, deliver)
         mixed, result = groups.result()

@@ -92,6 +92,7 @@ class WholeBatches:
                 progress,
                 self.owed.get(client),
                 plan.for_node(client) if client in planned else None,
+                last=client not in planned,
             )
             for client in self.clients.alive
             if client in planned or client in self.owed
@@ -108,15 +109,26 @@ class WholeBatches:
     def finish(self, steps: int) -> None:
         """Deliver the last gradients, after `steps` steps."""
         owed = {client: self.owed.get(client) for client in self.clients.alive}
-        self.clients.call("step", deliveries(steps, self.clients.server_round, owed))
+        payloads = deliveries(steps, self.clients.server_round, owed, last=True)
+        self.clients.call("step", payloads)
         self._require(self.clients)
 
 
 def deliveries(
-    number: int, progress: float, gradients: Mapping[int, Sequence[Tensor | None] | None]
+    number: int,
+    progress: float,
+    gradients: Mapping[int, Sequence[Tensor | None] | None],
+    *,
+    last: bool,
 ) -> dict[int, dict[str, Any]]:
-    """Return each client's `step` call that delivers gradients and asks for no upload."""
-    return {client: _call(number, progress, own) for client, own in gradients.items()}
+    """Return each client's `step` call that delivers gradients and asks for no upload.
+
+    Parameters
+    ----------
+    last
+        Whether these clients may upload nothing more in the round.
+    """
+    return {client: _call(number, progress, own, last=last) for client, own in gradients.items()}
 
 
 def _call(
@@ -124,6 +136,9 @@ def _call(
     progress: float,
     gradient: Sequence[Tensor | None] | None,
     share: Sequence[Mapping[str, Any] | None] | None = None,
+    *,
+    last: bool,
 ) -> dict[str, Any]:
     """Return the arguments of one client's `step`; without a share it uploads nothing."""
-    return {"number": number, "progress": progress, "gradient": gradient, "plan": share}
+    asked = {"number": number, "progress": progress, "plan": share}
+    return {**asked, "gradient": gradient, "last": last}

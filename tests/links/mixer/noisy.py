@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,11 @@ class Leaves(OneAtATime):
     leaves = (2, 1)
 
     @exchange
-    def step(
-        self,
-        *,
-        number: int,
-        progress: float,
-        gradient: Sequence[Tensor | None] | None,
-        plan: Sequence[Mapping[str, Any] | None] | None,
-    ) -> dict[str, Any]:
-        assert self._order is not None
-        if self._order.client == 1 and (self._order.server_round, number) == self.leaves:
+    def step(self, **arguments: Any) -> dict[str, Any]:
+        here = (self.order.server_round, arguments["number"])
+        if self.order.client == 1 and here == self.leaves:
             raise ClientError("goes for a walk")
-        return super().step(number=number, progress=progress, gradient=gradient, plan=plan)
+        return super().step(**arguments)
 
 
 class OneEmpty(OneAtATime):
