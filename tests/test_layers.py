@@ -16,7 +16,7 @@ LIBRARY = ROOT / "flwr_splitmix"
 NEUTRAL = {
     "seeding", "schedule", "optimizers", "optimizer_state", "files", "file_names", "finite",
     "storage", "device", "extras", "labels", "limits", "once", "overriding", "private_names",
-    "values", "words",
+    "values", "words", "errors",
 }  # fmt: skip
 """Modules that know torch and files, and nothing of split learning."""
 
@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "optimizer_state": {"storage"},
     "threads": set(),
     "device": {"values"},
+    "errors": set(),
     "extras": set(),
     "finite": set(),
     "labels": set(),
@@ -46,14 +47,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pretrained": {"registries", "files", "extras", "words"},
     "privacy": {"seeding", "files", "values", "words"},
     # noise is a part of a share
-    "mixers": {"seeding", "labels", "once", "overriding", "privacy", "values", "words"},
+    "mixers": {"seeding", "errors", "labels", "once", "overriding", "privacy", "values", "words"},
     # what shares cost: `privacy` knows no mixers, and `mixers` no ledgers
     "accounting": {"mixers", "privacy", "once", "values", "words"},
     "segments": {
         "seeding", "optimizers", "files", "file_names", "finite", "extras", "limits", "pretrained",
-        "private_names", "values", "words",
+        "private_names", "values", "words", "errors",
     },
-    "data": {"seeding", "registries", "files", "pretrained", "extras", "values", "words"},
+    "data": {
+        "seeding", "registries", "files", "pretrained", "errors", "extras", "values", "words",
+    },
     "scoring": {"data", "extras", "labels", "words"},
     "hiding": {"data", "scoring", "privacy", *NEUTRAL},
     # exports, their cards

@@ -1,7 +1,6 @@
 """The client side: lower segments, data, optimizers, and everything that a server may call."""
 
 from flwr_splitmix.clients.client import (
-    FORESEEN,
     NO_DATA,
     Client,
     ClientError,
@@ -18,7 +17,6 @@ from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import Sent
 
 __all__ = [
-    "FORESEEN",
     "NO_DATA",
     "Client",
     "ClientError",

@@ -14,13 +14,10 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.exchanges import is_exchange, place_names
 from flwr_splitmix.data.batches import Batches
-from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.examples import Example, fetch
-from flwr_splitmix.hiding.unfit import UnfitError
-from flwr_splitmix.mixers.share import OwnShareError, UnknownShareError
+from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_draws, seeded_secrets
-from flwr_splitmix.segments.batch_norm import FewValuesError
 from flwr_splitmix.words import with_article
 
 MOST_EARLIER = 1 << 17
@@ -30,7 +27,7 @@ NO_DATA = "this client has no training data"
 """Message of a client that cannot take part at all; a server stops asking it."""
 
 
-class ClientError(RuntimeError):
+class ClientError(ForeseenError, RuntimeError):
     """A client cannot do what was asked; the message is safe to send to the server."""
 
 
@@ -48,17 +45,6 @@ class WrappedError(ClientError):
     def __init__(self, message: str, whole: str = "") -> None:
         super().__init__(message)
         self.whole = whole or message
-
-
-FORESEEN: tuple[type[Exception], ...] = (
-    ClientError,
-    ExamplesError,
-    FewValuesError,
-    OwnShareError,
-    UnfitError,
-    UnknownShareError,
-)
-"""Errors whose messages say all, and nothing of the data."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.extras import how_to_install
 from flwr_splitmix.words import listed
 
@@ -18,7 +19,7 @@ class DataError(ValueError):
     """A data set, or a part of one, cannot be provided; the message says why."""
 
 
-class ExamplesError(TypeError):
+class ExamplesError(ForeseenError, TypeError):
     """Examples of the wrong types, or without what is needed of them.
 
     Parameters

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from flwr_splitmix.errors import ForeseenError
+
 REMEDY = "take another model, or adapters if it is a language model (lora-rank)"
 """What to do where a layer's gradients of single examples are unknown."""
 
 
-class UnfitError(ValueError):
+class UnfitError(ForeseenError, ValueError):
     """Head or tail has a layer of which the gradients of single examples are not known."""

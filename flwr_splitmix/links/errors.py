@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 
-from flwr_splitmix.clients import FORESEEN, WrappedError
-from flwr_splitmix.links.link import LinkError
+from flwr_splitmix.clients import WrappedError
+from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.words import one_line, without_folders
 
 
 def sentence(error: BaseException) -> str:
     """Describe an error in one line: the first line of its text.
 
-    Its type is left out if its text says it all: of `FORESEEN` errors and of `LinkError`.
+    Its type is left out if its text says it all: of a `ForeseenError`.
     """
     text = str(error).strip()
     first = one_line(text.splitlines()[0]) if text else ""
-    if isinstance(error, (*FORESEEN, LinkError)) and first:
+    if isinstance(error, ForeseenError) and first:
         return first
     return one_line(f"{type(error).__name__}: {first}") if first else type(error).__name__
 
@@ -24,11 +24,11 @@ def sentence(error: BaseException) -> str:
 def public_sentence(error: BaseException, log: str = "the log of its node") -> str:
     """Describe an error in one line, without text that may contain data.
 
-    Messages of `FORESEEN` errors and of `LinkError` are kept, without names of folders, or what
-    such an error has as `public` instead, if its message has values; other errors are named by
-    type only, with the `log` that has their text.
+    The message of a `ForeseenError` is kept, without names of folders, or what it has as `public`
+    instead, if its message has values; other errors are named by type only, with the `log` that has
+    their text.
     """
-    if isinstance(error, (*FORESEEN, LinkError)):
+    if isinstance(error, ForeseenError):
         return without_folders(one_line(getattr(error, "public", "")) or sentence(error))
     return f"{type(error).__name__}; {log} says more"
 

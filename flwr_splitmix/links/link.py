@@ -13,13 +13,14 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.events import Exchange, Phase
 from flwr_splitmix.words import one_line
 
 Observe = Callable[[Exchange], None]
 
 
-class LinkError(RuntimeError):
+class LinkError(ForeseenError, RuntimeError):
     """A link cannot be opened, or cannot reach the clients that it needs."""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, dtype
 
+from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.mixers.plain import check_fields, fits, is_sent, kind_of
 from flwr_splitmix.overriding import overridden
 from flwr_splitmix.privacy.events import Family
@@ -251,7 +252,7 @@ def _convert(value: Any, kind: str) -> str:
     return f": convert it with {kind}(...)" if isinstance(value, np.generic) else ""
 
 
-class UnknownShareError(ValueError):
+class UnknownShareError(ForeseenError, ValueError):
     """A share of a kind that the reader was not given; `name` is what it calls itself."""
 
     def __init__(self, message: str, name: object) -> None:
@@ -259,7 +260,7 @@ class UnknownShareError(ValueError):
         self.name = name
 
 
-class OwnShareError(ValueError):
+class OwnShareError(ForeseenError, ValueError):
     """A share's own method returned what it must not; the message shows no values."""
 
 

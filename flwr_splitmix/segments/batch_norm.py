@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.limits import LARGEST
 
 
@@ -26,7 +27,7 @@ def is_measured(name: str) -> bool:
     return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
 
 
-class FewValuesError(ValueError):
+class FewValuesError(ForeseenError, ValueError):
     """Batch normalisation gets one value of each channel in training."""
 
 

@@ -12,6 +12,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flwr_splitmix.clients import ClientError
+from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.errors import public_sentence, sentence
@@ -145,3 +146,18 @@ def test_a_number_has_its_noun(number: int, noun: str, said: str) -> None:
 @pytest.mark.parametrize("said", ["an Observer", "a list", "a UShapeClient"])
 def test_a_noun_has_its_article(said: str) -> None:
     assert with_article(said.partition(" ")[2]) == said
+
+
+class _WrongRowError(ForeseenError, ValueError):
+    """One that no other module knows of."""
+
+
+class _QuotingError(_WrongRowError):
+    public = "a row is wrong"
+
+
+def test_a_server_is_told_the_message_of_any_error_that_is_foreseen_and_of_no_other() -> None:
+    """A list of classes named those whose messages say nothing of the data; new ones were lost."""
+    assert public_sentence(_WrongRowError("rows need a label")) == "rows need a label"
+    assert public_sentence(_QuotingError("row ['Ada', 36] is wrong")) == "a row is wrong"
+    assert public_sentence(ValueError("Ada")) == "ValueError; the log of its node says more"

@@ -11,7 +11,7 @@ from torch import nn
 
 from flwr_splitmix.apps.checking.findings import FAULTS
 from flwr_splitmix.apps.checking.report import Report
-from flwr_splitmix.clients import FORESEEN, Order, Sent, UShapeClient
+from flwr_splitmix.clients import Order, Sent, UShapeClient
 from flwr_splitmix.clients.finite import check_finite
 from flwr_splitmix.clients.ushape.checked_methods import (
     check_counted,
@@ -22,6 +22,7 @@ from flwr_splitmix.clients.ushape.checked_methods import (
 )
 from flwr_splitmix.data.examples import Example, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.links.errors import own_sentence
 from flwr_splitmix.scoring.texts import TextScores
@@ -70,7 +71,7 @@ def _told(what: str, findings: list[str], begin: str = "") -> Iterator[None]:
         yield
     except UploadError as error:
         findings.append(f"{begin}{error}")
-    except FORESEEN as error:
+    except ForeseenError as error:
         findings.append(f"{begin}{own_sentence(error)}")
     except FAULTS as error:  # a user's code may raise anything
         findings.append(f"{what} raised {cause(error, 300)}")
