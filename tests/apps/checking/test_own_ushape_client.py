@@ -115,7 +115,7 @@ def test_a_right_client_of_the_u_shape_has_no_finding(size: int, tmp_path: Path)
         ({"out": "1 / 0"}, "the head raised ZeroDivisionError: division by zero"),
         ({"out": "exit('gone')"}, "the head raised SystemExit: gone"),
         ({"loss": "super().loss(hidden, sent)"},
-         "labels are torch.float32; needed are classes, int64 (batch,); others need a loss of you"),
+         "labels are torch.float32; needed are classes, int64 (batch,); others, such as several l"),
         ({"loss": "hidden.mean(1)"}, "loss returns a tensor (2, 6); needed is a tensor of one num"),
         ({"loss": "hidden.mean() / 0"}, "loss is infinite: it makes that of finite labels with"),
         ({"loss": "self.tail(hidden.mT, sent.mask).mean()"},
@@ -143,7 +143,7 @@ def test_what_no_round_can_begin_or_learn_from_is_a_problem(
         ({"tests": "TensorDataset(ROWS.double(), NUMBERS)"},
          "inputs are float64, the head float32: convert them in the data set with .float()"),
         ({"made": "Client(head, tail, data, batch_size=4, test_data=tests)"},
-         "labels are torch.float32; needed are classes, int64 (batch,); others need a loss of you"),
+         "labels are torch.float32; needed are classes, int64 (batch,); others, such as several l"),
     ],
 )  # fmt: skip
 def test_what_no_evaluation_can_score_is_a_remark(
