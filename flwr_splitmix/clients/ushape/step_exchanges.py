@@ -107,7 +107,7 @@ class StepExchanges(GraphlessExchanges):
         ExamplesError
             If labels are neither a class for each example nor a text's tokens.
         """
-        if not self.own_loss:
+        if not is_own(type(self.hiding), "loss"):
             check_labels(sent.batch)
         return self.hiding.loss(hidden, sent)
 
