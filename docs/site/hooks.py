@@ -20,6 +20,8 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Strategies",
         (
             "strategies/*.py",
+            "server/rounds/training_loop.py",
+            "server/rounds/loop.py",
             "schedule.py",
             "optimizers.py",
             "server/steps/pace.py",

@@ -28,7 +28,7 @@ from flwr_splitmix.values import check_kind, real_number, whole_number
 
 
 class RoundOptions(TypedDict, total=False):
-    """Options of the loop of rounds; see `SplitStrategy`."""
+    """Options of the loop of rounds; see `RoundLoop`."""
 
     fraction_train: float
     evaluation: Evaluation
@@ -42,7 +42,7 @@ class RoundOptions(TypedDict, total=False):
 
 
 class TrainingOptions(RoundOptions, total=False):
-    """Options that strategies of both shapes have; see `SplitStrategy`."""
+    """Options that strategies of both shapes have; see `TrainingLoop` and the shapes."""
 
     aggregator: flower.Strategy | None
     optimizer: OptimizerFactory | None
@@ -53,7 +53,7 @@ class TrainingOptions(RoundOptions, total=False):
     epochs_per_round: int
 
 
-class Options(TrainingOptions, total=False):
+class SplitOptions(TrainingOptions, total=False):
     """Options of all strategies of the L shape; see `SplitStrategy`."""
 
     num_classes: int | None

@@ -10,7 +10,7 @@ from flwr_splitmix.mixers import PatchCutMix, Shuffled
 from flwr_splitmix.mixers.grouping import Leftover, Regroup
 from flwr_splitmix.mixers.masks import Rounding
 from flwr_splitmix.mixers.patch_cutmix import Gradient
-from flwr_splitmix.server.options import Options
+from flwr_splitmix.server.options import SplitOptions
 from flwr_splitmix.strategies.split import SplitStrategy
 
 
@@ -51,7 +51,7 @@ class CutMixSL(SplitStrategy):
         leftover: Leftover = "send",
         k_times: bool = False,
         mask_per_sample: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[SplitOptions],
     ) -> None:
         mixer = PatchCutMix(
             k,

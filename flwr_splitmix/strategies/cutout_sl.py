@@ -7,7 +7,7 @@ from typing import Unpack
 from torch import nn
 
 from flwr_splitmix.mixers import RandomCutout
-from flwr_splitmix.server.options import Options
+from flwr_splitmix.server.options import SplitOptions
 from flwr_splitmix.strategies.split import SplitStrategy
 
 
@@ -36,7 +36,7 @@ class CutoutSL(SplitStrategy):
         alpha: float | None = 6.0,
         mask_per_sample: bool = False,
         fixed_positions: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[SplitOptions],
     ) -> None:
         mixer = RandomCutout(
             ratio, alpha, mask_per_sample=mask_per_sample, fixed_positions=fixed_positions

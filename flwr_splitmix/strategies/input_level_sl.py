@@ -15,7 +15,7 @@ from flwr_splitmix.mixers import (
     VanillaCutMix,
 )
 from flwr_splitmix.mixers.input_level import Across
-from flwr_splitmix.server.options import Options
+from flwr_splitmix.server.options import SplitOptions
 from flwr_splitmix.strategies.split import SplitStrategy
 
 
@@ -46,7 +46,7 @@ class _InputLevelSL(SplitStrategy):
         *,
         grid: tuple[int, int] | None = None,
         across: Across = "batch",
-        **options: Unpack[Options],
+        **options: Unpack[SplitOptions],
     ) -> None:
         super().__init__(upper, mixer=InputLevel(self.mixing(), grid, across=across), **options)
 

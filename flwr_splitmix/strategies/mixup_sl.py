@@ -8,7 +8,7 @@ from torch import nn
 
 from flwr_splitmix.mixers import Mixup
 from flwr_splitmix.mixers.grouping import Leftover, Regroup
-from flwr_splitmix.server.options import Options
+from flwr_splitmix.server.options import SplitOptions
 from flwr_splitmix.strategies.split import SplitStrategy
 
 
@@ -37,7 +37,7 @@ class MixupSL(SplitStrategy):
         alpha: float | None = 6.0,
         regroup: Regroup = "step",
         leftover: Leftover = "send",
-        **options: Unpack[Options],
+        **options: Unpack[SplitOptions],
     ) -> None:
         super().__init__(
             upper, mixer=Mixup(k, alpha, regroup=regroup, leftover=leftover), **options

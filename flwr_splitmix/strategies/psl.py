@@ -6,7 +6,7 @@ from typing import Unpack
 
 from torch import nn
 
-from flwr_splitmix.server.options import Options
+from flwr_splitmix.server.options import SplitOptions
 from flwr_splitmix.strategies.split import SplitStrategy
 
 
@@ -23,7 +23,7 @@ class PSL(SplitStrategy):
     Source: CutMixSL, section 2 and figure 1a.
     """
 
-    def __init__(self, upper: nn.Module, **options: Unpack[Options]) -> None:
+    def __init__(self, upper: nn.Module, **options: Unpack[SplitOptions]) -> None:
         super().__init__(upper, mixer=None, **options)
 
 

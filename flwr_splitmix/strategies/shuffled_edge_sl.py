@@ -12,7 +12,7 @@ from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import wrong_labels
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import FrozenEdge
-from flwr_splitmix.server.options import Options
+from flwr_splitmix.server.options import SplitOptions
 from flwr_splitmix.strategies.split import SplitStrategy
 from flwr_splitmix.values import check_choice
 
@@ -34,7 +34,7 @@ class _ShuffledEdgeSL(SplitStrategy):
         *,
         labels: Sequence[Tensor] | None = None,
         kappa: float,
-        **options: Unpack[Options],
+        **options: Unpack[SplitOptions],
     ) -> None:
         name = type(self).__name__
         if labels is None:
@@ -127,7 +127,7 @@ class PatchShuffleSL(_ShuffledEdgeSL):
         upper: nn.Module,
         *,
         labels: Sequence[Tensor] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[SplitOptions],
     ) -> None:
         super().__init__(upper, labels=labels, kappa=1.0, **options)
 
@@ -155,7 +155,7 @@ class BatchShuffleSL(_ShuffledEdgeSL):
         *,
         labels: Sequence[Tensor] | None = None,
         kappa: float = 0.4,
-        **options: Unpack[Options],
+        **options: Unpack[SplitOptions],
     ) -> None:
         if not 0 < kappa <= 1:
             raise ValueError(f"kappa is {kappa}; allowed is 0 < kappa <= 1")
@@ -186,7 +186,7 @@ class SpectralShuffleSL(PatchShuffleSL):
         *,
         labels: Sequence[Tensor] | None = None,
         spectrum: Literal["embedding", "pixels"] = "embedding",
-        **options: Unpack[Options],
+        **options: Unpack[SplitOptions],
     ) -> None:
         check_choice("spectrum", spectrum, ("embedding", "pixels"))
         if spectrum == "pixels":

@@ -7,7 +7,7 @@ from typing import Unpack
 from torch import nn
 
 from flwr_splitmix.mixers import NoMixing, Shuffled
-from flwr_splitmix.server.options import Options
+from flwr_splitmix.server.options import SplitOptions
 from flwr_splitmix.strategies.cutmix_sl import CutMixSL
 from flwr_splitmix.strategies.split import SplitStrategy
 
@@ -25,7 +25,7 @@ class ShuffledPSL(SplitStrategy):
     Source: DP-CutMixSL, table 7 ("PSL w. Shuffling").
     """
 
-    def __init__(self, upper: nn.Module, **options: Unpack[Options]) -> None:
+    def __init__(self, upper: nn.Module, **options: Unpack[SplitOptions]) -> None:
         super().__init__(upper, mixer=Shuffled(NoMixing()), **options)
 
 

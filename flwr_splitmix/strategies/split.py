@@ -24,8 +24,8 @@ from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
 from flwr_splitmix.server.mixer_request import MixerRequest, mix_elsewhere
 from flwr_splitmix.server.options import (
-    Options,
     RoundOptions,
+    SplitOptions,
     check_labels,
     check_names,
     check_observers,
@@ -56,9 +56,6 @@ class SplitStrategy(TrainingLoop):
         The upper segment: smashed data (b, prefix + N, d) to logits (b, L).
     mixer
         How smashed data are mixed between clients and upper segment; None mixes nothing.
-    aggregator
-        A Flower strategy that aggregates the lower segments once a round; None uses FedAvg if
-        the class `averages`, and otherwise leaves them with their clients.
     num_classes
         L; by default the upper segment's `num_classes`.
     multi_label
@@ -74,33 +71,12 @@ class SplitStrategy(TrainingLoop):
         "sequential" (one optimizer step per group), "sum" or "mean" (one joint step).
     device, precision
         For the upper segment; "auto" chooses, "placed" leaves an upper segment where it is.
-    steps_per_round, epochs_per_round
-        By default the mean number of full batches of the round's clients, times
-        `epochs_per_round` (1).
-    fraction_train
-        Fraction of the nodes that take part in a round, by default 1.0; the nodes are drawn from
-        the seed.
     min_nodes
         Fewest clients: with fewer in a round, the run ends with an error. By default what the mixer
         needs.
-    evaluation, evaluate_every
-        "federated" or "benchmark" evaluation over the link every `evaluate_every` rounds (1) and
-        after the last one; by default "none". For central evaluation pass an `evaluate_fn` to
-        `start`.
-    checkpoint_every
-        Rounds between checkpoints, by default 1.
-    seed
-        For every public draw, by default 0: a run repeats bit for bit on a CPU with the same thread
-        count.
     link
         None joins a simulation's Ray session or, with SuperNodes on this machine, opens a stream.
         A `MixerLink` leaves plan, merge and split to a third party. `fit` uses none.
-    observers
-        Notified of exchanges, steps and rounds.
-    run
-        The run's directory; None writes nothing. A run that has checkpoints is continued.
-    metrics
-        Makes the rows of the run, for example with further columns; None makes the standard rows.
     labels
         Each client's labels, by client index: int64 (examples,), or (examples, L) if they are
         multi-label. For strategies whose clients send ids instead of labels.
@@ -118,6 +94,8 @@ class SplitStrategy(TrainingLoop):
         upper segment and a `loss` whose results for an example depend on others in its batch are
         refused: by a true attribute `across_batch`, or by a trial before the first part, which a
         false one prevents.
+    **options
+        Those of every shape; see `TrainingLoop` and `RoundLoop`.
 
     Attributes
     ----------
@@ -140,7 +118,7 @@ class SplitStrategy(TrainingLoop):
         not fit the mixer.
     """
 
-    passed_on: ClassVar[Collection[str]] = Options.__annotations__
+    passed_on: ClassVar[Collection[str]] = SplitOptions.__annotations__
     needs_noise: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
     _agreed: ShapeAgreement | None

@@ -46,9 +46,6 @@ class UShapeStrategy(TrainingLoop):
     ----------
     trunk
         (hidden states (b, T, d), mask (b, T)) to hidden states (b, T, d).
-    aggregator
-        A Flower strategy that aggregates heads and tails once a round; None uses FedAvg if the
-        class `averages`, and otherwise leaves them with their clients.
     optimizer, schedule
         For the trunk; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule. The
         trunk's gradient is the mean over the clients of a step.
@@ -58,30 +55,8 @@ class UShapeStrategy(TrainingLoop):
         d of the hidden states; None uses the trunk's `width`, or else what most clients report.
     max_length
         Most tokens that the trunk accepts; None uses the trunk's `max_length`, or else no limit.
-    steps_per_round, epochs_per_round
-        By default the mean number of full batches of the round's clients, times
-        `epochs_per_round` (1).
-    min_nodes
-        Fewest clients: with fewer in a round, the run ends with an error.
-    fraction_train
-        Fraction of the nodes that take part in a round, by default 1.0; the nodes are drawn from
-        the seed.
-    evaluation, evaluate_every
-        "federated" or "benchmark" evaluation over the link every `evaluate_every` rounds (1) and
-        after the last one; by default "none".
-    checkpoint_every
-        Rounds between checkpoints, by default 1.
-    seed
-        For every public draw, by default 0.
-    link
-        None joins a simulation's Ray session or, with SuperNodes on this machine, opens a stream.
-        `fit` uses none.
-    observers
-        Notified of exchanges, steps and rounds.
-    run
-        The run's directory; None writes nothing. A run that has checkpoints is continued.
-    metrics
-        Makes the rows of the run, for example with further columns; None makes the standard rows.
+    **options
+        Those of every shape; see `TrainingLoop` and `RoundLoop`.
 
     Attributes
     ----------

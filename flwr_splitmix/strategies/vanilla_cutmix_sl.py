@@ -8,7 +8,7 @@ from torch import nn
 
 from flwr_splitmix.mixers import VanillaCutMix
 from flwr_splitmix.mixers.grouping import Leftover, Regroup
-from flwr_splitmix.server.options import Options
+from flwr_splitmix.server.options import SplitOptions
 from flwr_splitmix.strategies.split import SplitStrategy
 
 
@@ -40,7 +40,7 @@ class VanillaCutMixSL(SplitStrategy):
         beta: float = 1.0,
         regroup: Regroup = "step",
         leftover: Leftover = "send",
-        **options: Unpack[Options],
+        **options: Unpack[SplitOptions],
     ) -> None:
         super().__init__(
             upper, mixer=VanillaCutMix(k, beta, regroup=regroup, leftover=leftover), **options

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from flwr_splitmix.mixers import Mixup
-from flwr_splitmix.server.options import Options, RoundOptions, UShapeOptions
+from flwr_splitmix.server.options import RoundOptions, SplitOptions, UShapeOptions
 from flwr_splitmix.server.rounds import RoundLoop
 from flwr_splitmix.strategies import STRATEGIES, USHAPE_STRATEGIES, SplitStrategy, UShapeStrategy
 
@@ -25,7 +25,7 @@ def documented(strategy: type) -> list[str]:
 
 def accepted(strategy: type[SplitStrategy] | type[UShapeStrategy]) -> set[str]:
     taken = set(inspect.signature(strategy).parameters)
-    rest = Options if strategy.__name__ in STRATEGIES else RoundOptions
+    rest = SplitOptions if strategy.__name__ in STRATEGIES else RoundOptions
     return (taken - {"options"}) | set(rest.__annotations__)
 
 
@@ -40,7 +40,7 @@ def test_every_option_is_documented_once(
     assert sorted(documented(strategy)) == sorted(accepted(strategy))
 
 
-@pytest.mark.parametrize("rest", [Options, RoundOptions])
+@pytest.mark.parametrize("rest", [SplitOptions, RoundOptions])
 def test_what_is_passed_on_to_the_loop_of_rounds_is_all_that_it_takes(rest: type) -> None:
     """`metrics` was taken, and neither typed nor in any `help`."""
     assert set(inspect.signature(RoundLoop).parameters) <= {
@@ -53,7 +53,7 @@ def test_what_is_passed_on_to_the_loop_of_rounds_is_all_that_it_takes(rest: type
 @pytest.mark.parametrize(
     ("shape", "options", "own"),
     [
-        (SplitStrategy, Options, {"upper", "mixer", "labels"}),
+        (SplitStrategy, SplitOptions, {"upper", "mixer", "labels"}),
         (UShapeStrategy, UShapeOptions, {"trunk"}),
     ],
 )
@@ -88,7 +88,7 @@ class Own(SplitStrategy):
         Never.
     """
 
-    def __init__(self, upper: nn.Module, *, strength: float = 1, **options: Unpack[Options]):
+    def __init__(self, upper: nn.Module, *, strength: float = 1, **options: Unpack[SplitOptions]):
         super().__init__(upper, mixer=Mixup(), **options)
 
 
@@ -128,7 +128,7 @@ class Silent(Own):
 
 def test_a_subclass_of_a_user_is_completed() -> None:
     names = documented(Own)
-    assert names[:3] == ["upper", "strength", "aggregator"]
+    assert names[:2] == ["upper", "strength"]
     assert "mixer" not in names
     assert "**options" not in names
     assert "\n\nRaises\n------\nValueError\n    Never." in (Own.__doc__ or "")

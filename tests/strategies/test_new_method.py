@@ -67,7 +67,7 @@ from typing import Unpack
 from torch import nn
 
 from flwr_splitmix.mixers.turned import Turned
-from flwr_splitmix.server.options import Options
+from flwr_splitmix.server.options import SplitOptions
 from flwr_splitmix.strategies.split import SplitStrategy
 
 
@@ -75,7 +75,7 @@ class TurnedSL(SplitStrategy):
     """Split learning on turned patches."""
 
     def __init__(
-        self, upper: nn.Module, *, alpha: float | None = 6.0, **options: Unpack[Options]
+        self, upper: nn.Module, *, alpha: float | None = 6.0, **options: Unpack[SplitOptions]
     ) -> None:
         super().__init__(upper, mixer=Turned(), **options)
 

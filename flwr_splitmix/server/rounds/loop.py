@@ -60,8 +60,27 @@ class RoundLoop(RoundHooks):
         with their clients.
     min_nodes
         Fewest clients: with fewer in a round, the run ends with an error.
-
-    See `SplitStrategy` for the other parameters.
+    fraction_train
+        Fraction of the nodes that take part in a round, by default 1.0; the nodes are drawn from
+        the seed.
+    evaluation, evaluate_every
+        "federated" or "benchmark" evaluation over the link every `evaluate_every` rounds (1) and
+        after the last one; by default "none". For central evaluation pass an `evaluate_fn` to
+        `start` or `fit`.
+    checkpoint_every
+        Rounds between checkpoints, by default 1.
+    seed
+        For every public draw, by default 0: a run repeats bit for bit on a CPU with the same thread
+        count.
+    link
+        None joins a simulation's Ray session or, with SuperNodes on this machine, opens a stream.
+        `fit` uses none.
+    observers
+        Notified of exchanges, steps and rounds.
+    run
+        The run's directory; None writes nothing. A run that has checkpoints is continued.
+    metrics
+        Makes the rows of the run, for example with further columns; None makes the standard rows.
 
     Attributes
     ----------

@@ -15,7 +15,18 @@ from flwr_splitmix.server.steps.planning import AnyAgreement, RoundLength, agree
 class TrainingLoop(RoundLoop):
     """A loop of rounds of steps in which the server, too, trains a part of the model.
 
-    The options are described at `SplitStrategy`.
+    Parameters
+    ----------
+    aggregator
+        A Flower strategy that aggregates the clients' segments once a round; None uses FedAvg if
+        the class `averages`, and otherwise leaves them with their clients.
+    steps_per_round, epochs_per_round
+        By default the mean number of full batches of the round's clients, times
+        `epochs_per_round` (1).
+    min_nodes
+        Fewest clients: with fewer in a round, the run ends with an error.
+    **options
+        See `RoundLoop`.
 
     Attributes
     ----------
