@@ -115,7 +115,8 @@ def check_names(strategy: type, options: Mapping[str, object]) -> None:
     if not unknown:
         return
     makers = [vars(kind)["__init__"] for kind in strategy.__mro__ if "__init__" in vars(kind)]
-    known = {name for maker in makers for name in inspect.signature(maker).parameters}
+    taken = [each for maker in makers for each in inspect.signature(maker).parameters.values()]
+    known = {each.name for each in taken if each.kind is not each.POSITIONAL_ONLY}
     known |= RoundOptions.__annotations__.keys()
     meant = {name: close_to(name, sorted(known), 1) for name in unknown}
     named = [

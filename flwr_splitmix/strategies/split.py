@@ -32,6 +32,7 @@ from flwr_splitmix.server.options import (
     check_positions,
 )
 from flwr_splitmix.server.own_mixing import MixingSetup, introduce
+from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.record.same_protection import PROTECTION, digest, facts_of_mixer
 from flwr_splitmix.server.rounds import TrainingLoop
 from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
@@ -167,13 +168,6 @@ class SplitStrategy(TrainingLoop):
         check_loss(loss, micro_batches)
         self.ledger, self.ledger_elsewhere = mixing.ledger, mixing.ledger_elsewhere
         self._least_chosen = min_nodes is not None
-        super().__init__(
-            aggregator=aggregator,
-            steps_per_round=steps_per_round,
-            epochs_per_round=epochs_per_round,
-            min_nodes=mixing.mixer.min_members if min_nodes is None else min_nodes,
-            **mixing.observed(options),
-        )
         self.upper = ServerSegment(
             upper,
             num_classes=num_classes,
@@ -185,6 +179,19 @@ class SplitStrategy(TrainingLoop):
             device=device,
             precision=precision,
         )
+        recording = Recording(
+            labels=self.upper.num_classes if multi_label else 1,
+            mixtures=mixing.counts_mixtures,
+            protection=digest(mixing.mixer) if self.keeps_ledger else None,
+        )
+        super().__init__(
+            recording,
+            aggregator=aggregator,
+            steps_per_round=steps_per_round,
+            epochs_per_round=epochs_per_round,
+            min_nodes=mixing.mixer.min_members if min_nodes is None else min_nodes,
+            **mixing.observed(options),
+        )
         self.labels = labels
         self.pace = pace or Pace()
         self._parts = PartCount(micro_batches)
@@ -193,9 +200,6 @@ class SplitStrategy(TrainingLoop):
         self._parts.check(self.mixer, server_update, upper, self.pace)
         rules = LabelRules(self.upper.num_classes, multi_label)
         self._intake = UploadIntake(rules, self.upper.input_dtype, labels)
-        self.recorder.mixtures = mixing.counts_mixtures
-        self.recorder.metrics.labels = self.upper.num_classes if multi_label else 1
-        self.recorder.unfinished.protection = digest(self.mixer) if self.keeps_ledger else None
         self._remarks = self._new_remarks()
         self._seconds: dict[int, float] = {}
 

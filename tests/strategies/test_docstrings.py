@@ -45,6 +45,7 @@ def test_what_is_passed_on_to_the_loop_of_rounds_is_all_that_it_takes(rest: type
     """`metrics` was taken, and neither typed nor in any `help`."""
     assert set(inspect.signature(RoundLoop).parameters) <= {
         *rest.__annotations__,
+        "recording",
         "aggregator",
         "min_nodes",
     }

@@ -65,6 +65,7 @@ class Own(Observer):
         ({"sed": 1}, "SplitStrategy has no option 'sed' \\(did you mean 'seed'\\?\\)"),
         ({"mixr": None}, "SplitStrategy has no option 'mixr' \\(did you mean 'mixer'"),
         ({"metrcs": None}, "SplitStrategy has no option 'metrcs' \\(did you mean 'metrics'"),
+        ({"record": 1}, "SplitStrategy has no option 'record'; help\\(SplitStrategy\\) lists them"),
         ({"foo": 1}, "SplitStrategy has no option 'foo'; help\\(SplitStrategy\\) lists them"),
         (
             {"sed": 1, "mixr": None, "foo": 1},

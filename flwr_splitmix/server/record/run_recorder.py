@@ -27,6 +27,7 @@ from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.server.record.checkpoint_writes import CheckpointWrites
 from flwr_splitmix.server.record.checkpointing import newest_checkpoint
 from flwr_splitmix.server.record.clock import RunClock
+from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.record.run_folder import RunFolder, needed
 from flwr_splitmix.server.record.run_start import RunStart
 from flwr_splitmix.server.record.summary import summarise
@@ -56,19 +57,22 @@ class RunRecorder:
         loss.
     metrics
         Makes the rows; None makes the standard rows.
+    recording
+        What the strategy's shape tells.
     """
 
     def __init__(
-        self, run: Run | None, checkpoint_every: int, metrics: Metrics | None = None
+        self, run: Run | None, checkpoint_every: int, metrics: Metrics | None, recording: Recording
     ) -> None:
         self.folder = RunFolder(run)
         self._start = RunStart(self.folder)
         self._checkpoints = CheckpointWrites(self.folder)
         self.every = checkpoint_every
         self.metrics = metrics or Metrics()
+        self.metrics.labels = recording.labels
         self.clients = ClientTimes()
         self.exchanges = ExchangeKinds()
-        self.unfinished = UnfinishedRounds()
+        self.unfinished = UnfinishedRounds(recording.protection)
         files = [] if run is None else [ProgressFile(run.path)]
         self.observers: list[Observer] = [
             self.metrics,
@@ -82,8 +86,7 @@ class RunRecorder:
         self._evaluated: dict[str, Any] = {}
         """The columns of an evaluation after a last round that was lost, with its round."""
         self.clock = RunClock()
-        self.mixtures = False
-        """Whether the run's ledger counts mixtures, not each upload; strategies with one set it."""
+        self._mixtures = recording.mixtures
 
     @property
     def run(self) -> Run | None:
@@ -324,7 +327,7 @@ class RunRecorder:
             self.metrics.rows,
             facts,
             evaluated=self._evaluated,
-            mixtures=self.mixtures,
+            mixtures=self._mixtures,
             model=model,
             seconds=self.clock.seconds,
         )

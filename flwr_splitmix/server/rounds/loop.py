@@ -38,6 +38,7 @@ from flwr_splitmix.server.options import (
     check_wait,
 )
 from flwr_splitmix.server.record.flower_grid import id_of
+from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.record.run_recorder import RunRecorder
 from flwr_splitmix.server.rounds.fits import LastFit, first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
@@ -55,6 +56,8 @@ class RoundLoop(RoundHooks):
 
     Parameters
     ----------
+    recording
+        What a shape tells the record of its runs; None for one that has nothing to tell.
     aggregator
         A Flower strategy that aggregates the clients' segments once a round; None leaves them
         with their clients.
@@ -101,6 +104,8 @@ class RoundLoop(RoundHooks):
 
     def __init__(
         self,
+        recording: Recording | None = None,
+        /,
         *,
         aggregator: flower.Strategy | None,
         min_nodes: int,
@@ -122,7 +127,7 @@ class RoundLoop(RoundHooks):
             checkpoint_every=checkpoint_every,
         )
         _check_aggregates(aggregator)
-        self.recorder = RunRecorder(run, checkpoint_every, metrics)
+        self.recorder = RunRecorder(run, checkpoint_every, metrics, recording or Recording())
         self.aggregator = LowerAggregator(aggregator)
         self.min_nodes = min_nodes
         self.fraction_train = fraction_train

@@ -8,6 +8,7 @@ from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.options import RoundOptions, check_counts
+from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.rounds.loop import RoundLoop
 from flwr_splitmix.server.steps.planning import AnyAgreement, RoundLength, agreed
 
@@ -17,6 +18,8 @@ class TrainingLoop(RoundLoop):
 
     Parameters
     ----------
+    recording
+        What the shape tells the record of its runs.
     aggregator
         A Flower strategy that aggregates the clients' segments once a round; None uses FedAvg if
         the class `averages`, and otherwise leaves them with their clients.
@@ -39,6 +42,8 @@ class TrainingLoop(RoundLoop):
 
     def __init__(
         self,
+        recording: Recording | None = None,
+        /,
         *,
         aggregator: flower.Strategy | None,
         steps_per_round: int | None,
@@ -51,7 +56,7 @@ class TrainingLoop(RoundLoop):
         )
         if aggregator is None and self.averages:
             aggregator = fedavg()
-        super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
+        super().__init__(recording, aggregator=aggregator, min_nodes=min_nodes, **options)
         self.steps_per_round = steps_per_round
         self.epochs_per_round = epochs_per_round
 
