@@ -39,7 +39,7 @@ def run(kind: Any, rounds: int = 1, toy: Toy = TOY, **options: Any) -> tuple[Met
         **options,
     )  # fmt: skip
     strategy.fit(toy.make_clients(sgd(0.1)), rounds)
-    return strategy.recorder.metrics, recording
+    return strategy.records.metrics, recording
 
 
 def test_without_mixing_all_smashed_data_and_their_gradients_cross() -> None:

@@ -1,44 +1,29 @@
-"""The record of a run: metrics, checkpoints, a summary, one log line per round."""
+"""The files of a run: how it begins and goes on, its rounds, checkpoints and summary."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
 
 from flwr_splitmix.events import EvaluationResult, RoundDone, RunStarted
-from flwr_splitmix.observers import (
-    ClientTimes,
-    ExchangeKinds,
-    Metrics,
-    Observer,
-    UnfinishedRounds,
-    progress_line,
-)
-from flwr_splitmix.observers.metrics import evaluation_columns
+from flwr_splitmix.observers import Observer
 from flwr_splitmix.observers.progress import ProgressFile
 from flwr_splitmix.once import Once
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.checkpoints import Checkpoint
-from flwr_splitmix.runs.epsilon import epsilon_of
 from flwr_splitmix.server.record.checkpoint_writes import CheckpointWrites
 from flwr_splitmix.server.record.checkpointing import newest_checkpoint
-from flwr_splitmix.server.record.clock import RunClock
-from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.record.run_folder import RunFolder, needed
+from flwr_splitmix.server.record.run_records import RunRecords
 from flwr_splitmix.server.record.run_start import RunStart
-from flwr_splitmix.server.record.summary import summarise
 from flwr_splitmix.storage import json_values
 
 log = logging.getLogger("flwr.splitmix")
 
 Snapshot = Callable[[], tuple[dict[str, Tensor], dict[str, Any]]]
-
-_EVALUATED = "evaluated-after-loss"
-"""Name, in a checkpoint after a last round that was lost, of the columns of its evaluation."""
 
 
 class RunRecorder:
@@ -55,38 +40,22 @@ class RunRecorder:
         Rounds between durable checkpoints, which the run waits for. Rounds in between are written
         too, and survive any end of the process (a signal, `flwr stop`, a crash), but not a power
         loss.
-    metrics
-        Makes the rows; None makes the standard rows.
-    recording
-        What the strategy's shape tells.
+    records
+        What is written.
+
+    Attributes
+    ----------
+    folder, start, checkpoints
+        The run's directory, how it is taken up, and its checkpoints.
     """
 
-    def __init__(
-        self, run: Run | None, checkpoint_every: int, metrics: Metrics | None, recording: Recording
-    ) -> None:
+    def __init__(self, run: Run | None, checkpoint_every: int, records: RunRecords) -> None:
         self.folder = RunFolder(run)
-        self._start = RunStart(self.folder)
-        self._checkpoints = CheckpointWrites(self.folder)
-        self.every = checkpoint_every
-        self.metrics = metrics or Metrics()
-        self.metrics.labels = recording.labels
-        self.clients = ClientTimes()
-        self.exchanges = ExchangeKinds()
-        self.unfinished = UnfinishedRounds(recording.protection)
-        files = [] if run is None else [ProgressFile(run.path)]
-        self.observers: list[Observer] = [
-            self.metrics,
-            self.clients,
-            self.exchanges,
-            self.unfinished,
-            *files,
-        ]
-        """The observers that record for the run's directory, in the order used by checkpoints."""
+        self.start = RunStart(self.folder)
+        self.checkpoints = CheckpointWrites(self.folder)
+        self._every = checkpoint_every
+        self._records = records
         self._once = Once()
-        self._evaluated: dict[str, Any] = {}
-        """The columns of an evaluation after a last round that was lost, with its round."""
-        self.clock = RunClock()
-        self._mixtures = recording.mixtures
 
     @property
     def run(self) -> Run | None:
@@ -94,17 +63,9 @@ class RunRecorder:
         return self.folder.run
 
     @property
-    def resumed_config(self) -> str:
-        """JSON of the configuration that a resumed run was started with; "" for a new run."""
-        return self._start.resumed_config
-
-    def held(self, flower_run: int | None) -> AbstractContextManager[None]:
-        """Lock the run within a `with` block, and note its id; see `RunStart.held`."""
-        return self._start.held(flower_run)
-
-    def warn_of_given(self, given: Mapping[str, Any]) -> None:
-        """Log which keys given now are not those that a resumed run gives to its clients."""
-        self._start.warn_of_given(given)
+    def observers(self) -> list[Observer]:
+        """The observers that write to the run's directory."""
+        return [] if self.run is None else [ProgressFile(self.run.path)]
 
     def resume(self, num_rounds: int) -> Checkpoint | None:
         """Return the newest checkpoint, if the run has one.
@@ -122,21 +83,19 @@ class RunRecorder:
         RunError
             If no checkpoint can be read, or none is left of a run that had some.
         """
-        self._checkpoints.forget_unsaved()
-        checkpoint = None if self.run is None else newest_checkpoint(self.run, self.every)
+        self.checkpoints.forget_unsaved()
+        checkpoint = None if self.run is None else newest_checkpoint(self.run, self._every)
         if checkpoint is not None:
             return checkpoint
-        # A strategy may be run for the second time.
-        self.metrics.rows, self._evaluated = [], {}
-        self.clock.restart()
+        self._records.begin_anew()
         if self.run is not None:
             if self.run.new:
-                self._start.config = self.run.config
+                self.start.config = self.run.config
             else:
                 if self.run.begun:
                     log.info("run %s has no checkpoint yet and begins anew", self.run.id)
-                self._start.keep_config(self.run, num_rounds, 0)
-            self.unfinished.resume(self.run.begun)
+                self.start.keep_config(self.run, num_rounds, 0)
+            self._records.unfinished.resume(self.run.begun)
         return None
 
     def go_on(self, checkpoint: Checkpoint, num_rounds: int) -> None:
@@ -149,15 +108,14 @@ class RunRecorder:
         """
         if self.run is None:
             return
-        self._start.keep_config(self.run, num_rounds, checkpoint.round)
-        self.metrics.rows = [row for row in self.run.rows if row["round"] <= checkpoint.round]
-        self._evaluated = checkpoint.meta.get(_EVALUATED, {})
-        if self.unfinished.resume(self.run.begun) and _have_epsilon(self.metrics.rows):
+        self.start.keep_config(self.run, num_rounds, checkpoint.round)
+        rows = [row for row in self.run.rows if row["round"] <= checkpoint.round]
+        self._records.go_on(rows, checkpoint.meta)
+        if self._records.unfinished.resume(self.run.begun) and self._records.has_epsilon:
             log.warning(
                 "%s has lost lines; without them epsilon lacks what interrupted rounds have sent",
                 self.run.path / "begun.jsonl",
             )
-        self.clock.restart(float(checkpoint.meta.get("wall_s", 0.0)))
 
     def started(self, strategy: str, num_rounds: int, first_round: int) -> RunStarted:
         """Return the event that observers get when the run starts."""
@@ -168,10 +126,10 @@ class RunRecorder:
             strategy,
             num_rounds,
             first_round,
-            config=self._start.config,
+            config=self.start.config,
             run_id=run.id,
             directory=run.path,
-            interrupted=tuple(self.unfinished.interrupted),
+            interrupted=tuple(self._records.unfinished.interrupted),
         )
 
     def begin(
@@ -202,9 +160,9 @@ class RunRecorder:
             unrecorded uploads would be free when they are repeated.
         """
         self.folder.check_there()
-        self._start.write()
+        self.start.write()
         if not evaluates:
-            self.clock.begin_round()
+            self._records.clock.begin_round()
             if required and steps is None and self._once.first("unknown steps"):
                 log.warning(
                     "the strategy does not say how many steps a round has, so whoever does not "
@@ -212,25 +170,21 @@ class RunRecorder:
                 )
         if self.run is None:
             return
-        protection = self.unfinished.protection
+        unfinished = self._records.unfinished
+        protection = unfinished.protection
 
         def write(run: Run) -> None:
             run.begin(
                 server_round,
                 clients,
                 evaluates=evaluates,
-                again=() if evaluates else self.unfinished.lost,
+                again=() if evaluates else unfinished.lost,
                 steps=None if protection is None else steps,
                 protection=protection or "",
             )
 
         if self.folder.write_beginning(server_round, write, required=required):
-            self.unfinished.recorded()
-
-    @property
-    def kept_rounds(self) -> list[int]:
-        """Rounds that the run could be resumed from, including the unsaved one."""
-        return self._checkpoints.rounds
+            unfinished.recorded()
 
     def end_round(self, event: RoundDone, snapshot: Snapshot) -> None:
         """Write the round's row and a checkpoint (durable if due); log one line.
@@ -246,11 +200,11 @@ class RunRecorder:
             self.folder.attempt("metrics", lambda run: run.append_round(row))
             self._write_record()
             number = event.server_round
-            due = number % self.every == 0 or number == event.num_rounds
-            self._save(number, *snapshot(), durable=due)
-        self.clock.end_round()
-        left = self.clock.seconds_of(event.num_rounds - event.server_round)
-        log.info("%s", progress_line(row, event.num_rounds, left))
+            due = number % self._every == 0 or number == event.num_rounds
+            tensors, meta = snapshot()
+            kept = {**meta, **self._records.to_keep}
+            self.checkpoints.save(number, tensors, kept, durable=due)
+        self._records.end_round(event)
 
     def end_lost(
         self, server_round: int, evaluation: EvaluationResult | None, snapshot: Snapshot
@@ -265,32 +219,16 @@ class RunRecorder:
             If the run's folder has been removed; nothing is written then.
         """
         self.folder.check_there()
-        if evaluation is not None:
-            self._evaluated = {"round": server_round, **evaluation_columns(evaluation)}
-            log.info(
-                "after round %d, which was lost: top-1 %.4f (%s)",
-                server_round,
-                evaluation.accuracy,
-                evaluation.kind,
-            )
+        self._records.end_lost(server_round, evaluation)
         if self.run is not None:
             self._write_record()
             tensors, meta = snapshot()
-            self._save(server_round, tensors, {**meta, _EVALUATED: self._evaluated}, durable=True)
+            kept = {**meta, **self._records.to_keep_of_lost}
+            self.checkpoints.save(server_round, tensors, kept, durable=True)
 
     def _write_record(self) -> None:
-        record = {"clients": self.clients.state(), "messages": self.exchanges.state()}
+        record = self._records.of_clients
         self.folder.attempt("record of the clients", lambda run: run.write_record(record))
-
-    def save_unsaved(self) -> None:
-        """Save a checkpoint of the last finished round if it has none yet (the run ends early)."""
-        self._checkpoints.save_unsaved()
-
-    def _save(
-        self, number: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, durable: bool
-    ) -> None:
-        meta = {**meta, "wall_s": self.clock.seconds}
-        self._checkpoints.save(number, tensors, meta, durable=durable)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Write the summary, and the newest checkpoint if it could not be written before.
@@ -315,23 +253,13 @@ class RunRecorder:
             )
 
         with needed(unwritten):
-            self._start.write()
-            self._checkpoints.save_kept(run)
+            self.start.write()
+            self.checkpoints.save_kept(run)
             run.write_summary(summary)
         log.info("run %s: %s", run.id, run.path)
 
     def summary(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Summarise the rows: totals, the last evaluation, and further facts of the run."""
-        model = None if self.run is None else self.run.config.get("model")
-        return summarise(
-            self.metrics.rows,
-            facts,
-            evaluated=self._evaluated,
-            mixtures=self._mixtures,
-            model=model,
-            seconds=self.clock.seconds,
+        """Return the summary that is written: that of the records, with the model's name."""
+        return self._records.summary(
+            facts, None if self.run is None else self.run.config.get("model")
         )
-
-
-def _have_epsilon(rows: Iterable[Mapping[str, Any]]) -> bool:
-    return any(epsilon_of(row) is not None for row in rows)

@@ -24,6 +24,7 @@ from flwr_splitmix.server.messages import messages_to, with_tickets
 from flwr_splitmix.server.naming import reasons
 from flwr_splitmix.server.record.checkpointing import facts_of
 from flwr_splitmix.server.record.run_recorder import RunRecorder
+from flwr_splitmix.server.record.run_records import RunRecords
 from flwr_splitmix.server.rounds.known_clients import KnownClients
 from flwr_splitmix.server.steps.planning import Agreement, announced_steps
 from flwr_splitmix.words import are, counted
@@ -63,6 +64,7 @@ class RoundHooks(flower.Strategy):
     min_nodes: int
     num_rounds: int
     stop_reason: str
+    records: RunRecords
     recorder: RunRecorder
     seed: int
     draw_seed: int
@@ -163,7 +165,7 @@ class RoundHooks(flower.Strategy):
             list(nodes.values()), content, MessageType.EVALUATE, in_run=grid is not None
         )
         ticket_of = self._tickets(server_round, server_round)
-        before = self.recorder.unfinished.of_evaluation
+        before = self.records.unfinished.of_evaluation
         return with_tickets(messages, nodes, ticket_of, lambda client: {"attempt": before(client)})
 
     def aggregate_evaluate(
@@ -173,7 +175,7 @@ class RoundHooks(flower.Strategy):
         return None
 
     def _attempts(self, client: int) -> Mapping[str, Any]:
-        attempts = self.recorder.unfinished.of(client)
+        attempts = self.records.unfinished.of(client)
         known = [batches for batches in attempts if batches is not None]
         return {"attempt": len(attempts), "earlier": known}
 
@@ -197,8 +199,8 @@ class RoundHooks(flower.Strategy):
             arrays="always" if averages else "initial",
             returns_arrays=averages,
             state_round=state_round,
-            kept_rounds=self.recorder.kept_rounds,
-            run_config=self.recorder.resumed_config,
+            kept_rounds=self.recorder.checkpoints.rounds,
+            run_config=self.recorder.start.resumed_config,
             draw_seed=None if self.draw_seed == self.seed else self.draw_seed,
         )
 

@@ -40,6 +40,7 @@ from flwr_splitmix.server.options import (
 from flwr_splitmix.server.record.flower_grid import id_of
 from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.record.run_recorder import RunRecorder
+from flwr_splitmix.server.record.run_records import RunRecords
 from flwr_splitmix.server.rounds.fits import LastFit, first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.job import Job, message_config
@@ -87,6 +88,8 @@ class RoundLoop(RoundHooks):
 
     Attributes
     ----------
+    records
+        What is counted of a run, and its results.
     recorder
         Writes the run's files.
     passed_on
@@ -127,7 +130,8 @@ class RoundLoop(RoundHooks):
             checkpoint_every=checkpoint_every,
         )
         _check_aggregates(aggregator)
-        self.recorder = RunRecorder(run, checkpoint_every, metrics, recording or Recording())
+        self.records = RunRecords(metrics, recording or Recording())
+        self.recorder = RunRecorder(run, checkpoint_every, self.records)
         self.aggregator = LowerAggregator(aggregator)
         self.min_nodes = min_nodes
         self.fraction_train = fraction_train
@@ -138,8 +142,13 @@ class RoundLoop(RoundHooks):
         self.link = self._given_link = link
         self._once = Once()
         self._last_fit: LastFit | None = None
-        self._known = KnownClients(self.recorder.unfinished)
-        self.observers = [*observers, *self.recorder.observers, self._known.epsilons]
+        self._known = KnownClients(self.records.unfinished)
+        self.observers = [
+            *observers,
+            *self.records.observers,
+            *self.recorder.observers,
+            self._known.epsilons,
+        ]
         self.audience = Audience(self.observers)
         self.stop_reason = ""
         self.num_rounds = 0
@@ -293,7 +302,7 @@ class RoundLoop(RoundHooks):
 
     def _run(self, job: Job, num_rounds: int) -> int:
         """Begin a run and execute its rounds; return the number of the last."""
-        with self.recorder.held(id_of(job.grid)):
+        with self.recorder.start.held(id_of(job.grid)):
             self.num_rounds = whole_number("num_rounds", num_rounds, least=1)
             check_evaluate_fn(job.evaluate_fn)
             self.stop_reason = ""
@@ -320,7 +329,7 @@ class RoundLoop(RoundHooks):
 
     def forget_clients(self) -> None:
         """Forget the rounds that clients began and did not finish: others get their indices."""
-        self.recorder.unfinished.forget()
+        self.records.unfinished.forget()
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -329,7 +338,7 @@ class RoundLoop(RoundHooks):
         For example "round", "loss", "accuracy", "uplink_bytes" and "seconds"; "accuracy" is None in
         rounds that were not evaluated.
         """
-        return self.recorder.metrics.rows
+        return self.records.metrics.rows
 
     @property
     def last_trained_round(self) -> Mapping[int, int]:

@@ -105,7 +105,7 @@ class OneRound:
             epsilon=strategy.epsilon(),
             late=dict(sorted(clients.late.items())),
         )
-        event = strategy.recorder.metrics.completed(event)
+        event = strategy.records.metrics.completed(event)
         strategy.audience.on_round(event)
         strategy.heed_observers()
         if failures:
@@ -142,18 +142,20 @@ class OneRound:
         Its number of steps, as announced; None if it is not known.
         """
         strategy, arrays = self._strategy, self._job.result.arrays
-        recorder, averages = strategy.recorder, strategy.aggregator.averages
+        averages = strategy.aggregator.averages
         self._known.participants.admit(clients, strategy.min_nodes, what=f"round {self._number}")
         strategy.require(clients)
         steps = strategy.agree_on_steps(clients)
         strategy.require(clients)
         if strategy.keeps_ledger:
             self._known.participants.warn_of_seeds(clients)
-        recorder.begin(self._number, clients.nodes, steps=steps, required=strategy.keeps_ledger)
+        strategy.recorder.begin(
+            self._number, clients.nodes, steps=steps, required=strategy.keeps_ledger
+        )
         strategy.audience.on_begin(
             RoundBegun(
                 self._number,
-                attempts={c: recorder.unfinished.of(c) for c in clients.nodes},
+                attempts={c: strategy.records.unfinished.of(c) for c in clients.nodes},
                 averaged=averages,
                 descriptions={c: clients.descriptions[c] for c in clients.alive},
                 segment=partial(to_tensors, arrays) if averages else None,
@@ -232,9 +234,11 @@ class OneRound:
             self._known.participants.admit(
                 clients, 1, what=f"the evaluation of round {self._number}"
             )
-            asked, recorder = list(clients.nodes), strategy.recorder
-            recorder.begin(self._number, asked, evaluates=True, required=strategy.keeps_ledger)
-            with recorder.unfinished.evaluating(asked, clients.failures):
+            asked = list(clients.nodes)
+            strategy.recorder.begin(
+                self._number, asked, evaluates=True, required=strategy.keeps_ledger
+            )
+            with strategy.records.unfinished.evaluating(asked, clients.failures):
                 result = checked_result(strategy.evaluate_round(clients), strategy)
         self._known.participants.finish_evaluation(clients)
         return result

@@ -77,7 +77,7 @@ class WholeRun:
             strategy.aggregator.warn_if_shared()
             if not job.goes_on:
                 strategy.warn_if_trained()
-        recorder.warn_of_given(given_to(job.grid))
+        recorder.start.warn_of_given(given_to(job.grid))
         strategy.summary()
         if recorder.run is not None:
             log.info("run %s: %s", recorder.run.id, recorder.run.path)
@@ -127,7 +127,7 @@ class WholeRun:
                 log.warning("the run ends after round %d: %s", self.finished, strategy.stop_reason)
         finally:
             try:
-                self._recorder.save_unsaved()
+                self._recorder.checkpoints.save_unsaved()
             finally:
                 link.close()
 
@@ -186,7 +186,7 @@ class WholeRun:
         arrays = unpack(checkpoint, strategy.aggregator, self._audience, self._job.initial)
         recorder.go_on(checkpoint, num_rounds)
         begun = () if recorder.run is None else recorder.run.begun
-        notify_of_missed(checkpoint, self._audience, begun, recorder.unfinished.clients)
+        notify_of_missed(checkpoint, self._audience, begun, strategy.records.unfinished.clients)
         if checkpoint.round < num_rounds:
             log.info("resuming after round %d", checkpoint.round)
             self._known.participants.warn_of_unasked()

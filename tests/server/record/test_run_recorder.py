@@ -105,7 +105,7 @@ def test_a_checkpoint_that_a_full_disk_refused_is_not_that_of_a_later_attempt(
     with pytest.raises(InterruptionError):
         strategy.fit(toy.make_clients(), 4)
     assert run.checkpoints.rounds() == [1]
-    assert strategy.recorder.kept_rounds == [1]
+    assert strategy.recorder.checkpoints.rounds == [1]
     PSL(toy.upper(), device="cpu", run=Run(run.path), steps_per_round=1).fit(toy.make_clients(), 4)
     assert [row["round"] for row in Run(run.path).rows] == [1, 2, 3, 4]
 
@@ -127,7 +127,7 @@ def test_a_checkpoint_that_is_saved_at_the_end_is_one(
     strategy = PSL(toy.upper(), device="cpu", run=run, steps_per_round=1)
     strategy.fit(toy.make_clients(), 2)
     assert refused == [2]
-    assert strategy.recorder.kept_rounds == run.checkpoints.rounds() == [1, 2]
+    assert strategy.recorder.checkpoints.rounds == run.checkpoints.rounds() == [1, 2]
 
 
 class Removes(Observer):

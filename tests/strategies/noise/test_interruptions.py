@@ -113,7 +113,7 @@ class _Killed:
                 for file in run.checkpoints.path.glob("between-*"):
                     file.unlink()
 
-            strategy.recorder.save_unsaved = lose  # type: ignore[method-assign]
+            strategy.recorder.checkpoints.save_unsaved = lose  # type: ignore[method-assign]
             return strategy
 
         return make
