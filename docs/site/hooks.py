@@ -21,6 +21,8 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "strategies/*.py",
             "server/rounds/training_loop.py",
+            "server/rounds/setup.py",
+            "server/rounds/hooks.py",
             "server/rounds/loop.py",
             "schedule.py",
             "optimizers.py",

@@ -158,7 +158,7 @@ class WholeModels(RoundLoop):
     Parameters
     ----------
     **options
-        See `RoundLoop`; `evaluation` is "benchmark" or "none", and `metrics` is not taken, as
+        See `LoopSetup`; `evaluation` is "benchmark" or "none", and `metrics` is not taken, as
         the rows are made by a `WholeMetrics`.
     """
 

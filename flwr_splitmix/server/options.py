@@ -28,7 +28,7 @@ from flwr_splitmix.values import check_kind, real_number, whole_number
 
 
 class RoundOptions(TypedDict, total=False):
-    """Options of the loop of rounds; see `RoundLoop`."""
+    """Options of the loop of rounds; see `LoopSetup`."""
 
     fraction_train: float
     evaluation: Evaluation

@@ -96,7 +96,7 @@ class SplitStrategy(TrainingLoop):
         refused: by a true attribute `across_batch`, or by a trial before the first part, which a
         false one prevents.
     **options
-        Those of every shape; see `TrainingLoop` and `RoundLoop`.
+        Those of every shape; see `TrainingLoop` and `LoopSetup`.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ class UShapeStrategy(TrainingLoop):
     max_length
         Most tokens that the trunk accepts; None uses the trunk's `max_length`, or else no limit.
     **options
-        Those of every shape; see `TrainingLoop` and `RoundLoop`.
+        Those of every shape; see `TrainingLoop` and `LoopSetup`.
 
     Attributes
     ----------

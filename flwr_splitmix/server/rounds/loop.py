@@ -1,50 +1,33 @@
-"""What all strategies share: their options, and their entries `start` and `fit`."""
+"""What all strategies share: their entries `start` and `fit`."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.clients import Client
-from flwr_splitmix.links import Link, LinkError, LocalLink
+from flwr_splitmix.links import LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
 from flwr_splitmix.links.link import UNNAMED
-from flwr_splitmix.observers import Audience, Metrics, Observer
-from flwr_splitmix.once import Once
-from flwr_splitmix.runs import Run
-from flwr_splitmix.server.aggregation import AggregatorError, LowerAggregator
 from flwr_splitmix.server.aggregation.choice import (
     check_draws_no_nodes,
     check_works_without_grid,
     warn_of_minima,
-    with_wrapped,
 )
 from flwr_splitmix.server.aggregation.first_arrays import check_first_arrays
-from flwr_splitmix.server.docstrings import complete
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn
-from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.options import (
-    RoundOptions,
-    check_live_clients,
-    check_options,
-    check_parts,
-    check_wait,
-)
+from flwr_splitmix.server.options import check_live_clients, check_wait
 from flwr_splitmix.server.record.flower_grid import id_of
-from flwr_splitmix.server.record.recording import Recording
-from flwr_splitmix.server.record.run_recorder import RunRecorder
-from flwr_splitmix.server.record.run_records import RunRecords
 from flwr_splitmix.server.rounds.fits import LastFit, first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.job import Job, message_config
-from flwr_splitmix.server.rounds.known_clients import KnownClients
 from flwr_splitmix.server.rounds.run import WholeRun
 from flwr_splitmix.values import check_initialized, whole_number
 from flwr_splitmix.words import are, counted
@@ -57,102 +40,13 @@ class RoundLoop(RoundHooks):
 
     Parameters
     ----------
-    recording
-        What a shape tells the record of its runs; None for one that has nothing to tell.
-    aggregator
-        A Flower strategy that aggregates the clients' segments once a round; None leaves them
-        with their clients.
-    min_nodes
-        Fewest clients: with fewer in a round, the run ends with an error.
-    fraction_train
-        Fraction of the nodes that take part in a round, by default 1.0; the nodes are drawn from
-        the seed.
-    evaluation, evaluate_every
-        "federated" or "benchmark" evaluation over the link every `evaluate_every` rounds (1) and
-        after the last one; by default "none". For central evaluation pass an `evaluate_fn` to
-        `start` or `fit`.
-    checkpoint_every
-        Rounds between checkpoints, by default 1.
-    seed
-        For every public draw, by default 0: a run repeats bit for bit on a CPU with the same thread
-        count.
-    link
-        None joins a simulation's Ray session or, with SuperNodes on this machine, opens a stream.
-        `fit` uses none.
-    observers
-        Notified of exchanges, steps and rounds.
-    run
-        The run's directory; None writes nothing. A run that has checkpoints is continued.
-    metrics
-        Makes the rows of the run, for example with further columns; None makes the standard rows.
+    **options
+        See `LoopSetup`.
 
-    Attributes
-    ----------
-    records
-        What is counted of a run, and its results.
-    recorder
-        Writes the run's files.
-    passed_on
-        Names of the options that a subclass's constructor may pass on as ``**options``.
-
-    See `RoundHooks` for the other attributes.
+    See `RoundHooks` and `LoopSetup` for the attributes.
     """
 
-    passed_on: ClassVar[Collection[str]] = RoundOptions.__annotations__
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Complete the docstring with the parameters that the class inherits."""
-        super().__init_subclass__(**kwargs)
-        complete(cls, cls.passed_on)
-
-    def __init__(
-        self,
-        recording: Recording | None = None,
-        /,
-        *,
-        aggregator: flower.Strategy | None,
-        min_nodes: int,
-        fraction_train: float = 1.0,
-        evaluation: Evaluation = "none",
-        evaluate_every: int = 1,
-        checkpoint_every: int = 1,
-        seed: int = 0,
-        link: Link | None = None,
-        observers: Sequence[Observer] = (),
-        run: Run | None = None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        check_parts(aggregator, observers, run, link, metrics)
-        check_options(
-            fraction_train,
-            evaluation,
-            evaluate_every=evaluate_every,
-            checkpoint_every=checkpoint_every,
-        )
-        _check_aggregates(aggregator)
-        self.records = RunRecords(metrics, recording or Recording())
-        self.recorder = RunRecorder(run, checkpoint_every, self.records)
-        self.aggregator = LowerAggregator(aggregator)
-        self.min_nodes = min_nodes
-        self.fraction_train = fraction_train
-        self.evaluation: Evaluation = evaluation
-        self.evaluate_every = evaluate_every
-        self.seed = whole_number("seed", seed)  # 1.0 or True would draw other numbers than 1
-        self.draw_seed = self.seed
-        self.link = self._given_link = link
-        self._once = Once()
-        self._last_fit: LastFit | None = None
-        self._known = KnownClients(self.records.unfinished)
-        self.observers = [
-            *observers,
-            *self.records.observers,
-            *self.recorder.observers,
-            self._known.epsilons,
-        ]
-        self.audience = Audience(self.observers)
-        self.stop_reason = ""
-        self.num_rounds = 0
-        self._agreed = None
+    _last_fit: LastFit | None = None
 
     def start(
         self,
@@ -344,13 +238,3 @@ class RoundLoop(RoundHooks):
     def last_trained_round(self) -> Mapping[int, int]:
         """By client index, the last round that the client finished."""
         return self._known.participants.last_trained_round
-
-
-def _check_aggregates(aggregator: flower.Strategy | None) -> None:
-    """Raise AggregatorError if an aggregator is, or wraps, a strategy of split learning."""
-    for own in with_wrapped(aggregator):
-        if isinstance(own, RoundLoop):
-            raise AggregatorError(
-                f"{type(own).__name__} runs rounds of split learning, and aggregates nothing by "
-                "itself; an aggregator is one of Flower's strategies, such as FedAvg()"
-            )

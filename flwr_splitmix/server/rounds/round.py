@@ -145,7 +145,8 @@ class OneRound:
         averages = strategy.aggregator.averages
         self._known.participants.admit(clients, strategy.min_nodes, what=f"round {self._number}")
         strategy.require(clients)
-        steps = strategy.agree_on_steps(clients)
+        strategy.forget_agreement()
+        steps = strategy.announced(strategy.agree(clients))
         strategy.require(clients)
         if strategy.keeps_ledger:
             self._known.participants.warn_of_seeds(clients)

@@ -29,7 +29,7 @@ class TrainingLoop(RoundLoop):
     min_nodes
         Fewest clients: with fewer in a round, the run ends with an error.
     **options
-        See `RoundLoop`.
+        See `LoopSetup`.
 
     Attributes
     ----------
