@@ -30,8 +30,9 @@ class Observer:
     stop
         Set it to a reason, a text, to end the run after the round in progress, as an exhausted
         privacy budget does: finished rounds are kept, and the run can be resumed. If it is set
-        during a round, that round is evaluated as the last one; in `on_round` it is too late for
-        that. A reason does not outlast its run: the next one begins without.
+        during a round, that round is evaluated as the last one. In `on_round` it is too late for
+        that, as its row, with what an evaluation spends, is complete: with `evaluate_every` above 1
+        set it in `on_step`. A reason does not outlast its run: the next one begins without.
     replaces
         Entries of a run's summary for which `facts` has better values.
     """
