@@ -39,7 +39,7 @@ class WholeClient(SplitClient):
     data
         Training examples (input, label).
     precision
-        As for `ServerSegment`.
+        As for `TrainedUpper`.
     **options
         As for `SplitClient`.
     """

@@ -25,7 +25,8 @@ from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import UploadError, check_magnitude, check_tensor
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
-from flwr_splitmix.server.steps.planning import Planner, RoundLength
+from flwr_splitmix.server.steps.planner import Planner
+from flwr_splitmix.server.steps.round_length import RoundLength
 from flwr_splitmix.server.steps.whole_batches import WholeBatches
 from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import are, counted

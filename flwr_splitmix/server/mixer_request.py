@@ -14,7 +14,7 @@ from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.observers import LedgerElsewhere
 from flwr_splitmix.privacy import RunAccount
 from flwr_splitmix.server.evaluation.over_link import Evaluation
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.segments.upper import TrainedUpper
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartsAsked
 
@@ -43,7 +43,7 @@ class MixerRequest:
 def mix_elsewhere(
     link: MixerLink,
     mixer: Mixer,
-    upper: ServerSegment,
+    upper: TrainedUpper,
     *,
     lengths: tuple[int | None, int],
     averages: bool,

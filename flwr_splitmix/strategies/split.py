@@ -35,12 +35,13 @@ from flwr_splitmix.server.own_mixing import MixingSetup, introduce
 from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.record.same_protection import PROTECTION, digest, facts_of_mixer
 from flwr_splitmix.server.rounds import TrainingLoop
-from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
+from flwr_splitmix.server.segments.upper import ServerUpdate, TrainedUpper
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked, check_loss
-from flwr_splitmix.server.steps.planning import Planner, ShapeAgreement
+from flwr_splitmix.server.steps.planner import Planner
+from flwr_splitmix.server.steps.round_length import ShapeAgreement
 from flwr_splitmix.server.steps.split_round import SplitRound
-from flwr_splitmix.server.steps.training import Training
+from flwr_splitmix.server.steps.training import SplitTraining
 from flwr_splitmix.server.warnings.remarks import Remarks
 from flwr_splitmix.server.warnings.untrained import warn_if_frozen
 from flwr_splitmix.values import check_kind
@@ -61,11 +62,11 @@ class SplitStrategy(TrainingLoop):
         L; by default the upper segment's `num_classes`.
     multi_label
         Whether an example may have any number of the labels: they are int64 (b, L) of 0 and 1, the
-        loss is the binary cross-entropy, without noise on labels; see `ServerSegment`.
+        loss is the binary cross-entropy, without noise on labels; see `TrainedUpper`.
     loss
         Loss to train with, for example with class weights; None for the cross-entropy. It sees all
         groups as one batch with `server_update` "sum" or "mean", one group at a time with
-        "sequential". See `ServerSegment`.
+        "sequential". See `TrainedUpper`.
     optimizer, schedule
         For the upper segment; by default AdamW (lr 1e-3, weight decay 0.05) with a cosine schedule.
     server_update
@@ -168,7 +169,7 @@ class SplitStrategy(TrainingLoop):
         check_loss(loss, micro_batches)
         self.ledger, self.ledger_elsewhere = mixing.ledger, mixing.ledger_elsewhere
         self._least_chosen = min_nodes is not None
-        self.upper = ServerSegment(
+        self.upper = TrainedUpper(
             upper,
             num_classes=num_classes,
             multi_label=multi_label,
@@ -306,9 +307,9 @@ class SplitStrategy(TrainingLoop):
         self._seconds |= {c: clients.seconds[c] / max(num_steps, 1) for c in clients.alive}
         return num_steps
 
-    def _training(self) -> Training:
+    def _training(self) -> SplitTraining:
         """Return what all steps of the run share."""
-        return Training(
+        return SplitTraining(
             mixer=self.mixer,
             upper=self.upper,
             intake=self._intake,
@@ -349,7 +350,7 @@ class SplitStrategy(TrainingLoop):
             type(self).__name__,
             self.mixer,
             self._who_averages,
-            self.upper.placed,
+            self.upper.device_and_dtype,
             self.upper.server_update,
         )
         if (ledger := self._any_ledger) is not None:

@@ -24,9 +24,9 @@ from flwr_splitmix.server.naming import evaluated_without
 from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts, check_names
 from flwr_splitmix.server.record.same_protection import PROTECTION, facts_of_hidings
 from flwr_splitmix.server.rounds import TrainingLoop
-from flwr_splitmix.server.segments.trunk import TrunkSegment
+from flwr_splitmix.server.segments.trunk import TrainedTrunk
 from flwr_splitmix.server.steps.calibrations import Calibrations
-from flwr_splitmix.server.steps.planning import Agreement
+from flwr_splitmix.server.steps.round_length import Agreement
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
 from flwr_splitmix.server.steps.ushape_round import UShapeRound
 from flwr_splitmix.server.warnings.frozen_weights import FrozenWeights
@@ -113,7 +113,7 @@ class UShapeStrategy(TrainingLoop):
             min_nodes=min_nodes,
             **options,
         )
-        self.trunk = TrunkSegment(
+        self.trunk = TrainedTrunk(
             trunk, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
         self.width = width or _whole_number(trunk, "width")
@@ -224,7 +224,7 @@ class UShapeStrategy(TrainingLoop):
             "%s: heads and tails %s, trunk on %s",
             type(self).__name__,
             self._who_averages,
-            self.trunk.placed,
+            self.trunk.device_and_dtype,
         )
         if self.hiding.warning:
             log.warning(self.hiding.warning)

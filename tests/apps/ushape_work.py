@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flwr_splitmix.clients import Order, UShapeClient
 from flwr_splitmix.events import Messages
-from flwr_splitmix.server.segments.trunk import TrunkSegment
+from flwr_splitmix.server.segments.trunk import TrainedTrunk
 
 UNHURRIED = {
     "uplink": float("inf"), "downlink": float("inf"), "rtt": 0.0, "client_flops": float("inf"),
@@ -19,7 +19,7 @@ UNHURRIED = {
 """A setting in which only the server's computing takes time."""
 
 
-def macs_of_step(client: UShapeClient, trunk: TrunkSegment) -> tuple[float, float]:
+def macs_of_step(client: UShapeClient, trunk: TrainedTrunk) -> tuple[float, float]:
     """Take a step and return the multiply-adds of client and trunk; the client sends one message.
 
     Attention is counted in its products of matrices; torch counts no fused kernel of the CPU.

@@ -21,7 +21,7 @@ from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import constant
 from flwr_splitmix.seeding import generator
-from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
+from flwr_splitmix.server.segments.upper import ServerUpdate, TrainedUpper
 from flwr_splitmix.strategies import PSL, CutMixSL, SplitStrategy
 from flwr_splitmix.testing.agreement import check_same_results, check_same_tensors, read_results
 from flwr_splitmix.testing.laws import (
@@ -186,13 +186,13 @@ def _outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     Torch's generator belongs to all of a process, and the server learns while clients compute.
     """
     monkeypatch.setattr(directory, "_question", question)
-    learn_part = ServerSegment.learn_part
+    learn_part = TrainedUpper.learn_part
 
-    def in_turn(self: ServerSegment, *arguments: Any, **named: Any) -> StepResult:
+    def in_turn(self: TrainedUpper, *arguments: Any, **named: Any) -> StepResult:
         with TURN:
             return learn_part(self, *arguments, **named)
 
-    monkeypatch.setattr(ServerSegment, "learn_part", in_turn)
+    monkeypatch.setattr(TrainedUpper, "learn_part", in_turn)
 
 
 @pytest.mark.usefixtures("_outside_of_a_run")

@@ -23,7 +23,7 @@ from flwr_splitmix.mixers import (
     Upload,
 )
 from flwr_splitmix.mixers.checked_mixer import gradients_of
-from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
+from flwr_splitmix.server.segments.upper import ServerUpdate, TrainedUpper
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.strategies import PSL, CutMixSL, ShuffledCutMixSL, ShuffledPSL, SplitStrategy
 from flwr_splitmix.testing.toy import Examples, Toy
@@ -60,7 +60,7 @@ def test_gradients_are_the_loss_own_ones_whole_and_in_parts() -> None:
     targets = torch.rand(8, TOY.classes, dtype=torch.float64, generator=source)
     targets /= targets.sum(1, keepdim=True)
     sources = (Source(0, (), 1.0), Source(1, (), 1.0))
-    segment = ServerSegment(TOY.upper(), loss=by_hand, server_update="sum", device="cpu")
+    segment = TrainedUpper(TOY.upper(), loss=by_hand, server_update="sum", device="cpu")
     parts = []
     for part in range(2):  # two samples of each group of four
         rows = [2 * part, 2 * part + 1, 4 + 2 * part, 5 + 2 * part]
@@ -235,7 +235,7 @@ def test_only_the_group_whose_gradient_is_nan_gets_none(
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         return by_hand(logits, targets) * torch.where(targets[:, 1] == 1, float("nan"), other)
 
-    segment = ServerSegment(TOY.upper(), loss=loss, server_update=server_update, device="cpu")
+    segment = TrainedUpper(TOY.upper(), loss=loss, server_update=server_update, device="cpu")
     result = segment.learn(mixed, 0.0, 1, 0, np.random.default_rng(0))
     gradients = gradients_of(mixer, result.gradient, mixed, plan, result.without_gradient)
     assert gradients.keys() == {0}

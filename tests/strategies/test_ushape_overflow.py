@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.events import Messages
-from flwr_splitmix.server.segments.trunk import TrunkSegment
+from flwr_splitmix.server.segments.trunk import TrainedTrunk
 from flwr_splitmix.testing.laws import TextToy
 from tests.strategies.test_ushape import faulty, first
 from tests.strategies.test_ushape_hostile import failures_of
@@ -79,7 +79,7 @@ def two(*numbers: float) -> dict[int, Messages]:
     return {c: Messages([torch.full((1, 2, 5), n)], mask) for c, n in enumerate(numbers)}
 
 
-def whole(segment: TrunkSegment) -> bool:
+def whole(segment: TrainedTrunk) -> bool:
     """Whether weights and Adam's averages are finite."""
     return all(bool(t.isfinite().all()) for t in segment.state()[0].values())
 
@@ -96,7 +96,7 @@ def whole(segment: TrunkSegment) -> bool:
 def test_who_overflows_in_the_backward_pass_is_told_from_who_does_not(
     bend: Callable[[Tensor], Tensor], hidden: tuple[float, ...], blamed: set[int]
 ) -> None:
-    segment = TrunkSegment(Steep(bend).float(), device="cpu")
+    segment = TrainedTrunk(Steep(bend).float(), device="cpu")
     before = {name: t.clone() for name, t in segment.state()[0].items()}
     segment.forward(two(*hidden), 0)
     gradients = segment.learn({c: [torch.full((1, 2, 5), 1e3)] for c in (0, 1)}, 0.5, 1)
@@ -120,7 +120,7 @@ def test_who_overflows_and_does_not_answer_spoils_nothing() -> None:
 
     trunk = RootOfWeights(torch.abs).float()
     trunk.own.bias.data.zero_()
-    segment = TrunkSegment(trunk, device="cpu")
+    segment = TrainedTrunk(trunk, device="cpu")
     segment.forward(two(1.0, 0.0), 0)
     assert segment.learn({0: [torch.ones(1, 2, 5)]}, 0.5, 1).keys() == {0}
     assert whole(segment)

@@ -14,7 +14,7 @@ from flwr_splitmix.apps.configuration.run_config import AppConfig
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.intake.checks import mean_batches
 from flwr_splitmix.server.nodes.participants import drawn_clients, size_of_draw
-from flwr_splitmix.server.steps.planning import RoundLength
+from flwr_splitmix.server.steps.round_length import RoundLength
 
 Counts = NDArray[np.int64]
 

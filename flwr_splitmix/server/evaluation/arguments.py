@@ -14,7 +14,7 @@ from flwr_splitmix.clients import ClientError
 from flwr_splitmix.clients.weights import check_fits
 from flwr_splitmix.data.examples import check_map_style
 from flwr_splitmix.links.arrays import to_tensors
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.segments.upper import TrainedUpper
 
 
 def check_central(upper: Any, lower: Any, data: Any) -> None:
@@ -28,7 +28,7 @@ def check_central(upper: Any, lower: Any, data: Any) -> None:
         If `lower` shares weights or buffers with `upper`: what is loaded into it would replace
         the upper segment's.
     """
-    if not isinstance(upper, ServerSegment):
+    if not isinstance(upper, TrainedUpper):
         raise TypeError(
             f"upper is {type(upper).__name__}; needed is the strategy's server segment, "
             "strategy.upper"

@@ -16,7 +16,7 @@ from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import Tally, wrong_labels
 from flwr_splitmix.seeding import derive_seed, seeded_draws
 from flwr_splitmix.server.evaluation.arguments import check_central, loaded
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.segments.upper import TrainedUpper
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 """Takes a round and the lower segment's arrays; returns metrics that include "accuracy" (0 to 1).
@@ -25,7 +25,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 """
 
 
-def central_evaluation(upper: ServerSegment, lower: nn.Module, data: ExampleSet) -> EvaluateFn:
+def central_evaluation(upper: TrainedUpper, lower: nn.Module, data: ExampleSet) -> EvaluateFn:
     """Return an `evaluate_fn` that scores the averaged lower segment on a test set at the server.
 
     Parameters

@@ -21,7 +21,7 @@ from flwr_splitmix.server.intake.checks import UploadError
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, read_test_upload
 from flwr_splitmix.server.naming import evaluated_without
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.segments.upper import TrainedUpper
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -32,7 +32,7 @@ Clients whose test batches would be more are asked one group after another.
 """
 
 
-def evaluate_clients(clients: Clients, upper: ServerSegment, kind: Kind) -> EvaluationResult | None:
+def evaluate_clients(clients: Clients, upper: TrainedUpper, kind: Kind) -> EvaluationResult | None:
     """Score each client's pair (its lower segment, the upper segment) over the link.
 
     "federated" uses each client's own test split and weights by its size; "benchmark" uses the

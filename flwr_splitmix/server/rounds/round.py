@@ -27,7 +27,7 @@ from flwr_splitmix.server.nodes.participants import DrawAgainError
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.job import Job
 from flwr_splitmix.server.rounds.known_clients import KnownClients
-from flwr_splitmix.server.steps.planning import taken_steps
+from flwr_splitmix.server.steps.round_length import taken_steps
 
 log = logging.getLogger("flwr.splitmix")
 

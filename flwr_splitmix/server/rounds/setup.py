@@ -25,7 +25,7 @@ from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.record.run_recorder import RunRecorder
 from flwr_splitmix.server.record.run_records import RunRecords
 from flwr_splitmix.server.rounds.known_clients import KnownClients
-from flwr_splitmix.server.steps.planning import Agreement, announced_steps
+from flwr_splitmix.server.steps.round_length import Agreement, announced_steps
 from flwr_splitmix.values import whole_number
 from flwr_splitmix.words import are, counted
 

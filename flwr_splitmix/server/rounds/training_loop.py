@@ -10,7 +10,7 @@ from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.options import RoundOptions, check_counts
 from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.rounds.loop import RoundLoop
-from flwr_splitmix.server.steps.planning import AnyAgreement, RoundLength, agreed
+from flwr_splitmix.server.steps.round_length import AnyAgreement, RoundLength, agreed
 
 
 class TrainingLoop(RoundLoop):

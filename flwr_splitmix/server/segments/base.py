@@ -73,8 +73,8 @@ class TrainedSegment:
         return next(dtypes, torch.float32)
 
     @property
-    def placed(self) -> str:
-        """Its device and the dtype that it computes in, such as "cuda in bfloat16"."""
+    def device_and_dtype(self) -> str:
+        """The device and the dtype that it computes in, such as "cuda in bfloat16"."""
         return f"{self.device} in {str(self.dtype).removeprefix('torch.')}"
 
     def warn_of_unknown_weights(self) -> None:

@@ -44,7 +44,7 @@ class _Passed:
         return [sum(map(len, own)) for own in self.leaves.values()]
 
 
-class TrunkSegment(TrainedSegment):
+class TrainedTrunk(TrainedSegment):
     """A trunk with its optimizer and schedule.
 
     Parameters

@@ -31,7 +31,7 @@ _REMEDY = "cut both segments from one model, and give all clients inputs of its 
 ServerUpdate = Literal["sequential", "sum", "mean"]
 
 
-class ServerSegment(TrainedSegment):
+class TrainedUpper(TrainedSegment):
     """An upper segment with its optimizer and schedule.
 
     Parameters

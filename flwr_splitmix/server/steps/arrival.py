@@ -12,7 +12,7 @@ from flwr_splitmix.mixers import EmptyMixtureError, Mixed, Plan, Source, Upload
 from flwr_splitmix.mixers.checked_mixer import Gradients
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.steps.position import StepPosition
-from flwr_splitmix.server.steps.training import Training
+from flwr_splitmix.server.steps.training import SplitTraining
 
 
 class GroupsOnArrival:
@@ -33,7 +33,7 @@ class GroupsOnArrival:
         By client index, the uploads that arrived and the gradients to return.
     """
 
-    def __init__(self, training: Training, position: StepPosition, plan: Plan) -> None:
+    def __init__(self, training: SplitTraining, position: StepPosition, plan: Plan) -> None:
         self.training = training
         self.position = position
         self.plan = plan

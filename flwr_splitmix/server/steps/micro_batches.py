@@ -14,12 +14,12 @@ from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.steps.part_count import PartCount, StepSeconds
 from flwr_splitmix.server.steps.parted_step import PartedStep
 from flwr_splitmix.server.steps.position import StepPosition
-from flwr_splitmix.server.steps.split import Steps
-from flwr_splitmix.server.steps.training import Training
+from flwr_splitmix.server.steps.split import SplitSteps
+from flwr_splitmix.server.steps.training import SplitTraining
 from flwr_splitmix.server.steps.whole_batches import accepted
 
 
-class MicroBatchSteps(Steps):
+class MicroBatchSteps(SplitSteps):
     """Steps whose batch is cut into parts; both segments' optimizers step once for all parts.
 
     The calls for all parts are queued at once, and each part's gradients as soon as the server has
@@ -32,7 +32,7 @@ class MicroBatchSteps(Steps):
         The number of parts.
     """
 
-    def __init__(self, training: Training, clients: Clients, count: PartCount) -> None:
+    def __init__(self, training: SplitTraining, clients: Clients, count: PartCount) -> None:
         super().__init__(training, clients)
         self.count = count
         self._deliveries = 0

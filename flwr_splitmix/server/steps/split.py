@@ -12,11 +12,11 @@ from flwr_splitmix.mixers.checked_mixer import Gradients
 from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.steps.arrival import GroupsOnArrival
 from flwr_splitmix.server.steps.position import StepPosition
-from flwr_splitmix.server.steps.training import Training
+from flwr_splitmix.server.steps.training import SplitTraining
 from flwr_splitmix.server.steps.whole_batches import WholeBatches, deliveries
 
 
-class Steps(ABC):
+class SplitSteps(ABC):
     """Takes the steps of one round.
 
     Parameters
@@ -25,7 +25,7 @@ class Steps(ABC):
         The clients of the round.
     """
 
-    def __init__(self, training: Training, clients: Clients) -> None:
+    def __init__(self, training: SplitTraining, clients: Clients) -> None:
         self.training = training
         self.clients = clients
 
@@ -46,10 +46,10 @@ class Steps(ABC):
         """Deliver the gradients still owed to clients, after the last of `steps` steps."""
 
 
-class WholeBatchSteps(Steps):
+class WholeBatchSteps(SplitSteps):
     """Steps of one exchange each: the last step's gradient travels with the plan of the next."""
 
-    def __init__(self, training: Training, clients: Clients) -> None:
+    def __init__(self, training: SplitTraining, clients: Clients) -> None:
         super().__init__(training, clients)
         self._batches = WholeBatches(clients, training.intake, training.require)
 

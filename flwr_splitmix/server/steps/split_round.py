@@ -11,10 +11,10 @@ from flwr_splitmix.mixers.elsewhere import MixedElsewhere
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.server.steps.micro_batches import MicroBatchSteps
 from flwr_splitmix.server.steps.part_count import PartCount
-from flwr_splitmix.server.steps.planning import Planner
+from flwr_splitmix.server.steps.planner import Planner
 from flwr_splitmix.server.steps.position import StepPosition
-from flwr_splitmix.server.steps.split import Steps, WholeBatchSteps
-from flwr_splitmix.server.steps.training import Training
+from flwr_splitmix.server.steps.split import SplitSteps, WholeBatchSteps
+from flwr_splitmix.server.steps.training import SplitTraining
 from flwr_splitmix.server.warnings.remarks import Remarks
 from flwr_splitmix.server.warnings.tally import RoundTally
 from flwr_splitmix.words import counted
@@ -38,7 +38,7 @@ class SplitRound:
         Why the run ends after this round: too few clients have privacy budget left; otherwise "".
     """
 
-    def __init__(self, steps: Steps, planner: Planner, remarks: Remarks) -> None:
+    def __init__(self, steps: SplitSteps, planner: Planner, remarks: Remarks) -> None:
         self.stop_reason = ""
         self._steps, self._clients, self._training = steps, steps.clients, steps.training
         self._planner, self._remarks = planner, remarks
@@ -47,7 +47,7 @@ class SplitRound:
     @classmethod
     def begin(
         cls,
-        training: Training,
+        training: SplitTraining,
         clients: Clients,
         planner: Planner,
         remarks: Remarks,

@@ -11,13 +11,13 @@ from flwr_splitmix.mixers.checked_mixer import Gradients, gradients_of, merged
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.server.intake.split import UploadIntake
 from flwr_splitmix.server.segments.cut_gradients import Learned
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.segments.upper import TrainedUpper
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.position import StepPosition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class SplitTraining:
     """What all steps of a run share.
 
     Parameters
@@ -29,7 +29,7 @@ class Training:
     """
 
     mixer: Mixer
-    upper: ServerSegment
+    upper: TrainedUpper
     intake: UploadIntake
     pace: Pace
     min_nodes: int

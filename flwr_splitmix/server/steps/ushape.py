@@ -23,7 +23,7 @@ from flwr_splitmix.server.intake.ushape import (
     read_gradients,
     read_messages,
 )
-from flwr_splitmix.server.segments.trunk import MixingTrunkError, TrunkSegment, by_length
+from flwr_splitmix.server.segments.trunk import MixingTrunkError, TrainedTrunk, by_length
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.words import counted, one_line
@@ -53,7 +53,7 @@ class TrunkTraining:
         How long clients may calibrate.
     """
 
-    trunk: TrunkSegment
+    trunk: TrainedTrunk
     max_length: int | None
     seed: int
     num_rounds: int

@@ -10,7 +10,7 @@ import pytest
 from flwr_splitmix.apps.language.advice import advise, open_run_model, traffic_of
 from flwr_splitmix.apps.language.server import build_trunk
 from flwr_splitmix.segments.advice import CutCosts
-from flwr_splitmix.server.segments.trunk import TrunkSegment
+from flwr_splitmix.server.segments.trunk import TrainedTrunk
 from tests.apps.language_app import TINY, client, read
 from tests.apps.ushape_work import UNHURRIED, macs_of_step
 
@@ -55,7 +55,7 @@ def test_the_work_is_that_of_a_step(learns: str) -> None:
     speeds = {**UNHURRIED, "server_flops": 1.0}
     advice = advise(config, *open_run_model(config), tokens, 1, speeds)
     (chosen,) = (cut for cut in advice.cuts if cut.default)
-    trunk = TrunkSegment(build_trunk(config), device="cpu")
+    trunk = TrainedTrunk(build_trunk(config), device="cpu")
     at_client, at_server = macs_of_step(client(0, 1, **values), trunk)
     assert chosen.client_macs == pytest.approx(at_client, rel=1e-9)
     assert chosen.step_s / 2 == pytest.approx(at_server, rel=1e-9)
@@ -73,7 +73,7 @@ def test_gradients_of_weights_behind_adapters_are_not_computed(parts: str) -> No
     config = read(**values)
     advice = advise(config, *open_run_model(config), tokens, 1, {**UNHURRIED, "server_flops": 1.0})
     (chosen,) = (cut for cut in advice.cuts if cut.default)
-    trunk = TrunkSegment(build_trunk(config), device="cpu")
+    trunk = TrainedTrunk(build_trunk(config), device="cpu")
     at_client, at_server = macs_of_step(client(0, 1, **values), trunk)
     # The adapters' own products are neglected, and the first layer's inputs need no gradient.
     assert chosen.client_macs == pytest.approx(at_client, rel=0.05)

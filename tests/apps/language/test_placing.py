@@ -13,7 +13,7 @@ from flwr_splitmix.apps.language.model import build_parts
 from flwr_splitmix.apps.language.placing import SHARE, TRAINED, trunk_devices
 from flwr_splitmix.segments.language.placement import is_placed, place_trunk
 from flwr_splitmix.server.segments.base import PLACED
-from flwr_splitmix.server.segments.trunk import TrunkSegment
+from flwr_splitmix.server.segments.trunk import TrainedTrunk
 from tests.apps.language_app import read
 
 SIX: dict[str, Any] = {"model": "small", "small_layers": 6, "head_layers": 1, "tail_layers": 1}
@@ -85,4 +85,4 @@ def test_a_spread_trunk_is_trained_where_it_is() -> None:
     for name, weight in spread.named_parameters():
         assert weight.grad is not None
         assert torch.equal(weight.grad, gradients[name].grad)  # type: ignore[arg-type]
-    assert TrunkSegment(spread, device=PLACED).module is spread
+    assert TrainedTrunk(spread, device=PLACED).module is spread

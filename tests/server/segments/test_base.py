@@ -11,11 +11,11 @@ from torch import nn
 
 from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.server.segments.base import TrainedSegment
-from flwr_splitmix.server.segments.trunk import TrunkSegment
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.segments.trunk import TrainedTrunk
+from flwr_splitmix.server.segments.upper import TrainedUpper
 from flwr_splitmix.testing.agreement import check_same_tensors
 
-KINDS = [(ServerSegment, {"num_classes": 3}, "upper"), (TrunkSegment, {}, "trunk")]
+KINDS = [(TrainedUpper, {"num_classes": 3}, "upper"), (TrainedTrunk, {}, "trunk")]
 
 
 def segment_of(kind: Any, options: dict[str, Any], module: nn.Module) -> TrainedSegment:
@@ -61,12 +61,12 @@ def test_gradients_are_finite_only_if_their_squares_are(
 
 def test_the_input_has_the_dtype_of_the_parameters_that_are_numbers() -> None:
     double = nn.Linear(4, 3).double()
-    assert TrunkSegment(double, device="cpu").input_dtype == torch.float64
-    assert TrunkSegment(nn.Identity(), device="cpu").input_dtype == torch.float32
+    assert TrainedTrunk(double, device="cpu").input_dtype == torch.float64
+    assert TrainedTrunk(nn.Identity(), device="cpu").input_dtype == torch.float32
 
 
 def test_a_placed_module_stays_where_it_is() -> None:
     module = nn.Linear(4, 3, device="meta")
-    segment = TrunkSegment(module, device="placed", precision="float32")
+    segment = TrainedTrunk(module, device="placed", precision="float32")
     assert segment.module is module
     assert segment.device == torch.device("meta")

@@ -17,7 +17,7 @@ from flwr_splitmix import adamw, split_vision_model
 from flwr_splitmix.labels import TargetLoss
 from flwr_splitmix.mixers import Mixed, Source
 from flwr_splitmix.server.segments.part_trial import check_in_parts
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.segments.upper import TrainedUpper
 from flwr_splitmix.strategies import PSL, CutMixSFL
 from flwr_splitmix.testing.agreement import check_same_tensors
 from flwr_splitmix.testing.toy import Toy
@@ -37,10 +37,10 @@ def part(samples: int = SAMPLES, shape: tuple[int, int] = (PATCHES, WIDTH)) -> M
 
 def learn(
     module: nn.Module, loss: TargetLoss | None = None, mixed: Mixed | None = None
-) -> ServerSegment:
+) -> TrainedUpper:
     """Learn from the first of two parts of a batch."""
     mixed = part() if mixed is None else mixed
-    segment = ServerSegment(
+    segment = TrainedUpper(
         module, num_classes=CLASSES, loss=loss, server_update="sum", device="cpu"
     )
     segment.learn_part(mixed, len(mixed.smashed), seed=0, first=True)
@@ -131,7 +131,7 @@ def test_an_upper_segment_that_mixes_examples_is_refused(name: str) -> None:
 
 def test_mixed_precision_does_not_hide_it() -> None:
     """It is the default on a GPU; numbers of 16 bits differ by as little as parts do."""
-    segment = ServerSegment(
+    segment = TrainedUpper(
         MIXING["deviation"](), num_classes=CLASSES, server_update="sum", device="cpu",
         precision="bfloat16",
     )  # fmt: skip
@@ -142,7 +142,7 @@ def test_mixed_precision_does_not_hide_it() -> None:
 
 def test_it_is_refused_each_time_it_is_to_learn() -> None:
     """Another `fit` of the same strategy trained it without a word."""
-    segment = ServerSegment(
+    segment = TrainedUpper(
         MIXING["standardised"](), num_classes=CLASSES, server_update="sum", device="cpu"
     )
     for _ in range(2):
@@ -324,7 +324,7 @@ def test_a_trial_that_cannot_tell_is_told(caplog: pytest.LogCaptureFixture) -> N
 def test_whole_batches_are_not_tried() -> None:
     """A trial that found nothing would have passed this test, too."""
     passed: list[int] = []
-    segment = ServerSegment(
+    segment = TrainedUpper(
         mixing_and_counted(passed), num_classes=CLASSES, loss=contrastive, server_update="sum",
         device="cpu",
     )  # fmt: skip

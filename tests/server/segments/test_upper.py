@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from flwr_splitmix.events import StepResult
 from flwr_splitmix.mixers import Mixed, Source
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
+from flwr_splitmix.server.segments.upper import ServerUpdate, TrainedUpper
 from flwr_splitmix.testing.toy import Toy, sgd
 from tests.server.segments.mixtures import GROUPS, LR, TOY, B, mixture
 
 
-def learn(update: ServerUpdate, mixed: Mixed) -> tuple[ServerSegment, StepResult]:
-    segment = ServerSegment(
+def learn(update: ServerUpdate, mixed: Mixed) -> tuple[TrainedUpper, StepResult]:
+    segment = TrainedUpper(
         TOY.upper(), optimizer=sgd(LR), schedule=constant, server_update=update, device="cpu"
     )
     return segment, segment.learn(mixed, 0.0, 1, seed=0, rng=np.random.default_rng(2))
@@ -94,7 +94,7 @@ def test_the_smashed_data_are_not_changed() -> None:
 
 def test_scoring_counts_hits_and_adds_losses_without_dropout() -> None:
     toy = Toy(dropout=0.9)
-    segment = ServerSegment(toy.upper(), device="cpu")
+    segment = TrainedUpper(toy.upper(), device="cpu")
     smashed, labels = mixture().smashed, torch.arange(GROUPS * B) % 3
     scored = segment.score(smashed, labels)
     logits = segment.module.eval()(smashed).detach()
@@ -106,7 +106,7 @@ def test_scoring_counts_hits_and_adds_losses_without_dropout() -> None:
 
 @pytest.mark.parametrize("update", ["sum", "sequential"])
 def test_logits_for_other_classes_are_refused(update: ServerUpdate) -> None:
-    segment = ServerSegment(TOY.upper(), num_classes=4, device="cpu", server_update=update)
+    segment = TrainedUpper(TOY.upper(), num_classes=4, device="cpu", server_update=update)
     mixed = mixture()
     wider = replace(mixed, targets=torch.cat([mixed.targets, mixed.targets[:, :1]], dim=1))
     with pytest.raises(ValueError, match=r"returns \(\d+, 3\); needed .* num_classes = 4"):
@@ -114,8 +114,8 @@ def test_logits_for_other_classes_are_refused(update: ServerUpdate) -> None:
 
 
 def test_state_restores_weights_and_optimizer() -> None:
-    def make() -> ServerSegment:
-        return ServerSegment(TOY.upper(), device="cpu")  # AdamW
+    def make() -> TrainedUpper:
+        return TrainedUpper(TOY.upper(), device="cpu")  # AdamW
 
     first, second, mixed = make(), make(), mixture()
     first.learn(mixed, 0.0, 2, 0, np.random.default_rng(0))
@@ -139,17 +139,17 @@ def test_state_restores_weights_and_optimizer() -> None:
 )
 def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        ServerSegment(TOY.upper(), **{"device": "cpu", **options})
+        TrainedUpper(TOY.upper(), **{"device": "cpu", **options})
 
 
 def test_numpys_integers_are_numbers_of_classes() -> None:
     classes: Any = np.arange(3).max() + 1
-    assert ServerSegment(TOY.upper(), num_classes=classes, device="cpu").num_classes == 3
+    assert TrainedUpper(TOY.upper(), num_classes=classes, device="cpu").num_classes == 3
 
 
 def test_the_number_of_classes_must_be_known() -> None:
     with pytest.raises(ValueError, match="how many classes it has; pass num_classes="):
-        ServerSegment(nn.Linear(2, 3), device="cpu")
+        TrainedUpper(nn.Linear(2, 3), device="cpu")
 
 
 class Steep(nn.Module):
@@ -181,7 +181,7 @@ class Steep(nn.Module):
 def test_one_group_whose_gradients_overflow_ruins_neither_weights_nor_adam(
     bend: Any, at: float, update: ServerUpdate, waits: bool
 ) -> None:
-    segment = ServerSegment(Steep(bend), device="cpu", server_update=update)
+    segment = TrainedUpper(Steep(bend), device="cpu", server_update=update)
     assert segment.waits
     segment.waits = waits
     sent = torch.randn(GROUPS * B, 6, 3, generator=torch.Generator().manual_seed(0))
@@ -203,7 +203,7 @@ def test_a_gradient_that_clients_would_refuse_is_not_sent(
     update: ServerUpdate, waits: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Clients with a max-epsilon used to leave the round, one group after the other."""
-    segment = ServerSegment(TOY.upper(), device="cpu", server_update=update)
+    segment = TrainedUpper(TOY.upper(), device="cpu", server_update=update)
     segment.waits = waits
     mixed = mixture()
     mixed.targets[B : 2 * B] *= -1e9
@@ -228,7 +228,7 @@ def test_the_loss_of_many_groups_is_exact_in_16_bits(
     groups, model = 1000, TOY.upper().to(dtype)
     smashed = torch.ones(groups, 6, 3, dtype=dtype)
     targets = torch.tensor([[1.0, 0.0, 0.0]], dtype=dtype).expand(groups, 3)
-    segment = ServerSegment(model, optimizer=sgd(0.0), server_update=update, device="cpu")
+    segment = TrainedUpper(model, optimizer=sgd(0.0), server_update=update, device="cpu")
     mixed = Mixed(smashed, targets, tuple(Source(0, (), 1.0) for _ in range(groups)))
     result = segment.learn(mixed, 0.0, 1, seed=0, rng=np.random.default_rng(2))
     expected = -F.log_softmax(model(smashed[:1]).float(), 1)[0, 0]

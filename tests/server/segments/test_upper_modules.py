@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.schedule import constant
-from flwr_splitmix.server.segments.upper import ServerSegment, ServerUpdate
+from flwr_splitmix.server.segments.upper import ServerUpdate, TrainedUpper
 from flwr_splitmix.strategies import SFL
 from flwr_splitmix.testing.toy import sgd
 from tests.server.segments.mixtures import LR, TOY, B, mixture
@@ -26,7 +26,7 @@ def test_a_module_may_overwrite_its_input(update: ServerUpdate) -> None:
     results = []
     for in_place in (False, True):
         module = nn.Sequential(nn.ReLU(inplace=in_place), TOY.upper())
-        segment = ServerSegment(
+        segment = TrainedUpper(
             module,
             num_classes=3,
             optimizer=sgd(LR),
@@ -44,7 +44,7 @@ def test_a_module_that_returns_no_tensor_is_refused_with_what_it_returns() -> No
         def forward(self, smashed: Tensor) -> Any:
             return {"logits": super().forward(smashed.flatten(1))}
 
-    segment = ServerSegment(Described(18, 3), num_classes=3, device="cpu", precision="float32")
+    segment = TrainedUpper(Described(18, 3), num_classes=3, device="cpu", precision="float32")
     mixed = replace(mixture(), smashed=mixture().smashed.float())
     with pytest.raises(ValueError, match=r"returns a dict; needed are logits \(12, 3\)"):
         segment.learn_part(mixed, B, seed=0, first=True)
@@ -70,7 +70,7 @@ class Attending(nn.Module):
     ids=lambda upper: type(upper).__name__,
 )
 def test_a_module_for_other_smashed_data_is_told_their_shape(upper: nn.Module) -> None:
-    segment = ServerSegment(upper.double(), num_classes=3, device="cpu")
+    segment = TrainedUpper(upper.double(), num_classes=3, device="cpu")
     said = r"upper segment does not take .* of shape \(12, 6, 3\), .* from one model, and .* \("
     with pytest.raises(ValueError, match=said):
         segment.learn_part(mixture(), B, seed=0, first=True)
@@ -94,7 +94,7 @@ def test_maps_that_lie_otherwise_in_memory_are_not_taken_for_another_shape(
             logits: Tensor = linear(maps.view(-1, 24))
             return logits
 
-    segment = ServerSegment(Viewing().double(), num_classes=3, device="cpu")
+    segment = TrainedUpper(Viewing().double(), num_classes=3, device="cpu")
     if contiguous:
         segment.learn_part(mixture(), B, seed=0, first=True)
         return
@@ -109,7 +109,7 @@ def test_an_error_of_another_cause_stays_as_it_is(cause: str) -> None:
         def forward(self, smashed: Tensor) -> Tensor:
             raise RuntimeError(cause)
 
-    segment = ServerSegment(Broken(18, 3), num_classes=3, device="cpu")
+    segment = TrainedUpper(Broken(18, 3), num_classes=3, device="cpu")
     with pytest.raises(RuntimeError, match=rf"^{cause}$"):
         segment.learn_part(mixture(), B, seed=0, first=True)
 
@@ -121,14 +121,14 @@ def test_a_module_that_detaches_its_input_is_refused(frozen: bool) -> None:
             return super().forward(smashed.detach().flatten(1))
 
     module = Detached(18, 3, dtype=torch.float64).requires_grad_(not frozen)
-    segment = ServerSegment(module, num_classes=3, device="cpu")
+    segment = TrainedUpper(module, num_classes=3, device="cpu")
     with pytest.raises(ValueError, match=r"no gradient .* smashed data; it must not detach them"):
         segment.learn_part(mixture(), B, seed=0, first=True)
 
 
 def test_batch_normalisation_of_one_example_is_told_with_the_remedy() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(18, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    segment = ServerSegment(module.double(), num_classes=3, device="cpu")
+    segment = TrainedUpper(module.double(), num_classes=3, device="cpu")
     mixed = mixture(1)
     one = replace(mixed, smashed=mixed.smashed[:1], targets=mixed.targets[:1])
     with pytest.raises(ValueError, match=r"in the upper segment needs .*: take batches of two or"):
@@ -141,7 +141,7 @@ def test_a_module_that_returns_something_else_in_evaluation_is_refused_there() -
             logits: Tensor = self[0](smashed)
             return logits if self.training else (logits, smashed)
 
-    segment = ServerSegment(Both(TOY.upper()), num_classes=3, device="cpu")
+    segment = TrainedUpper(Both(TOY.upper()), num_classes=3, device="cpu")
     with pytest.raises(ValueError, match=r"returns a tuple; needed are logits \(12, 3\), one"):
         segment.score(mixture().smashed, torch.zeros(12, dtype=torch.int64))
 
@@ -156,7 +156,7 @@ def test_what_a_module_keeps_of_an_evaluation_serves_in_training() -> None:
             logits: Tensor = self[0](smashed * self.scale)
             return logits
 
-    segment = ServerSegment(Scaled(TOY.upper()), num_classes=3, device="cpu")
+    segment = TrainedUpper(Scaled(TOY.upper()), num_classes=3, device="cpu")
     mixed = mixture()
     segment.score(mixed.smashed, torch.zeros(12, dtype=torch.int64))
     assert segment.learn_part(mixed, B, seed=0, first=True).gradient.abs().sum() > 0
@@ -191,7 +191,7 @@ def test_a_client_with_smaller_images_does_not_end_the_run_for_those_that_fit(
 
 def test_a_trial_of_a_shape_changes_nothing() -> None:
     upper = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12), nn.Dropout(), nn.Linear(12, 3))
-    segment = ServerSegment(upper, num_classes=3, device="cpu")
+    segment = TrainedUpper(upper, num_classes=3, device="cpu")
     before = {name: tensor.clone() for name, tensor in upper.state_dict().items()}
     generator = torch.get_rng_state()
     assert segment.takes(SmashedShape(batch=5, patches=4, width=3))
@@ -205,5 +205,5 @@ def test_a_shape_is_tried_with_two_examples_as_some_modules_cannot_take_one() ->
     upper = nn.Sequential(
         nn.Flatten(), nn.Linear(12, 3), nn.BatchNorm1d(3, track_running_stats=False)
     )
-    segment = ServerSegment(upper, num_classes=3, device="cpu")
+    segment = TrainedUpper(upper, num_classes=3, device="cpu")
     assert segment.takes(SmashedShape(batch=5, patches=4, width=3))

@@ -19,7 +19,7 @@ from benchmarks.apps.steps.step_app.models import vit
 from flwr_splitmix import StreamLink
 from flwr_splitmix.events import Exchange, RoundDone, StepDone
 from flwr_splitmix.observers import Observer
-from flwr_splitmix.server.segments.upper import ServerSegment
+from flwr_splitmix.server.segments.upper import TrainedUpper
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.strategies import PSL
 
@@ -65,7 +65,7 @@ class Stopwatch(Observer):
         self.row = dict(event.row)
 
 
-def timed(upper: ServerSegment) -> list[float]:
+def timed(upper: TrainedUpper) -> list[float]:
     """Have a segment note the seconds of each of its updates in the list that is returned."""
     seconds: list[float] = []
 
