@@ -16,7 +16,6 @@ from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set
 from flwr_splitmix.clients.exchanges import exchange
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.restrained import restrained
-from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.requests import check_range, shares_asked_for
 from flwr_splitmix.clients.split.batch_in_flight import BatchInFlight, StepBatch, WireShares
 from flwr_splitmix.clients.split.lower_checks import check_segment
@@ -119,7 +118,6 @@ class SplitClient(LowerClient):
         self.tests = tests_of(test_data, benchmark_data)
         self.shares = known_shares(shares)
         self._once = Once()
-        self._shapes: KeptShapes | None = None
         self.peers: Sequence[SplitClient] | None = None
         self.sends_sums = True
         self.steps = 0
@@ -139,7 +137,7 @@ class SplitClient(LowerClient):
         with restrained(_DOES_NOT_DESCRIBE, hides=not self.may_name_data()):
             smashed = self.lower.describe(first)
         self.upload_guard.try_batches(partial(self._first_inputs_here, self.batches.size))
-        self._shapes = self.lower.shapes()
+        self.lower.begin_round()
         return {
             "num-examples": self.batches.examples,
             "batch-size": self.batches.size,
@@ -317,6 +315,5 @@ class SplitClient(LowerClient):
         """
         self._forget_round()
         self.upload_guard.close_round(self.order)
-        if self._shapes is not None:
-            self.lower.check_shapes(self._shapes)
+        self.lower.check_shapes()
         return self.weights(), {"num-examples": self.batches.examples, "num-steps": self.steps}

@@ -60,6 +60,7 @@ class LowerEnd:
         self.device = device
         self.described = (0, 0)
         self._told_no_step = False
+        self._began: KeptShapes | None = None
 
     def describe(self, first: Tensor) -> dict[str, Any]:
         """Return `describe_segment` for the first examples (b, ...), and keep the size it says.
@@ -164,13 +165,14 @@ class LowerEnd:
         """Return the parameters and buffers, on the CPU; bfloat16 as float32."""
         return without_bfloat16(self.segment.state_dict())
 
-    def shapes(self) -> KeptShapes:
-        """Return the shapes of all parameters and of the kept buffers, as they are now."""
-        return KeptShapes("lower segment", self.segment.state_dict())
+    def begin_round(self) -> None:
+        """Note the shapes of all parameters and of the kept buffers, for `check_shapes`."""
+        self._began = KeptShapes("lower segment", self.segment.state_dict())
 
-    def check_shapes(self, began: KeptShapes) -> None:
-        """Raise ClientError if a shape is another than it was."""
-        began.check(self.segment.state_dict())
+    def check_shapes(self) -> None:
+        """Raise ClientError if a shape is another than when the round began, if one has begun."""
+        if self._began is not None:
+            self._began.check(self.segment.state_dict())
 
     def fitted(self, arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
         """Return weights in the dtypes of this segment's, as they will be loaded.
