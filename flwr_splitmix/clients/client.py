@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.exchanges import is_exchange, place_names
+from flwr_splitmix.clients.exchanges import is_exchange, lacking, place_names
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example, fetch
 from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.seeding import derive_seed, secrets_are_seeded, seeded_draws, seeded_secrets
-from flwr_splitmix.words import with_article
+from flwr_splitmix.words import listed, with_article
 
 MOST_EARLIER = 1 << 17
 """Most batches of earlier attempts that a client draws again to charge them; more are unknown."""
@@ -131,13 +131,13 @@ class Client(ABC):
     """For tests and reproductions: secrets derive from the run's seed, and protect nothing."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Reject a subclass that overrides an exchange without marking the override.
+        """Reject a subclass whose override of an exchange a server could not call.
 
         Raises
         ------
         TypeError
-            If an override is not marked: a server could not call it, which would otherwise show
-            only in the first round. The message names the method.
+            If an override is not marked, or lacks an argument of what it overrides, which would
+            otherwise show only in the first round. The message names the method.
         """
         super().__init_subclass__(**options)
         names = {n for base in cls.__mro__ for n, own in vars(base).items() if is_exchange(own)}
@@ -146,6 +146,12 @@ class Client(ABC):
                 raise TypeError(
                     f"{cls.__name__}.{name} overrides an exchange, which the server calls over the "
                     "link; decorate it with @exchange too (flwr_splitmix.clients.exchange)"
+                )
+            own, *overridden = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
+            if overridden and (missing := lacking(own, overridden[-1])):
+                raise TypeError(
+                    f"{cls.__name__}.{name} overrides an exchange that the server calls with "
+                    f"{listed(missing)}, too; add {listed(missing)} to its arguments, or **options"
                 )
 
     def __init__(self) -> None:

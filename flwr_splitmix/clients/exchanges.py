@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
+
+from flwr_splitmix.words import listed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,14 +39,22 @@ def exchange(method: F | None = None, *, place: Sequence[str] | None = None) -> 
     Raises
     ------
     TypeError
-        If `place` is one string: it would be taken for a list of letters.
+        If `place` is one string, which would be taken for a list of letters, is not given by its
+        name, or names an argument that the method does not take.
     """
     if isinstance(place, str):
         raise TypeError(f"place is {place!r}; needed is a tuple of names, such as ({place!r},)")
+    if method is not None and not callable(method):
+        raise TypeError(f"@exchange({method!r}) marks no method; write @exchange(place={method!r})")
 
     def mark(function: F) -> F:
         setattr(function, _EXCHANGE, True)
         if place is not None:
+            if unknown := _refused(function, place):
+                raise TypeError(
+                    f"place of the exchange {function.__name__} names {listed(unknown)}, which it "
+                    "does not take"
+                )
             setattr(function, _PLACE, tuple(place))
         return function
 
@@ -53,6 +64,18 @@ def exchange(method: F | None = None, *, place: Sequence[str] | None = None) -> 
 def is_exchange(method: object) -> bool:
     """Return whether a method is marked as an exchange."""
     return bool(getattr(method, _EXCHANGE, False))
+
+
+def lacking(method: Callable[..., Any], overridden: Callable[..., Any]) -> list[str]:
+    """Return the names of arguments that an override does not take, and the method did."""
+    return _refused(method, list(inspect.signature(overridden).parameters)[1:])
+
+
+def _refused(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return []
+    return [name for name in names if name not in parameters]
 
 
 def place_names(kind: type, method: str) -> tuple[str, ...] | None:

@@ -23,7 +23,7 @@ from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise
 from flwr_splitmix.privacy.statement import Statement
-from flwr_splitmix.scoring.texts import text_loss
+from flwr_splitmix.scoring.texts import check_labels, text_loss
 
 if TYPE_CHECKING:
     from flwr_splitmix.hiding.example_gradients import ExampleGradients
@@ -208,6 +208,7 @@ class DPSGD(Hiding):
 
         A mean over all tokens would make a text's gradient depend on the lengths of the others.
         """
+        check_labels(sent.batch)
         logits, labels = self.logits(hidden, sent), sent.batch.labels
         if labels.dim() == 1:
             return text_loss(logits, labels)

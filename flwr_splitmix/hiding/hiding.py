@@ -12,7 +12,7 @@ from flwr_splitmix.data.examples import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.exchanged import ClientSide, Sent
 from flwr_splitmix.overriding import overridden
-from flwr_splitmix.scoring.texts import text_loss
+from flwr_splitmix.scoring.texts import check_labels, text_loss
 from flwr_splitmix.values import options_of
 from flwr_splitmix.words import with_article
 
@@ -212,7 +212,17 @@ class Hiding:
         return outputs[0]
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
-        """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d)."""
+        """Return the mean loss of the batch, a scalar, given what `recover` returned: (b, T, d).
+
+        A loss of your own that does not build on this one may have labels of another form.
+
+        Raises
+        ------
+        ExamplesError
+            If labels are neither a class for each example nor a text's tokens; also raised by the
+            losses of this package's other hidings.
+        """
+        check_labels(sent.batch)
         return text_loss(self.logits(hidden, sent), sent.batch.labels)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:

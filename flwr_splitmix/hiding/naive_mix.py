@@ -9,7 +9,7 @@ from torch import Tensor
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.exchanged import Sent
 from flwr_splitmix.hiding.hiding import Hiding
-from flwr_splitmix.scoring.texts import text_loss
+from flwr_splitmix.scoring.texts import check_labels, text_loss
 
 
 class NaiveMix(Hiding):
@@ -59,6 +59,7 @@ class NaiveMix(Hiding):
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the losses on both examples, mixed with the same ratio."""
+        check_labels(sent.batch)
         logits, labels = self.logits(hidden, sent), sent.batch.labels
         return self.lam * text_loss(logits, labels) + (1 - self.lam) * text_loss(
             logits, labels.roll(-1, 0)

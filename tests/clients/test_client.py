@@ -125,3 +125,35 @@ def test_an_override_draws_at_the_place_of_what_it_overrides() -> None:
 def test_a_place_is_no_single_string() -> None:
     with pytest.raises(TypeError, match=r"place is 'number'; needed is .*\('number',\)"):
         exchange(place="number")
+
+
+def test_an_override_that_lacks_an_argument_of_an_exchange_is_refused_with_its_name() -> None:
+    """The server's call failed with a TypeError, and all clients were lost in the first step."""
+
+    class Open(SplitClient):
+        @exchange
+        def step(self, **options: Any) -> dict[str, Any]:
+            return super().step(**options)
+
+    with pytest.raises(TypeError, match=r"Narrow\.step overrides .* with last, too; add last"):
+
+        class Narrow(SplitClient):
+            @exchange
+            def step(  # type: ignore[override]
+                self, *, number: int, progress: float, gradient: Any, plan: Any
+            ) -> dict[str, Any]:
+                return super().step(number=number, progress=progress, gradient=gradient, plan=plan)
+
+
+def test_a_place_names_arguments_of_its_exchange() -> None:
+    """A name with a slip made all calls of a round draw the same numbers."""
+    with pytest.raises(TypeError, match="place of the exchange probe names indx, which it does"):
+
+        class Slip(SplitClient):
+            @exchange(place=("indx",))
+            def probe(self, *, index: int) -> dict[str, Any]:
+                return {"index": index}
+
+    marked: Any = exchange
+    with pytest.raises(TypeError, match=r"write @exchange\(place=\('index',\)\)"):
+        marked(("index",))

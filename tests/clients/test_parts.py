@@ -200,3 +200,14 @@ def test_another_round_forgets_the_parts_of_the_last() -> None:
         learn(client, 0, None)
     with pytest.raises(ClientError, match="has not begun"):
         encode(client, 1, 2)
+
+
+@pytest.mark.parametrize("delivered", [0, 1, 2])
+def test_a_step_drops_a_batch_in_parts_that_is_in_flight(delivered: int) -> None:
+    """Its gradient was taken for a part's; a server of another kind may ask so."""
+    client = client_of()
+    gradient = [torch.ones_like(encode(client, part, 2)["smashed"][0]) for part in range(2)]
+    for part in range(delivered):
+        learn(client, part, [gradient[part]])
+    assert whole(client, 1, None, FULL)["smashed"][0].shape[0] == B
+    assert client.steps == delivered // 2

@@ -14,6 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss, ms
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
+from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, NaiveMix, Sent
 from flwr_splitmix.strategies import DPSGDSL, USplitSL
@@ -111,12 +112,28 @@ def test_the_loss_of_an_own_hiding_takes_labels_of_its_own(labels: Tensor) -> No
     assert client.hiding.metrics()["epsilon-if-poisson"] > 0
 
 
+class Penalised(Hiding):
+    """Adds a term to the loss of this package."""
+
+    def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
+        return super().loss(hidden, sent) + hidden.square().mean()
+
+
+def test_a_hiding_that_adds_to_the_loss_has_its_labels_checked() -> None:
+    """They were those of a loss of one's own: rows of labels were taken for classes of places."""
+    client = client_of(UShapeClient, (MEANS[:, None] > 0).long(), hiding=Penalised())
+    client.attach(ORDER, None)
+    with pytest.raises(ExamplesError, match=r"labels have shape .*, such as several labels each"):
+        decode(client, encode(client))
+
+
 def test_texts_without_labels_are_for_a_loss_of_ones_own(caplog: pytest.LogCaptureFixture) -> None:
     """A client with such texts could not be made."""
     toy, texts = TextToy(clients=1), [torch.arange(3, 7)] * 8
     data = TextSet(texts, [torch.full_like(text, -100) for text in texts])
-    with pytest.raises(ClientError, match="none of 8 training texts has a label"):
-        UShapeClient(toy.head(), toy.tail(), data, batch_size=4, device="cpu")
+    for hiding in (Hiding(), Penalised()):
+        with pytest.raises(ClientError, match="none of 8 training texts has a label"):
+            UShapeClient(toy.head(), toy.tail(), data, hiding=hiding, batch_size=4, device="cpu")
     strategy = USplitSL(toy.server(), device="cpu")
     strategy.fit([Compact(toy.head(), toy.tail(), data, batch_size=4, device="cpu")], 1)
     assert strategy.rows[0]["loss"] > 0

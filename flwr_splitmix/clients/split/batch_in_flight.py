@@ -189,6 +189,11 @@ class BatchInFlight:
         return True
 
     @property
+    def whole(self) -> bool:
+        """Whether the batch is sent in one part."""
+        return self._parts == 1
+
+    @property
     def complete(self) -> bool:
         """Whether the gradients of all parts have been delivered."""
         return self._delivered == self._parts

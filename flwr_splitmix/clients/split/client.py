@@ -174,6 +174,7 @@ class SplitClient(LowerClient):
             or it did not arrive: then no optimizer step is taken.
         plan
             This step's share of each pass; None asks for no upload, as at the end of the round.
+            A batch in parts that is in flight is dropped.
         last
             Whether no later upload may follow in the round, which would tell that this gradient
             was not finite: then an accelerator is waited for.
@@ -186,7 +187,7 @@ class SplitClient(LowerClient):
         {"budget-spent": True} if the upload would exceed the client's privacy budget.
         """
         batch, self._flying = self._flying, None
-        if batch is not None and batch.admitted:
+        if batch is not None and batch.admitted and batch.whole:
             rounds = self.order.num_rounds
             self.steps += batch.learn(batch.number, 0, gradient, rounds, last=last)
         return {} if plan is None else self._encode(number, progress, plan, 0, 1)

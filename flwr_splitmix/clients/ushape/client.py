@@ -64,7 +64,7 @@ class UShapeClient(StepExchanges):
     data
         Training texts: a `TextSet`, or any data set with batches of the same form. Or images and
         the like: pairs of a tensor, floating or of at least two dimensions, and a class. With a
-        `loss` of a subclass labels may be others, also floating.
+        `loss` of a subclass, or of its hiding, labels may be others, also floating.
     batch_size
         Examples in a batch; if there are fewer, batches are drawn with replacement.
     hiding
@@ -131,8 +131,7 @@ class UShapeClient(StepExchanges):
         texts = {"data": data, "test_data": test_data, "benchmark_data": benchmark_data}
         check_vocabulary(head, **texts, public=hiding.public)
         check_lengths(hiding, data=data, public=hiding.public)
-        self.hiding = hiding  # whose loss may be one of its own
-        if not self.own_loss:
+        if type(self).loss is UShapeClient.loss:
             check_labelled(data)
         self.head, self.tail = head.to(on), tail.to(on)
         if learns == "tail":
@@ -191,7 +190,7 @@ class UShapeClient(StepExchanges):
             needs larger batches, or head and tail are averaged and have running statistics, which
             are not.
         ExamplesError
-            If labels are floating, and `loss` is not overridden.
+            If labels are floating, and neither client nor hiding has a `loss` of its own.
         """
         check_accounted(type(self), UShapeClient, self.hiding)
         if order.averaged:

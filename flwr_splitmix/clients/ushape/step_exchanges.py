@@ -29,7 +29,7 @@ from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.overriding import is_own
-from flwr_splitmix.scoring.texts import Scores, check_labels, scored
+from flwr_splitmix.scoring.texts import Scores, scored
 from flwr_splitmix.segments.batch_norm import enough_values
 
 Learns = Literal["all", "tail"]
@@ -105,10 +105,8 @@ class StepExchanges(GraphlessExchanges):
         Raises
         ------
         ExamplesError
-            If labels are neither a class for each example nor a text's tokens.
+            Raised by a loss of this package; see `Hiding.loss`.
         """
-        if not is_own(type(self.hiding), "loss"):
-            check_labels(sent.batch)
         return self.hiding.loss(hidden, sent)
 
     def perturb(self, gradient: Tensor, hidden: Tensor, sent: Sent) -> Tensor:

@@ -28,7 +28,7 @@ from flwr_splitmix.hiding.mixguard.residual import ResidualKernel
 from flwr_splitmix.hiding.mixguard.secret import Secret
 from flwr_splitmix.hiding.mixguard.supports import distinct_texts, divide
 from flwr_splitmix.hiding.mixguard.tokens import Inserted, SecretTokens
-from flwr_splitmix.scoring.texts import text_loss
+from flwr_splitmix.scoring.texts import check_labels, text_loss
 from flwr_splitmix.seeding import derive_seed, secret_uniform, seeded_draws
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import counted
@@ -217,6 +217,7 @@ class MixGuard(Calibrating):
         decoded support towards its calibrated form, so it needs no label. The number itself is
         without that, as an evaluation's is.
         """
+        check_labels(sent.batch)
         target = self._target(hidden, sent)
         private = text_loss(self._tail(self._calibrate(target), sent), sent.batch.labels)
         if not self._reads_supports:

@@ -245,7 +245,7 @@ class TrunkSteps:
             self.clients.fail(
                 client,
                 f"the trunk does not take its messages of {tokens}, but those of other clients; "
-                "cut head and tail from the trunk's model",
+                "cut head and tail from the trunk's model, or send texts of a length that it takes",
             )
         log.warning("the trunk failed on messages: %s", one_line(str(error)))
         self.training.require(self.clients)

@@ -140,11 +140,13 @@ class Remarks:
         lost = _lost_on_one_patch(self._mixer) if shape.patches == 1 else ""
         if lost and self._once.first("one patch"):
             log.warning(
-                "each sample has only one patch, so %s %s. Cut the model where there are several, "
-                "or divide the width into some, such as with .unflatten(1, (8, -1)) for features "
-                "(batch, width)",
+                "each sample has only one patch, so %s %s. %s",
                 self._mixer,
                 lost,
+                "Give the mixer a grid of cells, grid=(rows, columns)"
+                if isinstance(self._mixer, InputLevel)
+                else "Cut the model where there are several, or divide the width into some, such "
+                "as with .unflatten(1, (8, -1)) for features (batch, width)",
             )
         if shape.prefix and self._mixer.min_members > 1 and not self._mixer.raw_inputs_cross:
             self._say(
@@ -161,8 +163,9 @@ class Remarks:
             self._say(
                 clients,
                 "have",
-                "a lower segment whose geometry says that it adds position embeddings or knows the "
-                f"patches' slots, and {self._mixer} moves patches: these may tell where they were. "
+                "a lower segment whose geometry says, or does not deny, that it adds position "
+                f"embeddings or knows the patches' slots, and {self._mixer} moves patches: these "
+                "may tell where they were. "
                 "Cut the model before its position embeddings; if there are none, say so by "
                 "Geometry(..., positions='none')",
             )
