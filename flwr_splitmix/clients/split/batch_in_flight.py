@@ -55,6 +55,8 @@ class BatchInFlight:
         The lower end through which it goes.
     guard
         Admits it, or refuses it, when its first part is about to leave.
+    tells
+        Whether errors may tell of the data.
 
     Attributes
     ----------
@@ -80,6 +82,7 @@ class BatchInFlight:
         *,
         lower: LowerEnd,
         guard: UploadGuard,
+        tells: bool,
     ) -> None:
         samples = len(batch.labels)
         if type(parts) is not int or not 1 <= parts <= MAX_PARTS or samples % parts:
@@ -94,7 +97,7 @@ class BatchInFlight:
         self._shares = shares
         self._parts = parts
         self._lower, self._guard = lower, guard
-        self._inputs = batch.inputs if guard.may_name_data(shares) else None  # for errors
+        self._inputs = batch.inputs if tells else None
         self._learned = False  # whether a gradient of any part has been accumulated
         self._left: StepBatch | None = batch  # None: all of it is sent
         self._samples = samples // parts

@@ -275,7 +275,15 @@ class SplitClient(LowerClient):
         warn_of_unknown(client, shares, labels, self._once)
         batch = StepBatch(inputs, labels, torch.from_numpy(self.batches.indices))
         return BatchInFlight(
-            number, progress, plan, shares, batch, parts, lower=self.lower, guard=self.upload_guard
+            number,
+            progress,
+            plan,
+            shares,
+            batch,
+            parts,
+            lower=self.lower,
+            guard=self.upload_guard,
+            tells=self.may_name_data(shares),
         )
 
     def _first_inputs_here(self, number: int) -> Tensor:
