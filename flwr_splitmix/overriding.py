@@ -23,8 +23,12 @@ def overridden(kind: type, methods: Iterable[str], statement: str) -> str:
 
 def is_own(kind: type, method: str) -> bool:
     """Return whether a class has a method from a class that is not of this package."""
-    owner = kind.__mro__[_place(kind, method)]
-    return owner.__module__.partition(".")[0] != __name__.partition(".")[0]
+    return not of_package(kind.__mro__[_place(kind, method)])
+
+
+def of_package(kind: type) -> bool:
+    """Return whether a class is one of this package's."""
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _place(kind: type, name: str) -> int:

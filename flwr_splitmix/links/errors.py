@@ -6,6 +6,7 @@ from functools import partial
 
 from flwr_splitmix.clients import WrappedError
 from flwr_splitmix.errors import ForeseenError
+from flwr_splitmix.overriding import of_package
 from flwr_splitmix.words import one_line, without_folders
 
 
@@ -44,7 +45,7 @@ def is_unexpected(error: BaseException) -> bool:
     Of a `WrappedError` it is the wrapped one that counts.
     """
     raised = error.__cause__ if isinstance(error, WrappedError) else error
-    return not any(kind.__module__.startswith("flwr_splitmix.") for kind in type(raised).__mro__)
+    return not any(of_package(kind) for kind in type(raised).__mro__)
 
 
 local_sentence = partial(public_sentence, log="the log")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.data.examples import Example, ExampleSet, fetch, makes_batches
+from flwr_splitmix.overriding import of_package
 from flwr_splitmix.seeding import seeded_draws, seeded_secrets
 from flwr_splitmix.segments.across_batch import warn_of_untold
 from flwr_splitmix.segments.trials import agree
@@ -69,7 +70,7 @@ def mixing_batch(data: ExampleSet, size: int) -> tuple[str, str]:
     -------
     `MIXING` if it does, else "", and why that cannot be told, if so.
     """
-    own = type(data).__module__.split(".")[0] == "flwr_splitmix"
+    own = of_package(type(data))
     number = len(data)  # type: ignore[arg-type]
     if own or not makes_batches(data) or min(size, number) < 2:
         return "", ""

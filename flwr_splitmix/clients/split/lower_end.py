@@ -21,6 +21,7 @@ from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.split.lower_checks import check_described, describe_segment
 from flwr_splitmix.clients.weights import check_fits, without_bfloat16
+from flwr_splitmix.once import Once
 from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.segments.batch_norm import enough_values
@@ -59,7 +60,7 @@ class LowerEnd:
         self.optimizer = ScheduledOptimizer(segment, optimizer, schedule)
         self.device = device
         self.described = (0, 0)
-        self._told_no_step = False
+        self._once = Once()
         self._began: KeptShapes | None = None
 
     def describe(self, first: Tensor) -> dict[str, Any]:
@@ -154,8 +155,7 @@ class LowerEnd:
 
     def _tell_no_step(self) -> None:
         """Say once in this process's log that a step is left out, and nothing of the data."""
-        if not self._told_no_step:
-            self._told_no_step = True
+        if self._once.first("no step"):
             log.warning(
                 "the gradient of a client's lower segment has NaN or infinite numbers, so that no "
                 "step is taken: training has diverged, or the server sends far too large gradients"

@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from flwr_splitmix.overriding import of_package
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.storage import json_values
 from flwr_splitmix.words import described, listed
-
-_PACKAGE = __name__.partition(".")[0]
 
 
 def state_of(strategy: RoundHooks) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -51,7 +50,7 @@ def state_of(strategy: RoundHooks) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _of_package(strategy: RoundHooks) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
     """Return the state of the package's own class, if that of a user's overrides it."""
     owners = [kind for kind in type(strategy).__mro__ if "server_state" in vars(kind)]
-    own = next(kind for kind in owners if kind.__module__.partition(".")[0] == _PACKAGE)
+    own = next(kind for kind in owners if of_package(kind))
     if own is owners[0] or own is RoundHooks:
         return {}, {}
     state: tuple[Mapping[str, Tensor], Mapping[str, Any]] = vars(own)["server_state"](strategy)
