@@ -63,6 +63,11 @@ class RandomCutout(Mixer):
         self.mask_per_sample = mask_per_sample
         self.fixed_positions = fixed_positions
 
+    def without_effect(self, patches: int) -> str:
+        """Return that nothing is left out of a single patch."""
+        cuts = patches == 1 and self.ratio != 1
+        return "leaves nothing out: one patch is always sent" if cuts else ""
+
     def plan(
         self,
         members: Sequence[int],

@@ -17,6 +17,9 @@ from flwr_splitmix.words import allowed_range, counted
 Regroup = Literal["step", "epoch"]
 Leftover = Literal["send", "skip"]
 
+WHOLE_OR_NOT = "mixes nothing: a sample is sent whole or not at all"
+"""What a mixer of whole patches does with samples of a single one; see `Mixer.without_effect`."""
+
 
 class GroupMixer(Mixer):
     """Mixes groups of `k` clients; a subclass defines mixing within a group in `mix`.

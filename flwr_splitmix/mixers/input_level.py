@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -187,6 +188,10 @@ class InputLevel(Mixer):
         """Ask the inner mixer, unless mixing stays within a batch."""
         if self.raw_inputs_cross:
             self.mixer.check_clients(n)
+
+    def without_effect(self, patches: int) -> str:
+        """Ask the inner mixer of the cells, which without a grid are as patches lie at the cut."""
+        return self.mixer.without_effect(patches if self.grid is None else math.prod(self.grid))
 
     def group_within(self, classes: Mapping[int, int]) -> None:
         """Tell the inner mixer, unless mixing stays within a batch."""

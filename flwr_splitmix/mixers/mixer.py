@@ -88,6 +88,13 @@ class Mixer(ABC):
                 f"here are {n}"
             )
 
+    def without_effect(self, patches: int) -> str:
+        """Return what it does not do with samples of so few patches; "" if it does all it does.
+
+        A warning says it, in the third person: "mixes nothing: ...".
+        """
+        return ""
+
     def group_within(self, classes: Mapping[int, int]) -> None:  # noqa: B027  # most have no groups
         """From now on, group clients of the same class where possible.
 

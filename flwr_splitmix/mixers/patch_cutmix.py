@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from flwr_splitmix.mixers.grouping import GroupMixer, Leftover, Regroup
+from flwr_splitmix.mixers.grouping import WHOLE_OR_NOT, GroupMixer, Leftover, Regroup
 from flwr_splitmix.mixers.mask_share import PatchShare
 from flwr_splitmix.mixers.masks import Rounding, check_mask_options, sample_counts
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
@@ -72,6 +72,10 @@ class PatchCutMix(GroupMixer):
         self.gradient = gradient
         self.k_times = k_times
         self.mask_per_sample = mask_per_sample
+
+    def without_effect(self, patches: int) -> str:
+        """Return that a single patch is not mixed."""
+        return WHOLE_OR_NOT if patches == 1 else ""
 
     def plan(
         self,

@@ -86,6 +86,10 @@ class Shuffled(WrappedMixer):
         if mixer.positions is not None:
             raise ValueError(f"{type(mixer).__name__} already moves the patches")
 
+    def without_effect(self, patches: int) -> str:
+        """Return what the inner mixer does not do, or that nothing is moved."""
+        return super().without_effect(patches) or ("moves nothing" if patches == 1 else "")
+
     def plan(
         self,
         members: Sequence[int],

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers.grouping import GroupMixer, Leftover, Regroup
+from flwr_splitmix.mixers.grouping import WHOLE_OR_NOT, GroupMixer, Leftover, Regroup
 from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.plan import Member, SmashedShape
 from flwr_splitmix.once import Once
@@ -112,6 +112,10 @@ class VanillaCutMix(GroupMixer):
         super().__init__(k, regroup=regroup, leftover=leftover)
         self.beta = beta
         self._once = Once()
+
+    def without_effect(self, patches: int) -> str:
+        """Return that a single patch is not mixed."""
+        return WHOLE_OR_NOT if patches == 1 else ""
 
     def mix(
         self, clients: Sequence[int], shape: SmashedShape, rng: np.random.Generator

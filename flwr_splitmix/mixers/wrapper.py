@@ -50,6 +50,10 @@ class WrappedMixer(Mixer):
         """Ask the inner mixer."""
         self.mixer.check_clients(n)
 
+    def without_effect(self, patches: int) -> str:
+        """Ask the inner mixer."""
+        return self.mixer.without_effect(patches)
+
     def group_within(self, classes: Mapping[int, int]) -> None:
         """Tell the inner mixer."""
         self.mixer.group_within(classes)

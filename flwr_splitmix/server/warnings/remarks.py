@@ -12,13 +12,10 @@ from flwr_splitmix.mixers import (
     GroupMixer,
     InputLevel,
     Mixer,
-    PatchCutMix,
     Plan,
-    RandomCutout,
     Share,
     SmashedShape,
     Upload,
-    VanillaCutMix,
 )
 from flwr_splitmix.mixers.wrapper import innermost
 from flwr_splitmix.once import Once
@@ -137,7 +134,7 @@ class Remarks:
 
     def _on_shape(self, clients: Sequence[int], shape: SmashedShape) -> None:
         """Warn about smashed data of which the mixer hides nothing, or not everything."""
-        lost = _lost_on_one_patch(self._mixer) if shape.patches == 1 else ""
+        lost = self._mixer.without_effect(shape.patches)
         if lost and self._once.first("one patch"):
             log.warning(
                 "each sample has only one patch, so %s %s. %s",
@@ -165,9 +162,8 @@ class Remarks:
                 "have",
                 "a lower segment whose geometry says, or does not deny, that it adds position "
                 f"embeddings or knows the patches' slots, and {self._mixer} moves patches: these "
-                "may tell where they were. "
-                "Cut the model before its position embeddings; if there are none, say so by "
-                "Geometry(..., positions='none')",
+                "may tell where they were. Cut the model before its position embeddings; if there "
+                "are none, say so by Geometry(..., positions='none')",
             )
 
     def on_few(self, server_round: int, nodes: int) -> None:
@@ -295,16 +291,3 @@ def _largest(upload: Upload, shares: Sequence[Share | None]) -> float:
             scale = share.lam if share.family == "mixup" else 1.0
             values.append(float(largest_magnitude(tensor)) / scale if scale else 0.0)
     return max(values)
-
-
-def _lost_on_one_patch(mixer: Mixer) -> str:
-    """Return what a mixer does not do with samples of a single patch; "" if it does all it does."""
-    if isinstance(mixer, InputLevel):
-        # Without a grid of its own, it divides inputs as patches lie at the cut.
-        return _lost_on_one_patch(mixer.mixer) if mixer.grid in (None, (1, 1)) else ""
-    inner = innermost(mixer)
-    if isinstance(inner, RandomCutout) and inner.ratio != 1:
-        return "leaves nothing out: one patch is always sent"
-    if isinstance(inner, PatchCutMix | VanillaCutMix):
-        return "mixes nothing: a sample is sent whole or not at all"
-    return "moves nothing" if mixer.positions == "upper" else ""

@@ -119,6 +119,13 @@ def test_small_mixing_ratios_are_no_small_inputs(caplog: pytest.LogCaptureFixtur
     assert "sends smashed data" not in caplog.text
 
 
+class Idle(NoMixing):
+    """Somebody's own mixer, which says what it does not do."""
+
+    def without_effect(self, patches: int) -> str:
+        return "swaps nothing" if patches == 1 else ""
+
+
 @pytest.mark.parametrize(
     ("mixer", "patches", "told"),
     [
@@ -137,6 +144,7 @@ def test_small_mixing_ratios_are_no_small_inputs(caplog: pytest.LogCaptureFixtur
         (InputLevel(PatchCutMix()), 1, 1),
         (InputLevel(PatchCutMix(), (1, 4)), 1, 0),
         (InputLevel(Mixup()), 1, 0),
+        (Idle(), 1, 1),
     ],
     ids=str,
 )
