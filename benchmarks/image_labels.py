@@ -44,7 +44,7 @@ from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.attacks.release import Release
 from flwr_splitmix.attacks.tails import EXACT, TailReading, TailReplay, Tails
-from flwr_splitmix.clients.ushape.step_exchanges import Learns
+from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.data.batches import batch_indices
 from flwr_splitmix.events import Messages, RoundBegun, StepDone

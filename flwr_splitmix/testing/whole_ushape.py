@@ -84,7 +84,7 @@ def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: 
         client.segments.train()
         place = derive_seed(seed, "encode", index, 1, number)
         with seeded_draws(cpu, place), seeded_secrets():
-            sent.append(client.obfuscate(MaskedBatch.of(example, cpu)))
+            sent.append(client.hiding.obfuscate(MaskedBatch.of(example, cpu)))
     outputs: dict[int, Sequence[Tensor]] = {}
     trunk.train()
     with seeded_draws(cpu, derive_seed(seed, "trunk", 1, number)):
@@ -99,7 +99,8 @@ def _step(clients: Sequence[UShapeClient], trunk: nn.Module, seed: int, number: 
     losses = []
     for index, client in enumerate(clients):
         with seeded_draws(cpu, derive_seed(seed, "decode", index, 1, number)):
-            loss = client.loss(client.recover(outputs[index], sent[index]), sent[index])
+            hidden = client.hiding.recover(outputs[index], sent[index])
+            loss = client.loss(hidden, sent[index])
             penalty = sent[index].penalty
             losses.append(loss if penalty is None else loss + penalty)
     own = [p for client in clients for p in client.segments.parameters() if p.requires_grad]

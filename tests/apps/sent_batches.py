@@ -27,8 +27,9 @@ class SentBatches:
         def seen(client: UShapeClient, method: str, arguments: Any) -> dict[str, Any]:
             reply = run(client, method, arguments)
             if method == "decode":
-                assert client._sent is not None
-                self._sent[client.order.client].append((client._sent, reply["gradients"]))
+                assert client._flying is not None
+                sent = client._flying.sent
+                self._sent[client.order.client].append((sent, reply["gradients"]))
             return reply
 
         monkeypatch.setattr(UShapeClient, "run", seen)

@@ -21,11 +21,6 @@ from tests.clients.ushape import ORDER, decode, encode
 TOY = TextToy(clients=1, dropout=0.0)
 
 
-class Plain(UShapeClient):
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
-        return Hiding.obfuscate(self.hiding, batch)
-
-
 class OverAllTokens(UShapeClient):
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         return Hiding.loss(self.hiding, hidden, sent)
@@ -74,8 +69,6 @@ def attach(hiding: Callable[[], Hiding], kind: type[UShapeClient] = UShapeClient
 @pytest.mark.parametrize(
     ("hiding", "kind", "said"),
     [
-        (DPForward, Plain, r"Plain\.obfuscate is your own, and DPForward does not account for"),
-        (DPSGD, Plain, r"Plain\.obfuscate is your own, and DPSGD"),
         (DPSGD, OverAllTokens, r"OverAllTokens\.loss is your own, and DPSGD"),
         (PlainForward, UShapeClient, r"PlainForward\.obfuscate is your own.* also `charge`"),
         (OwnUpdate, UShapeClient, r"OwnUpdate\.before_update is your own"),
@@ -92,7 +85,6 @@ def test_no_epsilon_is_kept_for_what_a_method_of_ones_own_does(
 @pytest.mark.parametrize(
     ("hiding", "kind"),
     [
-        (Hiding, Plain),
         (DPForward, OverAllTokens),  # its epsilon is about messages alone
         (Charged, UShapeClient),
         (Heir, UShapeClient),

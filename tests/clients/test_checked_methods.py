@@ -1,10 +1,10 @@
-"""What methods of an own U-shaped client, or of an own hiding, wrongly return is named."""
+"""What methods of an own hiding, or the loss of an own client, wrongly return is named."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,42 +17,58 @@ from flwr_splitmix.testing.laws import TextToy
 from tests.clients.ushape import attached, decode, encode
 
 
-def unmasked(client: UShapeClient, batch: MaskedBatch) -> Sent:
+def states(hiding: Hiding, batch: MaskedBatch) -> Tensor:
+    hidden: Tensor = hiding.side.head(batch.inputs, batch.mask)
+    return hidden
+
+
+def unmasked(hiding: Hiding, batch: MaskedBatch) -> Sent:
     mask: Any = None
-    return Sent([client.head(batch.inputs, batch.mask)], mask, batch)
+    return Sent([states(hiding, batch)], mask, batch)
 
 
 @pytest.mark.parametrize(
     ("hook", "wrong", "said"),
     [
         ("obfuscate", lambda *_: None, r"None; needed is a Sent\(messages, mask, batch\)"),
-        ("obfuscate", lambda c, b: c.head(b.inputs, b.mask), r"a tensor \(4, \d, 5\); .* a Sent"),
+        ("obfuscate", states, r"a tensor \(4, \d, 5\); .* a Sent"),
         (
             "obfuscate",
-            lambda c, b: Sent(c.head(b.inputs, b.mask), b.mask, b),
+            lambda h, b: Sent(cast(Any, states(h, b)), b.mask, b),
             r"a Sent with messages a tensor \(4, \d, 5\); needed is a list of tensors",
         ),
-        ("obfuscate", lambda c, b: Sent([b.mask], b.mask, b), r"messages a list of a tensor \(4,"),
+        ("obfuscate", lambda h, b: Sent([b.mask], b.mask, b), r"messages a list of a tensor \(4,"),
         ("obfuscate", unmasked, "with mask None;"),
         ("recover", lambda *_: None, "None; needed is one tensor"),
-        ("recover", lambda c, outputs, sent: outputs, r"a list of a tensor .* outputs\[0\]"),
-        ("recover", lambda c, outputs, sent: outputs[0][..., :3], r"\(4, \d, 3\); .* tokens, 5\)"),
-        ("recover", lambda c, outputs, sent: outputs[0].detach(), "no gradient .* not detach them"),
-        ("recover", lambda c, outputs, sent: sent.messages[0], "no gradient .* from them, and not"),
-        ("loss", lambda *_: None, "None; needed is a tensor of one number"),
-        ("loss", lambda *_: 0.5, "a float; needed is a tensor of one number"),
-        ("loss", lambda c, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); needed is a"),
-        ("loss", lambda c, hidden, sent: hidden.detach().sum(), "without a gradient; .* hidden"),
-        ("loss", lambda c, hidden, sent: next(c.tail.parameters()).sum(), "not depend on hidden"),
+        ("recover", lambda h, outputs, sent: outputs, r"a list of a tensor .* outputs\[0\]"),
+        ("recover", lambda h, outputs, sent: outputs[0][..., :3], r"\(4, \d, 3\); .* tokens, 5\)"),
+        ("recover", lambda h, outputs, sent: outputs[0].detach(), "no gradient .* not detach them"),
+        ("recover", lambda h, outputs, sent: sent.messages[0], "no gradient .* from them, and not"),
         ("perturb", lambda *_: None, r"None; needed is .* shape \(4, \d, 5\)"),
-        ("perturb", lambda c, gradient, *_: gradient[:1], r"a tensor \(1, \d, 5\); .* shape \(4, "),
+        ("perturb", lambda h, gradient, *_: gradient[:1], r"a tensor \(1, \d, 5\); .* shape \(4, "),
     ],
 )  # fmt: skip
-def test_what_an_own_method_wrongly_returns_is_told_with_its_name(
+def test_what_a_hidings_method_wrongly_returns_is_told_with_its_name(
     hook: str, wrong: Any, said: str
 ) -> None:
-    client = attached(TextToy(clients=1, kind=type("Own", (UShapeClient,), {hook: wrong})))
+    client = attached(hiding=type("Own", (Hiding,), {hook: wrong})())
     with pytest.raises(ClientError, match=rf"^{hook} returns .*{said}"):
+        decode(client, encode(client))
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda *_: None, "None; needed is a tensor of one number"),
+        (lambda *_: 0.5, "a float; needed is a tensor of one number"),
+        (lambda own, hidden, sent: hidden.sum(2), r"a tensor \(4, \d\); needed is a"),
+        (lambda own, hidden, sent: hidden.detach().sum(), "without a gradient; .* hidden"),
+        (lambda own, *_: next(own.tail.parameters()).sum(), "not depend on hidden"),
+    ],
+)
+def test_what_a_clients_loss_wrongly_returns_is_told(loss: Any, said: str) -> None:
+    client = attached(TextToy(clients=1, kind=type("Own", (UShapeClient,), {"loss": loss})))
+    with pytest.raises(ClientError, match=rf"^loss returns .*{said}"):
         decode(client, encode(client))
 
 

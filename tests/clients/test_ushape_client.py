@@ -221,7 +221,15 @@ def test_a_node_that_allows_no_averaging_keeps_to_a_runs_first_weights(tmp_path:
         trusting.attach(ORDER, arrays)
 
 
-class Detached(UShapeClient):
+@pytest.mark.parametrize("method", ["obfuscate", "recover", "perturb", "logits"])
+def test_a_client_that_would_hide_by_itself_is_refused(method: str) -> None:
+    """Attacks measure the hiding: what a client did besides was not in what they read."""
+    said = rf"Own\.{method} would never be called: .* Define {method} in a subclass of Hiding"
+    with pytest.raises(TypeError, match=said):
+        type("Own", (UShapeClient,), {method: getattr(Hiding, method)})
+
+
+class Detached(Hiding):
     """Adds noise without gradients, so that the head learns nothing."""
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
@@ -231,7 +239,7 @@ class Detached(UShapeClient):
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["", "a part frozen"])
 def test_messages_without_a_gradient_are_refused(frozen: bool) -> None:
-    toy = TextToy(clients=1, kind=Detached)
+    toy = TextToy(clients=1, hiding=Detached)
     strategy = USplitSL(toy.server(), device="cpu")
     (client,) = toy.clients_for(strategy)
     client.head.own = nn.Parameter(torch.zeros(1), requires_grad=not frozen)

@@ -233,14 +233,18 @@ def test_a_loss_that_is_not_finite_is_not_told_where_an_epsilon_is_kept() -> Non
     assert not gradient.isfinite().all()
 
 
-class Series(UShapeClient):
-    """Has series, whose last feature is 0 where they are padded."""
+class Series(Hiding):
+    """Masks series where they are padded, which their last feature shows."""
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         return super().obfuscate(replace(batch, mask=(batch.inputs[..., -1] != 0).long()))
 
 
-@pytest.mark.parametrize("hiding", [Hiding, NaiveMix])
+class MixedSeries(Series, NaiveMix):
+    pass
+
+
+@pytest.mark.parametrize("hiding", [Series, MixedSeries])
 def test_padded_series_may_have_a_mask(hiding: type[Hiding]) -> None:
     """Head, trunk and tail get it, in training and in evaluation."""
     series = INPUTS.clone()
@@ -261,7 +265,7 @@ def test_padded_series_may_have_a_mask(hiding: type[Hiding]) -> None:
     data: Any = TensorDataset(series, torch.arange(8) % 2)
     head, tail = Seeing("head", nn.Linear(4, 3)), Seeing("tail", nn.Linear(3, 2))
     options: dict[str, Any] = {"batch_size": 4, "device": "cpu", "hiding": hiding()}
-    client = Series(head, tail, data, test_data=data, **options)
+    client = UShapeClient(head, tail, data, test_data=data, **options)
     trunk = Seeing("trunk", nn.Linear(3, 3))
     USplitSL(trunk, device="cpu", evaluation="federated").fit([client], 1)
     for name in ("head", "trunk", "tail"):

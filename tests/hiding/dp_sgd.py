@@ -28,10 +28,10 @@ def step(
     client.segments.train()
     client.ends.optimizer.zero_grad()
     client.hiding.charge("train", np.arange(len(batch.inputs)) if records is None else records)
-    sent = client.obfuscate(batch)
+    sent = client.hiding.obfuscate(batch)
     leaf = sent.messages[0].detach().requires_grad_()
     outputs = trunk(leaf, batch.mask)
-    client.loss(client.recover([outputs], sent), sent).backward()
+    client.loss(client.hiding.recover([outputs], sent), sent).backward()
     client.ends.backward(sent.messages, [leaf.grad])
     client.hiding.before_update()
     return {n: p.grad.clone() for n, p in client.segments.named_parameters() if p.grad is not None}

@@ -31,7 +31,7 @@ def sent(hiding: DPForward, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
     """Return the message of a batch, and the head's hidden states."""
     (client,) = replace(TOY, hiding=lambda: hiding).clients_for(repeatable_secrets=False)
     client.attach(ORDER, None)
-    (message,) = client.obfuscate(batch).messages
+    (message,) = client.hiding.obfuscate(batch).messages
     return message, client.head(batch.inputs, batch.mask)
 
 
@@ -138,7 +138,7 @@ def test_another_text_moves_a_release_by_the_sensitivity_at_most() -> None:
         words.mul_(100)
         words[3] = -words[2]
     one, other = (
-        client.obfuscate(
+        client.hiding.obfuscate(
             MaskedBatch(torch.full((1, 4), word), torch.ones(1, 4).long(), torch.zeros(1).long())
         ).messages[0]
         for word in (2, 3)
@@ -151,7 +151,7 @@ def test_what_is_no_number_is_clipped_too() -> None:
     client.attach(ORDER, None)
     with torch.no_grad():
         client.head.get_parameter("words.weight")[2] = math.nan
-    assert client.obfuscate(BATCH).messages[0].isfinite().all()
+    assert client.hiding.obfuscate(BATCH).messages[0].isfinite().all()
 
 
 def test_every_release_is_priced_text_by_text() -> None:

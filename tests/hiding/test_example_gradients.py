@@ -72,7 +72,7 @@ def test_of_an_embedding_only_the_rows_of_the_batch_are_kept() -> None:
     client.attach(ORDER, None)
     ids = torch.tensor([[2, 3, 4, 2], [9, 3, 0, 0]])
     client.segments.train()
-    sent = client.obfuscate(MaskedBatch(ids, torch.ones_like(ids), ids))
+    sent = client.hiding.obfuscate(MaskedBatch(ids, torch.ones_like(ids), ids))
     (embedding,) = [m for m in client.head.modules() if isinstance(m, torch.nn.Embedding)]
     drawn = torch.randn_like(sent.messages[0])
     client.ends.backward(sent.messages, [drawn])

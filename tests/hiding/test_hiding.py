@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,9 +31,9 @@ OPTIONS = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=1)
 TOY = TextToy(clients=1, tests=6, options=OPTIONS)
 
 
-def mixguard() -> MixGuard:
+def mixguard(kind: type[MixGuard] = MixGuard) -> MixGuard:
     public = TOY.texts(20_000, TOY.examples)
-    return MixGuard(public, vocab_size=VOCABULARY, special_ids=SPECIAL, options=OPTIONS)
+    return kind(public, vocab_size=VOCABULARY, special_ids=SPECIAL, options=OPTIONS)
 
 
 TRAINED: dict[str, Any] = {"USplitSL": Hiding, "NaiveMixSL": NaiveMix, "MixGuard": mixguard}
@@ -151,7 +152,7 @@ def test_the_naive_mixture_is_of_neighbours_and_of_their_losses() -> None:
     batch = MaskedBatch(
         torch.tensor([[2, 3], [4, 0]]), torch.tensor([[1, 1], [1, 0]]), torch.tensor([0, 2])
     )
-    sent = client.obfuscate(batch)
+    sent = client.hiding.obfuscate(batch)
     words = client.head(batch.inputs, batch.mask)
     mixed = torch.stack(
         [
@@ -166,10 +167,10 @@ def test_the_naive_mixture_is_of_neighbours_and_of_their_losses() -> None:
     torch.testing.assert_close(client.loss(mixed, sent), expected)
 
 
-class Doubling(UShapeClient):
-    """Changes what any hiding sends and reads, in one place."""
+class Doubling(Hiding):
+    """Changes what any hiding that it is mixed into sends and reads, in one place."""
 
-    def obfuscate(self, batch: MaskedBatch) -> Sent:
+    def obfuscate(self, batch: MaskedBatch) -> Any:
         sent = super().obfuscate(batch)
         return replace(sent, messages=[2 * message for message in sent.messages])
 
@@ -177,12 +178,31 @@ class Doubling(UShapeClient):
         return super().recover([output / 2 for output in outputs], sent)
 
 
+class DoublingPlain(Doubling):
+    pass
+
+
+class DoublingNaive(Doubling, NaiveMix):
+    pass
+
+
+class DoublingGuard(Doubling, MixGuard):
+    pass
+
+
+DOUBLED: dict[str, Any] = {
+    "USplitSL": DoublingPlain,
+    "NaiveMixSL": DoublingNaive,
+    "MixGuard": partial(mixguard, DoublingGuard),
+}
+
+
 @pytest.mark.parametrize("name", TRAINED)
-def test_what_a_client_overrides_holds_for_all_its_texts(name: str) -> None:
+def test_what_a_hiding_overrides_holds_for_all_texts(name: str) -> None:
     """Private, public and test texts: on a linear trunk what is doubled and halved is no change."""
     trained = []
-    for kind in (UShapeClient, Doubling):
-        toy = replace(TOY, kind=kind, hiding=TRAINED[name], affine=True, dropout=0.0)
+    for hiding in (TRAINED[name], DOUBLED[name]):
+        toy = replace(TOY, hiding=hiding, affine=True, dropout=0.0)
         strategy = USHAPE_STRATEGIES[name](
             toy.server(),
             optimizer=sgd(0.0),

@@ -165,10 +165,10 @@ def test_a_large_batch_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> N
     for tokens in (2, 1):
         mask = torch.zeros(4, 5, dtype=torch.int64)
         mask[:, :tokens] = 1
-        client.obfuscate(MaskedBatch(ids, mask, ids))
+        client.hiding.obfuscate(MaskedBatch(ids, mask, ids))
     assert sizes == [7, 4]  # padding is never measured
     with torch.no_grad():
-        assert client.obfuscate(MaskedBatch(ids, mask, ids)).penalty is None
+        assert client.hiding.obfuscate(MaskedBatch(ids, mask, ids)).penalty is None
 
 
 def test_a_single_token_has_no_correlation() -> None:
@@ -176,7 +176,7 @@ def test_a_single_token_has_no_correlation() -> None:
     (client,) = text_toy("NoPeekSL", clients=1).clients_for(batch_size=1)
     client.attach(ORDER, None)
     ids = torch.full((1, 1), 3)
-    assert client.obfuscate(MaskedBatch(ids, torch.ones_like(ids), ids)).penalty is None
+    assert client.hiding.obfuscate(MaskedBatch(ids, torch.ones_like(ids), ids)).penalty is None
     assert client.hiding.metrics() == {}
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients import MixGuardClient, UShapeClient
+from flwr_splitmix.clients.ushape.batch_in_flight import UShapeBatchInFlight
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Hiding, MixGuardOptions, Sent
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, MixGuard, UShapeStrategy, USplitSL
@@ -190,19 +191,19 @@ def test_the_law_notices_what_a_client_should_not_send(kind: Any, sentence: str)
 
 
 def test_law_1_notices_a_gradient_that_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UShapeClient, "perturb", lambda self, gradient, hidden, sent: 2 * gradient)
+    monkeypatch.setattr(Hiding, "perturb", lambda self, gradient, hidden, sent: 2 * gradient)
     with pytest.raises(AssertionError, match="law 1, split equals whole: head and tail"):
         check_ushape_equals_whole(USplitSL)
 
 
 def test_law_1_notices_a_graph_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = UShapeClient.recover
+    right = Hiding.recover
 
-    def cut(self: UShapeClient, outputs: Any, sent: Sent) -> Tensor:
+    def cut(self: Hiding, outputs: Any, sent: Sent) -> Tensor:
         return right(self, [0.5 * output for output in outputs], sent)
 
-    monkeypatch.setattr(UShapeClient, "recover", cut)
+    monkeypatch.setattr(Hiding, "recover", cut)
     check_ushape_equals_whole(USplitSL)  # the same computation on both sides
-    monkeypatch.setattr(UShapeClient, "_learn", lambda self, gradient: setattr(self, "_sent", None))
+    monkeypatch.setattr(UShapeBatchInFlight, "learn", lambda self, gradient, num_rounds: False)
     with pytest.raises(AssertionError, match="head and tail of client 0"):
         check_ushape_equals_whole(USplitSL)

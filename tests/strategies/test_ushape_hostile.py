@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Sent
+from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.segments.language import LanguageCut, build_language_parts
 from flwr_splitmix.segments.language.layouts.layout import Task
@@ -148,16 +148,16 @@ def test_who_needs_more_memory_to_learn_from_than_there_is_is_left_out() -> None
     def lacks_memory(gradient: Tensor) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
 
-    class Thrice(UShapeClient):
+    class Thrice(Hiding):
         def obfuscate(self, batch: MaskedBatch) -> Sent:
             sent = super().obfuscate(batch)
-            times = 3 if self.order.client == 1 else 1
+            times = 3 if self.side.client == 1 else 1
             return replace(sent, messages=[*sent.messages] * times)
 
         def recover(self, outputs: Sequence[Tensor], sent: Sent) -> Tensor:
             return torch.stack([*outputs]).mean(0)
 
-    failures = failures_of(TextToy(kind=Thrice), Forgetful(11))
+    failures = failures_of(TextToy(hiding=Thrice), Forgetful(11))
     assert failures.keys() == {1}
     assert failures[1].startswith("the trunk has no memory for its 3 messages of 4 examples of ")
 

@@ -15,7 +15,7 @@ from flwr_splitmix.apps.configuration.run_config import (
     Rate,
 )
 from flwr_splitmix.apps.ushape.needs import check_batch, check_learns
-from flwr_splitmix.clients.ushape.step_exchanges import Learns
+from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns
 from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextTask

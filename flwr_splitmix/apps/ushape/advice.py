@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from flwr_splitmix.clients.ushape.step_exchanges import Learns
+from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.segments.advice import CutCosts, Setting, predict, rest
 from flwr_splitmix.segments.costs import StageCosts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flwr_splitmix.clients.ushape.step_exchanges import Learns
+from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 

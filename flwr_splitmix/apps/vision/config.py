@@ -19,7 +19,7 @@ from flwr_splitmix.apps.configuration.run_config import (
 from flwr_splitmix.apps.vision.third_party import check_third_party
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE, check_ushape
 from flwr_splitmix.clients import PrivacyBudget
-from flwr_splitmix.clients.ushape.step_exchanges import Learns
+from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.cutting import edge_of
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.dp_forward import Sensitivity

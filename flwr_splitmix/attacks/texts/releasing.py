@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.recording.returning import returned_gradients
 from flwr_splitmix.attacks.texts.view import TextRelease
-from flwr_splitmix.clients.ushape.step_exchanges import Learns
+from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import TextSet
 from flwr_splitmix.hiding import ClientSide, Hiding, Sent

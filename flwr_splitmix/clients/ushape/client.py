@@ -2,57 +2,43 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
-from flwr_splitmix.clients.evaluation_sets import describe_tests, tests_of
-from flwr_splitmix.clients.guards.first_weights import FirstWeights
-from flwr_splitmix.clients.guards.restrained import restrained
-from flwr_splitmix.clients.requests import check_numbers
-from flwr_splitmix.clients.ushape.accounted import Trials, check_accounted
-from flwr_splitmix.clients.ushape.ends import Ends
-from flwr_splitmix.clients.ushape.evaluation import EvaluationPlace, SentTests
-from flwr_splitmix.clients.ushape.hiding_fit import check_batches, check_head_learns
-from flwr_splitmix.clients.ushape.round_side import RoundSides, frozen_facts, seeded_facts
-from flwr_splitmix.clients.ushape.step_exchanges import Learns, StepExchanges
+from flwr_splitmix.clients.client import NO_DATA, ClientError
+from flwr_splitmix.clients.evaluation_sets import tests_of
+from flwr_splitmix.clients.exchanges import exchange
+from flwr_splitmix.clients.ushape.ends import Ends, Learns
+from flwr_splitmix.clients.ushape.ends_client import EndsClient
+from flwr_splitmix.clients.ushape.hiding_fit import check_head_learns
 from flwr_splitmix.clients.ushape.text_labels import check_labelled
 from flwr_splitmix.clients.ushape.text_lengths import check_lengths
 from flwr_splitmix.clients.ushape.vocabulary import check_vocabulary
 from flwr_splitmix.clients.weights import check_shaped
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import ExampleSet
-from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
+from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.optimizers import OptimizerFactory
-from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.schedule import Schedule
-from flwr_splitmix.scoring.texts import Scores, TextScores, check_labels, check_scores
-from flwr_splitmix.segments.across_batch import needs_whole_batch
+from flwr_splitmix.scoring.texts import Scores, TextScores, check_scores, scored
 from flwr_splitmix.segments.modules import check_takes_mask
 from flwr_splitmix.values import check_choice, check_initialized, check_kind, check_truth
 
-log = logging.getLogger("flwr.splitmix")
-
-_NO_STATES = (
-    "its first examples do not fit the head, or it makes of them no hidden states (batch, tokens, "
-    "width)"
-)
+_OF_HIDINGS = ("obfuscate", "recover", "perturb", "returned", "logits", "before_update")
 
 
-class UShapeClient(StepExchanges):
+class UShapeClient(EndsClient):
     """Head and tail of a model, its data and its optimizer; neither data nor labels leave it.
 
     A step is two exchanges: `encode` (the last step's backward pass through the head, the
     optimizer step, the head's forward pass) and `decode` (tail, loss, gradients for the trunk).
 
-    Its `hiding` hides the data. A subclass can change a detail of that by overriding
-    `obfuscate`, `recover`, `loss` or `perturb`, except where an epsilon rests on it.
+    What is sent of the data, and how the answer is read, is up to its `hiding`. A subclass may have
+    a `loss` of its own, except where an epsilon rests on it.
 
     Parameters
     ----------
@@ -88,6 +74,11 @@ class UShapeClient(StepExchanges):
         For tests and reproductions: secrets are derived from the run's seed, which the server
         knows; see `SplitClient`.
 
+    Attributes
+    ----------
+    steps
+        Steps taken in this round.
+
     Raises
     ------
     ClientError
@@ -100,6 +91,23 @@ class UShapeClient(StepExchanges):
         If `learns` is neither "all" nor "tail", or texts have tokens beyond the head's vocabulary,
         or more of them than the hiding takes.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Reject a subclass that would hide data by itself, where attacks would not look.
+
+        Raises
+        ------
+        TypeError
+            If it has a method of hidings.
+        """
+        super().__init_subclass__(**options)
+        for name in _OF_HIDINGS:
+            if name in vars(cls):
+                raise TypeError(
+                    f"{cls.__name__}.{name} would never be called: what a client sends, and how it "
+                    f"reads the answer, is up to its hiding. Define {name} in a subclass of Hiding "
+                    "(flwr_splitmix.hiding), and give the client hiding=..."
+                )
 
     def __init__(
         self,
@@ -133,13 +141,13 @@ class UShapeClient(StepExchanges):
         check_lengths(hiding, data=data, public=hiding.public)
         if type(self).loss is UShapeClient.loss:
             check_labelled(data)
-        self.head, self.tail = head.to(on), tail.to(on)
+        head, tail = head.to(on), tail.to(on)
         if learns == "tail":
-            self.head.requires_grad_(False)
-            if not any(parameter.requires_grad for parameter in self.tail.parameters()):
+            head.requires_grad_(False)
+            if not any(parameter.requires_grad for parameter in tail.parameters()):
                 raise ClientError("learns is 'tail', but the tail has nothing to learn")
-        check_head_learns(hiding, self.head)
-        ends = Ends(self.head, self.tail, optimizer, schedule)
+        check_head_learns(hiding, head)
+        ends = Ends(head, tail, optimizer, schedule)
         batches = Batches(data, batch_size, floats=True)  # `loss` decides
         if not batches.examples:
             raise ClientError(NO_DATA)
@@ -147,169 +155,158 @@ class UShapeClient(StepExchanges):
         if scores is not None:
             check_scores(scores)
         super().__init__(
-            learns=learns,
-            hiding=hiding,
-            ends=ends,
-            batches=batches,
-            tests=tests,
+            ends,
+            hiding,
+            batches,
+            tests,
             scores=scores or TextScores,
+            learns=learns,
             device=on,
+            repeatable_secrets=repeatable_secrets,
         )
-        self.repeatable_secrets = repeatable_secrets
-        self._first_weights: FirstWeights | None = None
-        self._governed = False
-        self._sides = RoundSides(hiding, ends, on, batches, tests, returns=learns == "all")
-        self._trials = Trials(hiding, ends.segments, [data, test_data], batches.size)
 
-    def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
-        """Apply the node's policy; the node records which test examples were sent by which weights.
+    @exchange(place=("number",))
+    def encode(
+        self,
+        *,
+        number: int,
+        progress: float,
+        gradient: Sequence[Tensor] | None,
+        last: bool = False,
+    ) -> dict[str, Any]:
+        """Finish the last step at the head and send this step's messages.
 
-        If it does not allow averaging, it also records the run's first head and tail.
-        """
-        super().govern(policy, folder, index, run)
-        self._governed = True
-        if policy.allow_averaging is False:
-            self._first_weights = FirstWeights.on_node(folder, index, run)
-        if folder is not None:
-            file = folder / f"test-texts-{index}.jsonl"
-            self._sent_tests = SentTests(file, run, self.ends.digest)
+        Parameters
+        ----------
+        number
+            The step of the round, from 0.
+        progress
+            Global progress in rounds, for the schedule.
+        gradient
+            The last step's gradient at each message, (b, T, d); None if it did not arrive: then
+            no optimizer step is taken, unless the tail alone learns.
+        last
+            Whether the round ends here and nothing more is sent.
 
-    def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
-        """Begin a round and describe the data: sizes, batches drawn, width of the hidden states.
-
-        Where heads and tails are averaged, "frozen-weights" is a number by which the server
-        compares what of them is frozen, and hence not sent (`frozen_weights.sketch`).
-
-        Without arrays, or with an empty mapping, the client keeps its current head and tail.
-
-        Raises
-        ------
-        ClientError
-            If the arrays do not fit, or have NaN, infinite or very large numbers, an epsilon is
-            kept that would not hold (`check_accounted`, `Trials`), the hiding is for texts only or
-            needs larger batches, or head and tail are averaged and have running statistics, which
-            are not.
-        ExamplesError
-            If labels are floating, and neither client nor hiding has a `loss` of its own.
-        """
-        check_accounted(type(self), UShapeClient, self.hiding)
-        if order.averaged:
-            self.ends.check_no_statistics()
-        self._order = order
-        self._forget_round()
-        self._begin_evaluation(EvaluationPlace.of(order, self.batches.drawn))
-        self._take_weights(arrays)
-        first = self._checked_examples()
-        with restrained(_NO_STATES, hides=not self.may_name_data()):
-            width = self.ends.width(first)
-        if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
-            self._trials.check_data()
-            self._trials.check_apart(self._first_batch(self.batches.size))
-        texts, seeded = holds_ids(first.inputs), self.repeatable_secrets and self._governed
-        self.hiding.attach(self._sides.of(order, width, texts=texts, seeded=seeded))
-        if not self._trials.rehearsed:
-            few = self._first_batch(min(3, self.batches.size))
-            self._trials.rehearse(few, single=self.batches.size == 1)
-        due = self._begin_calibration()
-        self.ends.begin_round()
-        return {
-            "num-examples": self.batches.examples,
-            "batch-size": self.batches.size,
-            "drawn": self.batches.drawn,
-            "width": width,
-            "calibration-steps": due,
-            "hiding": self.hiding.names(),
-            **seeded_facts(repeatable=self.repeatable_secrets, governed=self._governed),
-            **frozen_facts(self.ends, order),
-            **describe_tests(self.tests),
-        }
-
-    def _take_weights(self, arrays: Mapping[str, Tensor] | None) -> None:
-        """Load what the server has sent, if anything, once it is known to be fit."""
-        if arrays:
-            arrays = self.ends.fitted(arrays, "the server's head and tail do not fit this client's")
-        if self._first_weights is not None:
-            self._first_weights.admit(arrays or None, "allow_averaging = false")
-        if arrays:
-            check_numbers(
-                "the server's head and tail:",
-                arrays,
-                bounded=True,
-                own=dict(self.segments.named_parameters()),
-            )
-            self.ends.load(arrays)
-
-    def _checked_examples(self) -> MaskedBatch:
-        """Return the first examples, as few as head and tail can take, of forms that fit."""
-        # BatchNorm without running statistics needs two.
-        first = self._first_batch(2 if needs_whole_batch(self.head) else 1)
-        if first.labels.is_floating_point() and not self.own_loss:
-            check_labels(first)
-        check_batches(self.hiding, first, self.batches)
-        return first
-
-    def _first_batch(self, number: int) -> MaskedBatch:
-        return MaskedBatch.of(self._first_examples(self.batches, number), self.device)
-
-    @property
-    def epsilon(self) -> float | None:
-        """The epsilon that the messages have spent, if the hiding accounts for it."""
-        return self.hiding.epsilon
-
-    def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
-        """End the round: drop the graph and return head, tail and metrics.
-
-        "train-loss" is the mean over batches with a label to predict, or of a subclass's own loss
-        over all; without any there is none. Nor is there if an epsilon is kept and the tail alone
-        learns: labels could be read from it, and nothing else that leaves in training tells of
-        them.
+        Returns
+        -------
+        {"messages": [tensor (b, T, d), ...], "mask": uint8 (b, T)}, plus "public" if public texts
+        are due; or {}.
 
         Raises
         ------
         ClientError
-            If a shape within head or tail has changed in this round.
+            If steps of calibration are left, or the last step cannot be taken.
         """
-        self.ends.check_shapes()
-        metrics: dict[str, int | float] = {
-            "num-examples": self.batches.examples,
-            "num-steps": self.steps,
-        }
-        if self._losses:
-            if self.learns == "all" or not self.hiding.accounts:
-                metrics["train-loss"] = sum(self._losses) / len(self._losses)
-        elif self.steps:
-            log.warning(
-                "client %d: no example of round %d had a label to predict, so it has no loss",
-                self.order.client,
-                self.order.server_round,
-            )
-        self._forget_round()
-        self.hiding.release()
-        return self.weights(), metrics | self.hiding.metrics()
+        flying, self._flying = self._flying, None
+        if flying is not None:
+            self.steps += flying.learn(gradient, self.order.num_rounds)
+        if last:
+            return {}
+        self._calibration.check_done()
+        due = self.hiding.refines(self.batches.drawn + 1)
+        public = self._calibration.send() if due else {}
+        example = self.batches.next_batch(self.order.seed, self.order.client)
+        self.segments.train()
+        self.ends.optimizer.zero_grad()
+        self.hiding.charge("train", self.batches.indices)
+        sent = self._messenger.messages_of(MaskedBatch.of(example, self.device))
+        self._flying = self.in_flight(sent, progress)
+        return sent.outgoing() | public
 
-    def close(self) -> None:
-        """Let the hiding take its hooks from head and tail."""
-        self.hiding.release()
+    @exchange(place=("number",))
+    def decode(
+        self,
+        *,
+        number: int,
+        outputs: Sequence[Tensor],
+        public: Sequence[Sequence[Tensor]] | None = None,
+    ) -> dict[str, Any]:
+        """Score the trunk's outputs against the labels.
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return the trainable parameters of head and tail; bfloat16 as float32."""
-        return self.ends.weights()
+        Parameters
+        ----------
+        outputs
+            The trunk's output for each message, (b, T, d).
+        public
+            The same for each group of public texts sent with them.
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state of head, tail, optimizer, data position and hiding."""
-        tensors, meta = self.ends.state()
-        own, facts = self.hiding.state()
-        return tensors | own, {"drawn": self.batches.drawn} | meta | facts
+        Returns
+        -------
+        {"gradients": [tensor (b, T, d), ...]}: of the mean loss at each output; an empty list if
+        only the tail learns.
 
-    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Restore `state`, for the same segments, optimizer, data and hiding."""
-        self.restore_trained(tensors, meta)
-        if self.hiding.accounts:
-            self.hiding.restore(tensors, meta)
+        Raises
+        ------
+        ClientError
+            Raised by `UShapeBatchInFlight.decode`.
+        """
+        if (flying := self._flying) is None:
+            raise ClientError("the server decodes what this client has not encoded")
+        loss, gradients = flying.decode(outputs)
+        labels = flying.sent.batch.labels
+        if self.own_loss or len(scored(labels)):  # else there was nothing to predict
+            self._losses.append(loss.item())
+        if public is not None:
+            self._calibration.learn(public)
+        return {"gradients": gradients}
 
-    def restore_trained(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Restore `state` without a hiding that keeps a ledger."""
-        self.ends.restore(tensors, meta)
-        self.batches.drawn = int(meta["drawn"])
-        if not self.hiding.accounts:
-            self.hiding.restore(tensors, meta)
+    @exchange(place=("number",))
+    def encode_public(self, *, number: int) -> dict[str, Any]:
+        """Send public texts, to calibrate on the trunk's outputs for them.
+
+        Returns
+        -------
+        {"public": [a group of messages and its mask, ...]}, each group like `encode`'s reply.
+        """
+        return self._calibration.send()
+
+    @exchange(place=("number",))
+    def decode_public(self, *, number: int, public: Sequence[Sequence[Tensor]]) -> dict[str, Any]:
+        """Take one step of calibration before the first batch.
+
+        Parameters
+        ----------
+        number
+            The calibration step, from 0. The client counts them itself: one that believed the
+            server would send private texts without calibration.
+        public
+            The trunk's output for each message of each group, (b, T, d).
+        """
+        self._calibration.take_step(public)
+        return {}
+
+    @exchange(place=("start",))
+    def encode_test(self, *, kind: str, start: int, stop: int) -> dict[str, Any]:
+        """Send test examples `start` to `stop`, hidden as in training; the reply is as `encode`'s.
+
+        Raises
+        ------
+        ClientError
+            If it is not these texts' turn, or they are more than a batch. Each is sent once a
+            round, in order, and on a node once in a run under the same head and tail: scores of
+            single texts would reveal their labels, and a text that is mixed twice becomes readable.
+        """
+        return self.evaluation.send(kind, start, stop)
+
+    @exchange(place=())
+    def decode_test(self, *, outputs: Sequence[Tensor]) -> dict[str, Any]:
+        """Score the trunk's outputs of a test batch.
+
+        Returns
+        -------
+        {}; or, if texts are generated token by token, a reply like `encode`'s for the next token.
+        """
+        return self.evaluation.answer(outputs)
+
+    @exchange(place=())
+    def score(self, *, kind: str) -> dict[str, Any]:
+        """Return the result of an evaluation: {"examples": number, "scores": numbers by name}.
+
+        If the hiding accounts for what is sent, there are also "epsilons": by name, what has been
+        spent until now, with this evaluation. Of the texts only the means leave the client, never
+        the score of a single one. That hides no labels: a server that has the tail finds those that
+        give the mean loss, at least of few texts, and one that chooses the trunk's outputs can
+        write the labels as its digits.
+        """
+        return self.evaluation.result(kind)

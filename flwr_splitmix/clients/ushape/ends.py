@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.segments.modules import with_statistics
 from flwr_splitmix.storage import under
 from flwr_splitmix.words import described
+
+Learns = Literal["all", "tail"]
+"""What a client trains: head and tail, or the tail alone."""
 
 
 class Ends:

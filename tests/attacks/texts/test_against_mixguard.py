@@ -20,9 +20,11 @@ from flwr_splitmix.attacks import (
 from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.clients import MixGuardClient, Order, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.hiding import MixGuard as MixGuardHiding
 from flwr_splitmix.hiding.mixguard import MixGuardOptions, Mixtures
 from flwr_splitmix.strategies import MixGuard, USplitSL
 from flwr_splitmix.testing.laws import TextToy
+from flwr_splitmix.testing.toy_texts import SPECIAL, VOCABULARY
 
 STEPS = 3
 
@@ -34,7 +36,7 @@ def uploads_of_the_first(recorder: Recorder) -> list[tuple[Tensor, Tensor]]:
     return [(torch.stack(list(one)), torch.stack(list(other))) for one, other in pairs]
 
 
-class Confessing(MixGuardClient):
+class Confessing(MixGuardHiding):
     """Tells a test, and nobody else, what it hid."""
 
     hidden: list[Tensor]
@@ -42,7 +44,7 @@ class Confessing(MixGuardClient):
     def obfuscate(self, batch: MaskedBatch) -> Mixtures:
         sent = super().obfuscate(batch)
         assert isinstance(sent, Mixtures)
-        if self.segments.training:
+        if self.side.head.training:
             self.hidden.append(sent.hidden)
         return sent
 
@@ -53,18 +55,19 @@ def test_the_gradient_ratio_reads_the_hidden_states(kind: Any, strength: float) 
     options = MixGuardOptions(
         secret_tokens=2, max_length=32, calibration_epochs=1, perturbation=kind, strength=strength
     )
-    toy = TextToy(kind=Confessing, clients=1, width=24, options=options, dropout=0.0)
+    public = TextToy().texts(20_000, 12)
+    hiding = Confessing(public, vocab_size=VOCABULARY, special_ids=SPECIAL, options=options)
+    hiding.hidden = []
+    toy = TextToy(hiding=lambda: hiding, clients=1, width=24, dropout=0.0)
     recorder = Recorder()
     strategy = MixGuard(toy.server(), device="cpu", steps_per_round=STEPS, observers=[recorder])
     client = toy.clients_for(strategy, repeatable_secrets=False)[0]
-    assert isinstance(client, Confessing)
-    client.hidden = []
     strategy.fit([client], 1)
     uploads = uploads_of_the_first(recorder)
-    assert len(uploads) == len(client.hidden) == STEPS
-    for (messages, gradients), hidden in zip(uploads, client.hidden, strict=True):
+    assert len(uploads) == len(hiding.hidden) == STEPS
+    for (messages, gradients), states in zip(uploads, hiding.hidden, strict=True):
         estimate = gradient_ratio(messages, gradients).estimate
-        assert score(estimate.unsqueeze(0), hidden, hidden.flip(0)).best > 0.999
+        assert score(estimate.unsqueeze(0), states, states.flip(0)).best > 0.999
 
 
 def test_the_words_can_be_read_behind_an_embedding() -> None:

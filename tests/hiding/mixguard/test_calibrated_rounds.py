@@ -92,7 +92,7 @@ def test_refinement_sees_the_head_that_the_last_step_left() -> None:
     client.run("encode", {"number": 1, "progress": 0.1, "gradient": gradient})
     after = words.weight.detach()
     assert not torch.equal(before, after)
-    mixtures = client._public[0]
+    mixtures = client._calibration._sent[0]
     assert isinstance(mixtures, Mixtures)
     batch = mixtures.batch
     real = mixtures.own_mask.bool()

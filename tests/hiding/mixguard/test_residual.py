@@ -60,18 +60,20 @@ def test_bfloat16_is_rounded_once() -> None:
     toy = TextToy(kind=MixGuardClient, clients=1, options=options, width=64, dropout=0.0)
     (client,) = toy.clients_for()
     client.attach(Order(0, 7, 1, 1), None)
-    sent = client.obfuscate(MaskedBatch.of(toy.texts(0, 4).batch(np.arange(4)), client.device))
+    sent = client.hiding.obfuscate(
+        MaskedBatch.of(toy.texts(0, 4).batch(np.arange(4)), client.device)
+    )
     assert isinstance(sent, Mixtures)
     sent.messages = [message.bfloat16() for message in sent.messages]
     sent.hidden = sent.hidden.bfloat16()
     outputs = [(message + 0.1 * message.tanh()).bfloat16() for message in sent.messages]
-    decoded = client.recover(outputs, sent)
+    decoded = client.hiding.recover(outputs, sent)
     assert decoded.dtype == torch.bfloat16
     assert sent.local is not None
     assert sent.local.dtype == torch.bfloat16
     sent.messages = [message.double() for message in sent.messages]
     sent.hidden = sent.hidden.double()
-    exact = client.recover([output.double() for output in outputs], sent)
+    exact = client.hiding.recover([output.double() for output in outputs], sent)
     rounding = (exact.bfloat16() - exact).norm()
     assert (decoded - exact).norm() < 1.01 * rounding
 

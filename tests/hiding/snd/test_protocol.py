@@ -46,7 +46,7 @@ BATCH = MaskedBatch(
 
 def test_what_leaves_is_noisy_and_no_longer_than_a_word() -> None:
     client = client_of(eta=1.0)
-    sent = client.obfuscate(BATCH)
+    sent = client.hiding.obfuscate(BATCH)
     assert isinstance(sent, NoisyStates)
     hidden = client.head(BATCH.inputs, BATCH.mask)
     bound = float(client.head.get_parameter("words.weight").detach().norm(dim=1).max())
@@ -65,7 +65,7 @@ def test_noise_that_is_small_is_what_was_drawn() -> None:
     words = client.head.get_parameter("words.weight")
     with torch.no_grad():
         words[10] *= 3  # one long word, so that nothing is shortened
-    radii = client.obfuscate(wide).noise.norm(dim=2)
+    radii = client.hiding.obfuscate(wide).noise.norm(dim=2)
     width = words.shape[1]
     assert float(radii.mean()) == pytest.approx(width / 1000, rel=0.05)
 
@@ -92,9 +92,9 @@ def test_the_denoiser_learns_on_public_texts_and_helps() -> None:
 
 def test_a_denoiser_does_nothing_before_it_has_learned() -> None:
     client = client_of()
-    sent = client.obfuscate(BATCH)
+    sent = client.hiding.obfuscate(BATCH)
     outputs = torch.randn_like(sent.messages[0])
-    assert torch.equal(client.recover([outputs], sent), outputs)
+    assert torch.equal(client.hiding.recover([outputs], sent), outputs)
 
 
 def test_it_takes_a_step_only_towards_what_it_is_told_is_right() -> None:
