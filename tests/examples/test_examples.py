@@ -21,8 +21,9 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from flwr_splitmix.clients import Order, SplitClient, UShapeClient
+from flwr_splitmix.clients import Order, SplitClient
 from flwr_splitmix.data import client_split, load_images
+from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.runs import Run
@@ -104,12 +105,12 @@ def test_the_readme_prints_the_files_of_the_example() -> None:
     assert readme_files() == {name: (APP / name).read_text(encoding="utf-8") for name in APP_FILES}
 
 
-def test_a_client_of_ones_own_of_the_u_shape_keeps_to_the_law() -> None:
+def test_a_hiding_of_ones_own_keeps_to_the_law() -> None:
     names: dict[str, object] = {}
-    exec(program("docs/language.md", "NoisyClient"), names)
-    kind = names["NoisyClient"]
+    exec(program("docs/language.md", "class Noisy(Hiding)"), names)
+    kind = names["Noisy"]
     assert isinstance(kind, type)
-    assert issubclass(kind, UShapeClient)
+    assert issubclass(kind, Hiding)
 
 
 def test_the_lines_on_hiding_reach_the_epsilon_that_they_name(
