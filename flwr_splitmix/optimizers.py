@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.once import Once
 from flwr_splitmix.optimizer_state import pack_optimizer, unpack_optimizer
-from flwr_splitmix.schedule import Schedule, WarmupCosine
+from flwr_splitmix.schedule import Schedule, ScheduleError, WarmupCosine
 from flwr_splitmix.values import takes
 from flwr_splitmix.words import with_article
 
@@ -126,7 +126,7 @@ class ScheduledOptimizer:
 
         Raises
         ------
-        ValueError
+        ScheduleError
             If the schedule returns no finite number of at least 0.
         """
         if self.optimizer is None:
@@ -134,10 +134,7 @@ class ScheduledOptimizer:
         factor = self.schedule(progress, num_rounds)
         number = isinstance(factor, (int, float, np.number, Tensor))
         if not number or not 0 <= factor < math.inf:
-            raise ValueError(
-                f"the schedule returned {factor!r} after {progress:g} of {num_rounds} rounds; "
-                "needed is a finite factor on the learning rate, at least 0"
-            )
+            raise ScheduleError(factor, progress, num_rounds)
         groups = self.optimizer.param_groups
         changed = self._set_lrs and [float(g["lr"]) for g in groups] != self._set_lrs
         if changed and self._once.first("overridden"):

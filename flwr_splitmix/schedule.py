@@ -6,8 +6,28 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flwr_splitmix.errors import ForeseenError
+
 Schedule = Callable[[float, int], float]
 """(progress in rounds, number of rounds) -> factor on the optimizer's learning rate."""
+
+
+class ScheduleError(ForeseenError, ValueError):
+    """A schedule returns no factor that an optimizer can take.
+
+    Parameters
+    ----------
+    returned
+        What it returned; a server is not told.
+    progress, num_rounds
+        Where it was asked.
+    """
+
+    def __init__(self, returned: object, progress: float, num_rounds: int) -> None:
+        where = f"after {progress:g} of {num_rounds} rounds"
+        needed = "needed is a finite factor on the learning rate, at least 0"
+        super().__init__(f"the schedule returned {returned!r} {where}; {needed}")
+        self.public = f"the schedule returned something else than a factor {where}; {needed}"
 
 
 def constant(progress: float, num_rounds: int) -> float:

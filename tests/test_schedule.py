@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, StepLR
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.optimizer_state import pack_optimizer, unpack_optimizer
 from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer, adamw
 from flwr_splitmix.schedule import WarmupCosine, constant
@@ -209,6 +210,15 @@ def test_a_schedule_returns_finite_numbers_of_at_least_0(factor: Any) -> None:
     own = ScheduledOptimizer(nn.Linear(2, 2), adamw(), lambda progress, rounds: factor)
     with pytest.raises(ValueError, match=r"schedule returned .* after 0\.5 of 3 rounds; needed"):
         own.step(0.5, 3)
+
+
+def test_a_server_is_told_of_a_clients_schedule_but_not_what_it_returned() -> None:
+    data: Any = TensorDataset(torch.zeros(2, 1, 3), torch.zeros(2, dtype=torch.int64))
+    client = SplitClient(nn.Linear(3, 2), data, schedule=lambda progress, rounds: math.nan)
+    strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(2, 4)), num_classes=4, steps_per_round=2)
+    said = r"the schedule returned something else than a factor after 0 of 1 rounds; needed is a"
+    with pytest.raises(LinkError, match=said):
+        strategy.fit([client], 1)
 
 
 def test_an_optimizer_has_weights_of_its_module_and_a_learning_rate() -> None:

@@ -181,7 +181,7 @@ class Hiding:
 
     @classmethod
     def uncharged(cls) -> str:
-        """Return the first method of `rests_on` that is newer than `charge`, or "" if none is."""
+        """Return the first method of `rests_on` overridden without `charge`, or ""."""
         return overridden(cls, cls.rests_on, "charge")
 
     # Every batch.

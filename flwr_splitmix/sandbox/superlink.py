@@ -226,7 +226,7 @@ def one_port() -> bool:
 
 _FIRST_PORT = 20_000 + 64 * (os.getpid() % 199)
 _PORTS = cycle(range(_FIRST_PORT, _FIRST_PORT + 64))
-"""Below those that the kernel gives to connections, and of neighbouring processes others."""
+"""Ports below the range that the kernel gives to connections; each process has 64 of its own."""
 
 
 def free_port() -> int:

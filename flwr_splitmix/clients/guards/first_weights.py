@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.clients.run_id import run_id
 from flwr_splitmix.privacy.journal import WAIT, Journal, JournalError, read_journal, reason_of
 
 
@@ -84,14 +85,6 @@ class FirstWeights:
                     return str(entry["weights"])
             journal.append({"run": self._run, "weights": digest})
             return digest
-
-
-def run_id(run: str) -> str:
-    """Return the id of a run, which may be followed by a colon and what its configuration is.
-
-    The server can change the configuration within the run.
-    """
-    return run.partition(":")[0]
 
 
 def digest_of(arrays: Mapping[str, Tensor]) -> str:

@@ -147,14 +147,7 @@ class UploadGuard:
     ) -> None:
         """Refuse a step's shares before any data are touched.
 
-        Parameters
-        ----------
-        client
-            The client's index.
-        shares
-            The step's share of each pass.
-        examples
-            Returns a few of the client's inputs (b, ...), on the segment's device.
+        The arguments are as for `NodeRemarks.admit`.
 
         Raises
         ------

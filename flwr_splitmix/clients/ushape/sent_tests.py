@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_splitmix.clients.client import ClientError
-from flwr_splitmix.clients.guards.first_weights import run_id
+from flwr_splitmix.clients.run_id import run_id
 from flwr_splitmix.privacy.journal import JournalError, SharedJournal, read_journal, reason_of
 
 

@@ -1,4 +1,4 @@
-"""Writes of checkpoints, of which a full disk costs none of the newest."""
+"""Writes of a run's checkpoints, also to a disk that is full."""
 
 from __future__ import annotations
 
