@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -58,8 +59,11 @@ def test_fedavg_is_answered_with_the_whole_model_trained(client_app: Any) -> Non
 
 
 @pytest.mark.parametrize("kind", ["query", "train", "train.finish", "evaluate"])
-def test_all_else_is_answered_by_ours(client_app: Any, kind: str) -> None:
+def test_all_else_is_answered_by_ours(
+    client_app: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a server to dial, each but the query says so in our record."""
+    monkeypatch.setenv("SPLITMIX_HOME", str(tmp_path))  # where the node keeps its audit log
     ticket = Ticket(0, 0, 1, 1, link="stream", address="127.0.0.1:1", timeout=1.0)
     content = RecordDict({RECORD: ticket.to_record()})
     reply = answer(client_app.app, "CutMixSFL", kind, content)
