@@ -22,7 +22,12 @@ from flwr_splitmix.mixers import EmptyMixtureError, Member, Mixed, Mixer, Plan, 
 from flwr_splitmix.mixers.checked_mixer import gradients_of
 from flwr_splitmix.once import Once
 from flwr_splitmix.segments.geometry import Geometry
-from flwr_splitmix.server.intake.checks import UploadError, check_magnitude, check_tensor
+from flwr_splitmix.server.intake.checks import (
+    DtypeError,
+    UploadError,
+    check_magnitude,
+    check_tensor,
+)
 from flwr_splitmix.server.intake.descriptions import agree_on_shape
 from flwr_splitmix.server.intake.split import LabelRules, UploadIntake
 from flwr_splitmix.server.steps.planner import Planner
@@ -32,6 +37,19 @@ from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
+
+
+class PrivateIntake(UploadIntake):
+    """An intake whose server is not told the shapes and ranges of uploads.
+
+    They are those of a client's share, which tell how much of a mixture is whose.
+    """
+
+    def leave_out(self, clients: Clients, client: int, error: UploadError) -> None:
+        """Leave out a client; the log says why."""
+        log.warning("client %d is left out: it %s", client, error)
+        told = "uploaded something else than it was asked for; the mixer's log says what"
+        clients.fail(client, error.without_shapes if isinstance(error, DtypeError) else told)
 
 
 class MixedSteps:
@@ -89,7 +107,7 @@ class MixedSteps:
         self._clients = clients
         self._ledger = ledger
         labels = LabelRules(opening.classes, opening.multi_label, any_class=True)
-        self._intake = UploadIntake(labels, DTYPES[opening.dtype])
+        self._intake = PrivateIntake(labels, DTYPES[opening.dtype])
         self._once = Once()
         self._intake.begin_round(clients)
         shape, batches = agree_on_shape(clients, geometry, opening.classes)

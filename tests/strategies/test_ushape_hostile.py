@@ -270,6 +270,21 @@ def test_an_absurd_score_costs_only_its_own_client() -> None:
     assert scored_examples(TextToy(kind=Absurd, tests=4)) == 2 * 4
 
 
+@pytest.mark.parametrize("steps", [1.7e308, -1.7e308, 2.0**60])
+def test_absurd_numbers_of_steps_do_not_end_the_run(steps: float) -> None:
+    """They are weights of the mean loss, and two of three clients say them."""
+
+    class Liar(UShapeClient):
+        def release(self) -> tuple[dict[str, Tensor], dict[str, int | float]]:
+            weights, metrics = super().release()
+            return weights, {**metrics, "num-steps": steps if self.order.client else 1}
+
+    toy = TextToy(kind=Liar)
+    strategy = USplitSL(toy.server(), device="cpu", steps_per_round=1)
+    strategy.fit(toy.clients_for(strategy), 1)
+    assert math.isfinite(strategy.rows[0]["loss"])
+
+
 def test_one_of_two_that_says_another_width_does_not_turn_the_other_out() -> None:
     """The trunk knows its own width."""
 

@@ -40,6 +40,24 @@ class UploadError(ValueError):
     """A client has sent something other than what it was asked for."""
 
 
+class DtypeError(UploadError):
+    """A client computes in another dtype than its server.
+
+    Parameters
+    ----------
+    sent
+        The dtype and shape of what it has sent.
+    expected
+        What was expected.
+    remedy
+        What to do.
+    """
+
+    def __init__(self, sent: Tensor, expected: str, remedy: str) -> None:
+        super().__init__(f"uploaded {tuple(sent.shape)} of {sent.dtype}, {expected}; {remedy}")
+        self.without_shapes = f"uploaded {sent.dtype}; {remedy}"
+
+
 def read_each(
     clients: Clients,
     replies: Mapping[int, Mapping[str, Any]],
@@ -58,21 +76,19 @@ def read_each(
 def check_shape(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Raise UploadError unless the value is a tensor of that shape and dtype."""
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tuple(tensor.shape) != shape:
-        sent = (
-            f"{tuple(tensor.shape)} of {tensor.dtype}"
-            if isinstance(tensor, Tensor)
-            else type(tensor).__name__
+        expected = f"expected {shape} of {dtype}"
+        if not isinstance(tensor, Tensor):
+            raise UploadError(f"uploaded {type(tensor).__name__}, {expected}")
+        if tensor.dtype == dtype:
+            raise UploadError(f"uploaded {tuple(tensor.shape)} of {dtype}, {expected}")
+        convert = ".float()" if dtype == torch.float32 else f".to({dtype})"
+        if tensor.is_complex() and not dtype.is_complex:
+            convert = "torch.view_as_real(output).flatten(-2), which keeps the imaginary parts"
+        remedy = (
+            "both segments must compute in one dtype: convert the output of the client's with "
+            f"{convert}"
         )
-        remedy = ""
-        if isinstance(tensor, Tensor) and tensor.dtype != dtype:
-            convert = ".float()" if dtype == torch.float32 else f".to({dtype})"
-            if tensor.is_complex() and not dtype.is_complex:
-                convert = "torch.view_as_real(output).flatten(-2), which keeps the imaginary parts"
-            remedy = (
-                "; both segments must compute in one dtype: convert the output of the client's "
-                f"with {convert}"
-            )
-        raise UploadError(f"uploaded {sent}, expected {shape} of {dtype}{remedy}")
+        raise DtypeError(tensor, expected, remedy)
 
 
 def check_tensor(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -30,8 +30,9 @@ def client_means(replies: Sequence[Message]) -> dict[str, float]:
     infinite.
     """
     said = [m for m in map(_numbers, replies) if m.get("num-examples", 0) >= 1]
-    examples = cap_at_median([int(m["num-examples"]) for m in said])
-    steps = cap_at_median([max(int(m.get("num-steps", 1)), 1) for m in said])
+    examples = cap_at_median([int(min(m["num-examples"], MAX_COUNT)) for m in said])
+    # A client says these itself, and nobody compares them with the steps that were taken.
+    steps = cap_at_median([int(min(max(m.get("num-steps", 1), 1), MAX_COUNT)) for m in said])
     count = Counter(name for own in said for name in own if NAME.fullmatch(name))
     means: dict[str, float] = {}
     for name in sorted(set(count) - {"num-examples", "num-steps"}):

@@ -104,8 +104,12 @@ class UploadIntake:
                 reply, plan, client, self._rules, self._dtype, table, finite=self.finite
             )
         except UploadError as error:
-            clients.fail(client, str(error))
+            self.leave_out(clients, client, error)
             return None
+
+    def leave_out(self, clients: Clients, client: int, error: UploadError) -> None:
+        """Leave out a client that has sent something else than it was asked for, and say what."""
+        clients.fail(client, str(error))
 
     def begin_round(self, clients: Clients) -> None:
         """Reset `spent_clients` to the clients whose budget is already spent.

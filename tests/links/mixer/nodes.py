@@ -64,6 +64,8 @@ class Nodes:
         Event; nodes answer while it is set.
     description
         What each node says of itself.
+    width
+        Of what they upload.
     """
 
     def __init__(self, mixer: MixerServer, channel: MixerChannel, **opening: Any) -> None:
@@ -72,6 +74,7 @@ class Nodes:
         self.answers = threading.Event()
         self.answers.set()
         self.description = DESCRIPTION
+        self.width = 3
         changes = {name.replace("_", "-"): value for name, value in opening.items()}
         tokens = channel.open({**OPENING, **changes})["tokens"]
         self.tickets = [
@@ -89,7 +92,7 @@ class Nodes:
             self.plans.append(share)
             self.answers.wait(60)
             kept = share["stop"] - share["start"] if "stop" in share else 6
-            sent = torch.full((2, kept, 3), float(index + 1), dtype=torch.float64)
+            sent = torch.full((2, kept, self.width), float(index + 1), dtype=torch.float64)
             self.sent.append(sent)
             return Outcome({"smashed": [sent], "labels": torch.tensor([index, index])})
 

@@ -52,6 +52,42 @@ def test_no_mixture_is_made_that_is_one_members_upload(
     assert nodes.sent == []
 
 
+def failures_of_a_step(nodes: Nodes, channel: MixerChannel) -> dict[str, str]:
+    for index in (0, 1):
+        nodes.start(index)
+    wait_until_attached(channel)
+    channel.ask("begin")
+    failures: dict[str, str] = channel.ask("step", FIRST)["failures"]
+    return failures
+
+
+def test_errors_of_uploads_do_not_tell_how_much_is_whose(
+    plain: MixerServer, channel: MixerChannel
+) -> None:
+    """The shape of an upload has the number of the member's patches, its range may have its ratio.
+
+    A server that opens the round with another dtype makes every upload an error.
+    """
+    mixing = describe(PatchCutMix(min_patches=1, alpha=1.0))
+    nodes = Nodes(plain, channel, mixing=mixing, dtype="float32")
+    said = (
+        "uploaded torch.float64; both segments must compute in one dtype: convert the output of "
+        "the client's with .float()"
+    )
+    assert failures_of_a_step(nodes, channel) == {"0": said, "1": said}
+
+
+def test_an_upload_of_another_shape_is_named_in_the_mixers_log_alone(
+    plain: MixerServer, channel: MixerChannel, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = Nodes(plain, channel, mixing=describe(PatchCutMix(min_patches=1)))
+    nodes.width = 4
+    said = "uploaded something else than it was asked for; the mixer's log says what"
+    assert failures_of_a_step(nodes, channel) == {"0": said, "1": said}
+    logged = [line for line in caplog.messages if "is left out: it uploaded (2, " in line]
+    assert len(logged) == 2
+
+
 def test_the_operator_may_ask_for_more_even_ratios(start_mixer: Start) -> None:
     mixing = describe(Mixup(alpha=1.0))
     shown = []
