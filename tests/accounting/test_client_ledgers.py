@@ -53,7 +53,7 @@ def test_rounds_that_were_begun_and_not_finished_are_counted() -> None:
 
 
 def test_a_round_that_is_drawn_again_before_its_first_batch_is_charged_once() -> None:
-    """Too few of the clients that a third-party mixer began with had data: nothing was sent."""
+    """A third-party mixer begins again if too few of its clients have data, and nothing is sent."""
     ledgers = ClientLedgers(DELTA)
     begin(ledgers, 1, 0)
     send(ledgers, 0)
@@ -78,7 +78,7 @@ def test_a_request_charges_earlier_attempts_and_returns_the_shares_of_the_batch(
 
 
 def test_the_ledger_of_a_strategy_offers_nothing_that_charges() -> None:
-    """It had 15 methods of `ClientLedgers`, and a call of any of them changed a run's epsilon."""
+    """A strategy that could charge could change its run's epsilon."""
     public = {name for name in vars(PrivacyLedger) if not name.startswith("_")}
     events = {name for name in vars(Observer) if not name.startswith("_")}
     reads = {"delta", "relation", "ledgers", "epsilons", "statements", "report", "account"}
