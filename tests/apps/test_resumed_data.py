@@ -70,7 +70,7 @@ RENAMED = {"zhund": "red", "katze": "blue", "maus": "green"}
 def test_other_classes_or_sizes_of_pictures_are_refused(
     now: Mapping[str, str], size: int, strategy: str, said: str, tmp_path: Path
 ) -> None:
-    """A renamed folder put the classes in another order: the run learned permuted labels."""
+    """A renamed folder puts the classes in another order: the run would learn permuted labels."""
     keys: dict[str, Any] = {"strategy": strategy, "image_size": 8, "patch_size": 4}
     dataset = pictures(tmp_path / "now", now, size)
     own = vision_app.run_config(dataset=dataset, run_dir=str(tmp_path), **keys)
@@ -144,7 +144,7 @@ def test_texts_that_only_nodes_have_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_the_texts_are_not_kept_for_their_classes(tmp_path: Path) -> None:
-    """The ServerApp read all texts of the clients, and kept them for the whole run."""
+    """All texts of the clients would otherwise stay in the ServerApp's memory for the whole run."""
     config = language_app.read(
         task="classification", dataset=rows(tmp_path / "data", "yes", "no"), num_labels=2
     )

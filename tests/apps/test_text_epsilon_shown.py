@@ -35,7 +35,7 @@ def splitmix(home: Path, *arguments: str) -> str:
 def test_what_is_spent_is_shown_everywhere_with_what_it_covers(
     strategy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only `metrics.parquet` had it: a card said that no noise was added."""
+    """In log, tables, reports and cards, not in `metrics.parquet` alone."""
     with caplog.at_level(logging.INFO, "flwr.splitmix"):
         run = run_of(fit(tmp_path, strategy=strategy, task="generation"))
     epsilon = run.rows[-1]["train_epsilon"]

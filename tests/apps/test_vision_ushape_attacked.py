@@ -227,7 +227,7 @@ def test_a_number_of_clients_that_no_node_said_is_guessed_and_told(tmp_path: Pat
 def test_what_a_recorded_run_sent_is_attacked(
     strategy: str, learns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its images were released once more, by heads as they were in the end."""
+    """Not a new release of its images by heads as they are in the end."""
     sent = SentBatches(monkeypatch)
     values = {"steps_per_round": 3, "samples_per_client": 10, "num_server_rounds": 2}
     done = fit(tmp_path, **values, strategy=strategy, learns=learns, record_attacks=True)
@@ -267,7 +267,7 @@ def test_a_recorded_run_is_attacked_by_its_command(tmp_path: Path) -> None:
 def test_without_a_recorded_step_that_serves_images_are_released_once_more(
     learns: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The attack was refused, although it works on a run that was not recorded at all."""
+    """A run that is not recorded at all is attacked in this way, too."""
     values = {**TRAINED, "steps_per_round": 3}
     done = fit(tmp_path, **values, strategy="USplitFL", learns=learns, record_attacks=True)
     reads = ("--attack", "linear", "--victims", "30")

@@ -26,7 +26,7 @@ from tests.apps.app_config import APPS
     ],
 )
 def test_fewer_patches_than_images_of_a_mixture_are_remarked(keys: str, said: str) -> None:
-    """With the app's patch-size a hybrid has one patch, with which nothing mixes; none was said."""
+    """With the app's patch-size a hybrid has one patch, with which nothing mixes."""
     report = check_app(APPS / "vision", [f"depth=1 {keys}"], here=Path.cwd(), nodes=4)
     assert not report.problems
     remarks = [each for each in report.remarks if "gives more patches" in each]

@@ -84,7 +84,7 @@ def checked(
 def test_a_strategy_that_mixes_clients_is_remarked_if_there_is_one(
     strategy: str, nodes: int, any_nodes: bool, said: str, tmp_path: Path
 ) -> None:
-    """The check passed, and the run then failed."""
+    """The check passes; without the remark one would hear of it from a run that fails."""
     checked(tmp_path)
     imported = f"from flwr_splitmix.strategies import {strategy}\n"
     (tmp_path / "server_app.py").write_text(imported + SERVER, encoding="utf-8")

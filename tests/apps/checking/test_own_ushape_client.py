@@ -130,7 +130,7 @@ def test_a_right_client_of_the_u_shape_has_no_finding(size: int, tmp_path: Path)
 def test_what_no_round_can_begin_or_learn_from_is_a_problem(
     changed: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """Nothing of it was looked at: a run began, and lost all clients in its first round."""
+    """Otherwise a run would begin, and lose all clients in its first round."""
     assert only(checked(tmp_path, **changed).problems)[: len(said)] == said
 
 
@@ -149,7 +149,7 @@ def test_what_no_round_can_begin_or_learn_from_is_a_problem(
 def test_what_no_evaluation_can_score_is_a_remark(
     changed: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """Each evaluation of the run lost the client; but a strategy need not evaluate."""
+    """Each evaluation would lose the client; but a strategy need not evaluate."""
     report = checked(tmp_path, **changed)
     assert report.problems == []
     begin = "an evaluation would lose this client's federated test data: "

@@ -43,6 +43,5 @@ def test_a_fault_of_the_check_itself_is_not_the_users() -> None:
 
 
 def test_the_checks_of_all_kinds_of_apps_take_the_same() -> None:
-    """Each had parameters that it did not use, as they were called by name only."""
     for check in (own.check, language.check, vision.check):
         assert list(signature(check).parameters) == ["checks"]

@@ -30,7 +30,7 @@ def free() -> str:
 def test_a_cluster_that_is_gone_is_named_with_its_file_and_the_remedy(
     file: Path, free: str
 ) -> None:
-    """A simulation waited for it, without a word and without end."""
+    """A simulation would wait for it, without a word and without end."""
     file.write_text(f"{free}\n")
     said = lost_cluster()
     assert said.startswith(f"{file} names a Ray cluster at {free}, where nothing answers")

@@ -43,7 +43,7 @@ def test_ignored_keys_are_named_with_both_values(
 def test_what_is_ignored_need_not_be_right(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The run refused it, and `splitmix check` had not looked at it."""
+    """What is given now is not used, so neither the run nor `splitmix check` refuses it."""
     given = {"lr": -1.0, "strategy": "Nope", "batch-size": 0}
     config, _ = continued(tmp_path, given, strategy="CutMixSL")
     assert (config.lr, config.strategy) == (0.001, "CutMixSL")
@@ -73,7 +73,7 @@ def test_a_run_of_another_app_is_refused_in_one_sentence(tmp_path: Path) -> None
 def test_addresses_and_time_limits_may_be_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run that ended since its server moved, or for a short limit, could never be resumed."""
+    """Or a run that ends since its server moves, or for a short limit, could never be resumed."""
     given = {"attach-timeout": 7.5, "link-address": "127.0.0.1:9443", "lr": 0.5}
     with caplog.at_level(logging.INFO, logger="flwr.splitmix"):
         config, run = continued(tmp_path, given)
@@ -130,7 +130,7 @@ def test_a_wrong_tracker_is_named(names: str, said: str) -> None:
 
 
 def test_a_check_is_of_the_resumed_runs_own_configuration(tmp_path: Path) -> None:
-    """It checked the configuration of pyproject.toml, which a resumed run does not take."""
+    """A resumed run does not take the configuration of pyproject.toml."""
     own = run_config(strategy="DPSL", sigma_s=1.0, sigma_y=1.0, num_server_rounds=3, lr=0.5)
     Run.create(own, name="x", home=tmp_path)
     given = f"resume='latest' run-dir='{tmp_path}' batch-size=8 num-server-rounds=4"

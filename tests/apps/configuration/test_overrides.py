@@ -40,7 +40,7 @@ def test_a_shipped_name_stays_one_even_beside_a_file_of_that_name(
 def test_a_model_that_is_only_a_name_stays_one_even_beside_a_folder_of_that_name(
     tmp_path: Path,
 ) -> None:
-    """The vision app was told that timm has no model of that path."""
+    """With its path, the vision app would say that timm has no such model."""
     (tmp_path / "lenet5").mkdir()
     vision = run_values(open_project(APPS / "vision"), ["model='lenet5'"], tmp_path)
     assert vision["model"] == "lenet5"
@@ -57,7 +57,7 @@ def test_a_model_of_an_own_app_is_a_path_if_it_is_written_as_one(tmp_path: Path)
 
 
 def test_every_key_that_names_a_file_is_known() -> None:
-    """The token of a mixer was looked for in the app's working directory."""
+    """Or the token of a mixer, say, would be looked for in the app's working directory."""
     keys = {
         name.replace("_", "-")
         for config in (VisionConfig, LanguageConfig)
@@ -132,7 +132,6 @@ def test_what_toml_cannot_hold_is_told(value: str, in_file: bool, tmp_path: Path
 def test_a_value_that_flower_does_not_take_is_refused(
     value: str, shown: str, tmp_path: Path
 ) -> None:
-    """In a file it was let through."""
     allowed = "a value is a text, a number, true or false"
     (tmp_path / "mine.toml").write_text(f"lr = {value}\nk = 1\nseed = {value}", encoding="utf-8")
     with pytest.raises(ConfigError) as refused:
@@ -174,7 +173,7 @@ def test_pairs_change_what_a_file_before_them_has(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_in_two_options_is_refused(texts: list[str], where: str, tmp_path: Path) -> None:
-    """The last value counted, without a word of the others."""
+    """Flower takes the last value, without a word of the others."""
     for name in ("mine.toml", "other.toml"):
         (tmp_path / name).write_text("lr = 1.0", encoding="utf-8")
     with pytest.raises(ConfigError) as refused:

@@ -40,7 +40,7 @@ def test_a_pyproject_with_a_key_of_very_many_parts_is_told(tmp_path: Path) -> No
 def test_flower_installs_what_flower_itself_needs(
     named: list[str], strict: bool, installed: list[str] | None, tmp_path: Path
 ) -> None:
-    """`flwr` was said to cost nothing: Flower installs 52 packages for it, with extras 60."""
+    """`flwr` is not free: Flower installs 52 packages for it, with extras 60."""
     own = shutil.copytree(APPS.parent / "examples/other_project", tmp_path / "own")
     file = own / "pyproject.toml"
     described = file.read_text(encoding="utf-8")

@@ -45,7 +45,7 @@ def test_half_as_much_travels_where_only_tails_learn() -> None:
 
 @pytest.mark.parametrize("learns", ["all", "tail"])
 def test_the_work_is_that_of_a_step(learns: str) -> None:
-    """With `learns='tail'`, a backward pass of head and trunk was counted that no run has."""
+    """With `learns='tail'`, head and trunk have no backward pass."""
     tokens = 60
     values: dict[str, Any] = {
         **TINY, "strategy": "USplitSL", "learns": learns, "pad_to": tokens, "max_length": tokens,
@@ -63,7 +63,7 @@ def test_the_work_is_that_of_a_step(learns: str) -> None:
 
 @pytest.mark.parametrize("parts", ["head,trunk,tail", "trunk", "head"])
 def test_gradients_of_weights_behind_adapters_are_not_computed(parts: str) -> None:
-    """They were counted, in client and trunk; and a head's weights as trained if the tail's are."""
+    """In client and trunk; and a head's weights are not trained because the tail's are."""
     tokens = 60
     values: dict[str, Any] = {
         **TINY, "strategy": "USplitSL", "pad_to": tokens, "max_length": tokens,

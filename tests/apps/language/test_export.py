@@ -279,7 +279,7 @@ def test_keys_that_an_old_run_lacks_are_those_of_the_app(tmp_path: Path) -> None
 
 
 def test_a_strangers_configuration_chooses_no_code(tmp_path: Path) -> None:
-    """Before: transformers fetched attention from the hub, and would have run it."""
+    """The `transformers` library would fetch attention from the hub, and run it."""
     model, strange = tmp_path / "model", tmp_path / "strange"
     assert export(fit(tmp_path, strategy="USplitFL", task="generation"), model).exit_code == 0
     answers = splitmix("predict", model, "--text", "Who sees?").stdout
@@ -299,7 +299,7 @@ def test_a_strangers_configuration_chooses_no_code(tmp_path: Path) -> None:
 
 
 def test_a_damaged_model_is_said_and_answers_nothing(tmp_path: Path) -> None:
-    """Errors of transformers' libraries went through, and missing weights were made up."""
+    """The `transformers` library has errors of its own, and makes up weights that are missing."""
     model, damaged = tmp_path / "model", tmp_path / "damaged"
     assert export(fit(tmp_path, strategy="USplitFL", task="generation"), model).exit_code == 0
     weights = (model / "model.safetensors").read_bytes()

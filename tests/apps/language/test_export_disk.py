@@ -19,7 +19,7 @@ from tests.apps.language_app import fit
     ],
 )
 def test_a_full_disk_is_named_with_a_remedy(room: int, tmp_path: Path) -> None:
-    """Weights and tokenizers are not written by Python, so their errors were a traceback.
+    """Weights and tokenizers are not written by Python, so their errors are others.
 
     A limit on the size of files stands in for the disk; for the tokenizer, which is smaller than
     the weights, it is set once they are written.

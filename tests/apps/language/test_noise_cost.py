@@ -89,7 +89,7 @@ def test_what_is_not_covered_is_said() -> None:
 
 @pytest.mark.parametrize("parts", ["trunk", "head,trunk,tail"])
 def test_a_head_without_adapters_learns_too(parts: str, tmp_path: Path) -> None:
-    """The plan did not say that the epsilon leaves out what texts did to it; the ledger does."""
+    """The epsilon leaves out what texts do to it; the plan says so, as the ledger does."""
     values: dict[str, Any] = {"lora_rank": 2, "lora_parts": parts}
     (said,) = remarks(**values)
     assert OUTSIDE_IN_U_SHAPE["head"] in said

@@ -60,7 +60,7 @@ def trained_by_dp_sgd(folder: Path, name: str, **values: Any) -> dict[str, Any]:
 def test_a_model_without_a_gradient_for_each_text_is_refused_before_the_run(
     name: str, values: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """Its clients were left out in round 1."""
+    """Otherwise its clients would be left out in round 1."""
     config = read(**trained_by_dp_sgd(tmp_path, name, **values))
     with pytest.raises(ConfigError, match=rf"^run-config: strategy is 'DPSGDSL', but .*{said}"):
         try_dp_sgd(config)
@@ -84,7 +84,6 @@ def test_what_its_clients_can_train_is_let_through(
 
 
 def test_a_check_plans_no_epsilon_of_a_model_that_dp_sgd_refuses(tmp_path: Path) -> None:
-    """It planned one, and said that the run could begin."""
     report = Report("app", 2, nodes_known=True)
     values = trained_by_dp_sgd(tmp_path, "opt")
     whole_model(WIDE["opt"]).save_pretrained(tmp_path)

@@ -219,7 +219,7 @@ def test_the_round_in_which_a_budget_ends_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", [5.0, 6.0, 7.0, 9.0, 11.0])
 def test_the_noise_with_which_it_would_last_is_enough(limit: float) -> None:
-    """Rounded to the nearest of three digits it was too little for every third limit."""
+    """It is rounded up: the nearest of three digits is too little for every third limit."""
     values = {"num_server_rounds": 5, "steps_per_round": 20, "max_epsilon": limit}
     _, said = remarks(4, **values, sigma_s=6.0, sigma_y=6.0)
     assert "and then sends nothing more; it would last with sigma-s " in said

@@ -97,7 +97,6 @@ def test_nodes_that_wait_for_ray_are_told_of(
 
 @pytest.mark.parametrize("act", [client_fn, lambda own: partitions.partitions_of(own.node_config)])
 def test_a_node_without_a_number_of_partitions_is_told_what_it_lacks(act: Any) -> None:
-    """It was a KeyError."""
     own = context(0, 2, run_config())
     del own.node_config["num-partitions"]
     with pytest.raises(ConfigError, match=r"has no num-partitions, .* give it one with --node-con"):

@@ -121,7 +121,7 @@ def test_shuffled_forms_have_their_positions_in_the_upper_segment(name: str, mod
 
 
 def test_shuffled_forms_refuse_a_cut_behind_layers_that_know_the_slots() -> None:
-    """A Swin was accepted, of whose patches each tells its slot."""
+    """Such as a Swin, of whose patches each tells its slot."""
     swin = {"model": "swin_tiny_patch4_window7_224"}
     said = r"ShuffledCutMixSL needs the cut at 'stem' \(cut-at='stem'\): .* a ViT, cut at its embe"
     with pytest.raises(ConfigError, match=said):

@@ -111,7 +111,7 @@ def test_no_epsilon_is_promised_for_a_head_across_the_batch() -> None:
 
 
 def test_a_model_without_a_gradient_for_each_image_is_refused_before_the_run() -> None:
-    """Only a step shows it; every client was left out in round 1."""
+    """Only a step shows it; otherwise every client would be left out in round 1."""
     cait = {"model": "cait_xxs24_224", "head_layers": 0}
     said = r"'cait_xxs24_224' cannot be .*USplitSL: DP-.*another model, or adapters if it is a lang"
     with pytest.raises(ConfigError, match=said):
@@ -120,7 +120,7 @@ def test_a_model_without_a_gradient_for_each_image_is_refused_before_the_run() -
 
 
 def test_a_trial_leaves_the_run_its_model() -> None:
-    """The trunk's BatchNorm had measured two images before the first round."""
+    """Otherwise the trunk's BatchNorm would measure two images before the first round."""
     config = read(strategy="USplitSL", model=BATCH_NORM)
     before = {name: t.clone() for name, t in ushape.parts_of(config).trunk.state_dict().items()}
     ushape.try_client(config)

@@ -60,7 +60,7 @@ def test_a_checks_bytes_are_a_runs(learns: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("learns", ["all", "tail"])
 def test_a_checks_work_is_a_steps(learns: str) -> None:
-    """With `learns='tail'`, a backward pass of head and trunk was counted that no run has."""
+    """With `learns='tail'`, head and trunk have no backward pass."""
     values = values_of(strategy="USplitSL", learns=learns)
     report = checked({**UNHURRIED, "server_flops": 1.0}, strategy="USplitSL", learns=learns)
     assert report.advice is not None
