@@ -229,7 +229,7 @@ def test_pictures_are_the_data_sets_without_normalisation() -> None:
 
 
 def test_as_many_public_images_are_taken_as_there_are(caplog: pytest.LogCaptureFixture) -> None:
-    """`measure_leak` left out the images that no client has: a quarter of those there are."""
+    """Images that no client has are among them."""
     system = attacked()
     spare, held_out = len(system.spare or ()), len(system.vault.held_out)
     assert len(system.public_up_to(10**9)) == spare + held_out // 2

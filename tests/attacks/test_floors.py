@@ -162,7 +162,7 @@ def test_what_an_attack_makes_of_labels_alone_is_a_floor_for_each_label() -> Non
 
 @pytest.mark.parametrize("adversary", ["server", "upper only"])
 def test_a_row_with_a_soft_label_has_a_floor_of_its_own(adversary: Adversary) -> None:
-    """The first row's guess used to stand for all, and was no floor for any other class."""
+    """The first row's guess is no floor for any other class."""
     case = attacked("DPCutMixSL").case(adversary, trained=0, held_out=32)
     attack = Named()
     floors = Floors.of(attack, case.view, attacked("DPCutMixSL").public(20))

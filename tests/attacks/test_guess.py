@@ -45,7 +45,7 @@ def grey(goal: Goal = "images") -> Attack:
 
 
 def test_a_guess_is_checked_while_settings_are_compared_too() -> None:
-    """One of NaN was never better than any, and one of another shape was compared all the same."""
+    """One of NaN is never better than any, and one of another shape cannot be compared."""
 
     class Tried(Grey):
         settings: ClassVar[tuple[Mapping[str, Any], ...]] = (
@@ -69,7 +69,7 @@ def test_a_guess_is_checked_while_settings_are_compared_too() -> None:
 
 
 def test_an_own_attack_that_guesses_nan_is_no_sign_of_safety() -> None:
-    """Its MSE was NaN, above every floor."""
+    """An MSE of NaN beats no floor, as if nothing leaked."""
 
     class Diverged(Grey):
         def run(self, view: View) -> Guess:

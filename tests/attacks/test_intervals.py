@@ -97,7 +97,7 @@ def test_scores_that_are_not_finite_have_no_curve() -> None:
 
 @pytest.mark.parametrize(("negatives", "rates"), [(999, 0), (1000, 1), (9999, 1), (10_000, 2)])
 def test_a_rate_that_allows_few_false_positives_is_left_out(negatives: int, rates: int) -> None:
-    """With one allowed of 100, noise reached 2 % on average at "1 %"."""
+    """With one allowed of 100, noise reaches 2 % on average at "1 %"."""
     positive = np.arange(negatives + 100) < 100
     scores = np.random.default_rng(0).normal(size=len(positive))
     made = curve_measures(scores, positive)

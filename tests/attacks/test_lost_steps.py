@@ -131,7 +131,7 @@ class DrawnTexts(FailingTexts):
 def test_a_client_of_the_u_shape_that_failed_is_followed_when_it_is_back(
     kind: type[FailingTexts], tmp_path: Path
 ) -> None:
-    """Its recorded steps did not say which batches they were."""
+    """Its recorded steps say which batches they are."""
     toy, recorder = TextToy(kind=kind), Recorder(directory=tmp_path / "trace")
     strategy = USplitSL(toy.server(), device="cpu", steps_per_round=4, seed=5, observers=[recorder])
     strategy.fit(toy.clients_for(strategy), 2)

@@ -169,7 +169,7 @@ class Nameless(Attack):
 
 
 class Misspelled(MeanImage):
-    """Its goal was taken for "membership"."""
+    """Its goal must not be taken for "membership"."""
 
     goal = "image"  # type: ignore[assignment]
 
@@ -181,7 +181,6 @@ class Needy(MeanImage):
 
 
 def test_an_own_attack_is_measured_like_those_with_names() -> None:
-    """Only names were taken."""
     recorder = Recorder()
     system = attacked_fit(*fitted(SignShare, recorder), recorder, IMAGES.test, fresh_lower=Lower)
     spent = Budget("smoke")

@@ -48,7 +48,6 @@ def steps_of(recorder: Recorder) -> list[UShapeStep]:
 
 @pytest.mark.parametrize("place", ["memory", "disk"])
 def test_a_step_of_the_u_shape_is_in_the_trace(place: str, tmp_path: Path) -> None:
-    """In memory it was in a record of its own."""
     recorder = Recorder(directory=None if place == "memory" else tmp_path / "trace")
     recorder.on_step(done(3, (1, 0)))
     (step,) = steps_of(recorder)
@@ -90,7 +89,7 @@ def test_only_as_many_clients_are_followed_as_it_may() -> None:
 
 @pytest.mark.parametrize("drawn", [-1, 2**31, 10**4300 - 1, 1.0, "7"], ids=range(5))
 def test_a_place_in_the_data_that_is_none_is_not_noted(drawn: Any) -> None:
-    """A number of thousands of digits was written to every checkpoint, or could not be."""
+    """A number of thousands of digits would be written to every checkpoint, or could not be."""
     recorder = Recorder()
     recorder.on_begin(RoundBegun(1, {}, False, {0: {"drawn": 3}, 1: {"drawn": drawn}}))
     recorder.on_exchange(Exchange(1, 1, "encode", "down", {"last": False}, 0))
@@ -116,7 +115,7 @@ def test_a_limit_must_be_positive() -> None:
 def test_the_warning_of_a_recorded_run_is_plain_text(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Codes of a terminal's colours were in logs."""
+    """Codes of a terminal's colours do not belong in logs."""
     started = RunStarted("PSL", 2, run_id="a-run")
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
         Recorder(directory=tmp_path / "trace").on_start(started)

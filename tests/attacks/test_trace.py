@@ -92,7 +92,7 @@ def test_a_step_of_other_shapes_than_it_says_is_left_out(
 def test_steps_that_cannot_be_read_are_told_once_together(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each was told of by itself, and again by whoever read the steps again."""
+    """Not each by itself, and not again when somebody reads the steps again."""
     tensors, meta = pack_step(texts())
     DiskTrace(tmp_path).add(texts())
     older = {name: value for name, value in meta.items() if name != "drawn"}
@@ -237,7 +237,7 @@ def kept_bytes(trace: Trace) -> int:
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_segments_count_and_leave_half_to_steps(kind: str, tmp_path: Path) -> None:
-    """They were not counted: a recording of at most 1 MB had 60."""
+    """A recording of at most 1 MB could otherwise take 60."""
     trace = MADE[kind](tmp_path / "trace", 100_000)
     for server_round in range(1, 13):
         trace.add_segment(server_round, {"weight": torch.zeros(5_000)})  # 20 kB
@@ -264,7 +264,7 @@ def test_a_segment_that_leaves_no_room_for_steps_is_not_kept(
 def test_a_segment_that_only_its_file_makes_too_large_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was dropped without a word: its tensors have half of the bound, its file a bit more."""
+    """Its tensors have half of the bound, its file a bit more."""
     trace = DiskTrace(tmp_path / "trace", 100_000)
     trace.add_segment(1, {"weight": torch.zeros(12_500)})
     assert trace.segment(1) is None
@@ -362,7 +362,7 @@ def test_a_recording_that_is_removed_does_not_come_back(
 def test_a_reason_for_which_nothing_is_recorded_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was told of every step, thousands of times."""
+    """Otherwise it would be told of every step, thousands of times."""
     trace = DiskTrace(tmp_path / "trace")
     with monkeypatch.context() as patch:
         patch.setattr("flwr_splitmix.attacks.recording.disk_trace.save_tensors", _full)

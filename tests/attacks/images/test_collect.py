@@ -65,7 +65,7 @@ def test_collected_masks_give_more_away_than_one_release(
 
 
 def test_images_whose_patches_were_all_sent_at_some_time_are_read_exactly(bench: Bench) -> None:
-    """A decoder alone used to read them, with an error that hid how much is sent over time."""
+    """A decoder alone reads them with an error that hides how much is sent over time."""
     view = bench.view(PatchCutMix(2), times=12)
     attack = Collect()
     guess = bench.attack(attack, view)

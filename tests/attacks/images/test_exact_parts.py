@@ -44,7 +44,7 @@ def segments(clients: int, positions: bool = True) -> dict[int, Embedding]:
 def test_known_embeddings_that_differ_are_taken_apart_without_training(
     bench: Bench, mixer: Mixer, clients: int, part: float
 ) -> None:
-    """A transformer alone read little of them, and cost all the time."""
+    """A transformer alone reads little of them, and costs all the time."""
     trained: list[str] = []
     budget = Budget("smoke", progress=lambda what, done, of: trained.append(what))
     view = bench.view(mixer, "upper only", segments(clients, not isinstance(mixer, Shuffled)))
@@ -97,7 +97,7 @@ def test_a_spent_budget_ends_the_exact_way_too(bench: Bench) -> None:
 
 
 def test_a_limit_leaves_time_for_what_needs_little(bench: Bench) -> None:
-    """The decoder took all of it, and patches that were not sent became the mean."""
+    """A decoder alone could take all of it, and patches that are not sent would become the mean."""
     view = bench.view(PatchCutMix(2))
     budget = Budget("paper", seconds=2)  # of this thread's processor time; in full it takes 5
     guess = bench.attack(LinearDecoder(), view, budget)
@@ -186,7 +186,7 @@ def test_of_a_mixture_the_class_is_the_one_whose_weight_is_the_parts_share(bench
 
 
 def test_members_of_one_class_add_up_in_a_label() -> None:
-    """Each of the two was given the third one's class, whose weight is its share."""
+    """Each of the two would otherwise get the third one's class, whose weight is its share."""
     labels = torch.tensor([[0.0, 0.67, 0.33, 0.0]]).double()
     parts = of_parts(labels, torch.tensor([[0.34, 0.33, 0.33]]).double())[0]
     # Any may be the one of the other class, as shares do not tell; two of them are not.
@@ -210,7 +210,7 @@ def test_classes_that_would_take_too_much_memory_are_not_used(
 
 
 def test_moved_patches_are_still_in_their_owners_subspaces(bench: Bench) -> None:
-    """They were left to a transformer."""
+    """So they need no transformer."""
     view = bench.view(Shuffled(PatchCutMix(2)), "upper only", segments(3, False))
     trained: list[str] = []
     budget = Budget("smoke", progress=lambda what, done, of: trained.append(what))

@@ -123,7 +123,7 @@ def test_of_two_classes_the_cosine_is_one_score(bench: Bench) -> None:
 
 
 def test_known_samples_older_than_the_newest_rows_are_kept(bench: Bench) -> None:
-    """With more rows than the scale clusters, the known ones were lost one after the other."""
+    """With more rows than the scale clusters, they could be lost one after the other."""
     labels = labels_of(180)
     hints = {(0, row): row for row in range(CLASSES)}
     attack = LabelsCluster(hints=hints)

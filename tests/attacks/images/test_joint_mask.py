@@ -31,7 +31,7 @@ from tests.attacks.victims import attacked
 def test_mixtures_of_one_known_embedding_are_taken_apart_without_training(
     bench: Bench, mixer: Mixer, lowers: dict[int, Embedding] | None, part: float
 ) -> None:
-    """A transformer alone stayed at its floor."""
+    """A transformer alone stays at its floor."""
     trained: list[str] = []
     budget = Budget("smoke", progress=lambda what, done, of: trained.append(what))
     view = bench.view(mixer, "upper only", lowers)
@@ -141,7 +141,7 @@ def test_a_spent_budget_still_finds_a_mask(bench: Bench) -> None:
 
 
 def test_a_server_without_the_mixer_reads_with_the_runs_first_weights() -> None:
-    """It has sent them; the trained ones were never given to it."""
+    """The server has sent those; the trained ones are never given to it."""
     system = attacked("CutMixSL")
     known = system.known_to("upper only")
     assert known.untrained
@@ -168,7 +168,7 @@ def test_the_first_weights_are_those_that_clients_began_with() -> None:
 
 
 def test_errors_make_patches_tell_less() -> None:
-    """As if the errors were part of the images."""
+    """They are no part of the images."""
     gaussian = a_gaussian(0)
     errors = 2 * torch.eye(3).double().expand(4, 3, 3)
     with_them = Gaussian(gaussian.mean, gaussian.covariance + 2 * torch.eye(12))

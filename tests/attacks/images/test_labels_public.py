@@ -133,7 +133,7 @@ def test_a_spent_budget_tries_one_way_and_still_guesses_every_row(bench: Bench) 
 
 
 def test_a_classifier_is_sure_as_far_as_its_class_is_ahead() -> None:
-    """It was said to be sure of another class where pairs of classes disagree with the scores."""
+    """Where pairs of classes disagree with the scores, it must not be sure of another class."""
     draws = torch.Generator().manual_seed(0)
     labels = torch.arange(600) % 10
     rows = torch.randn(600, 4, 3, generator=draws)

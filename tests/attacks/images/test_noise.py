@@ -184,7 +184,7 @@ def test_a_painter_that_knows_the_noise_reads_more(bench: Bench, mixer: Noisy, p
 
 
 def ignorant_of_noise(patch: pytest.MonkeyPatch) -> None:
-    """Let the attacker know nothing of the noise, as before."""
+    """Let the attacker know nothing of the noise."""
     for module in ("embedding.noisy_reading", "collect"):
         patch.setattr(f"flwr_splitmix.attacks.images.{module}.has_noise", lambda _: False)
     patch.setattr("flwr_splitmix.attacks.images.networks.example.noise_in", lambda *_: None)
@@ -241,7 +241,7 @@ def test_what_is_collected_or_taken_apart_knows_the_noise_too(
 
 
 def test_places_that_a_mixer_with_noise_changed_are_sought(bench: Bench) -> None:
-    """With noise around it, a shuffle was overlooked, and patches were taken as in their places."""
+    """With noise around it, a shuffle could be overlooked, and patches taken as in their places."""
     view = bench.view(
         noisy(Shuffled(PatchCutMix(2)), 0.02), "upper only", segments(3, positions=False)
     )

@@ -197,7 +197,7 @@ class Mixing(Embedding):
 
 
 def test_images_that_a_client_mixed_are_matched_with_their_own_neighbours(bench: Bench) -> None:
-    """The last image of a release was matched beside the first one of the next release."""
+    """The last image of a release is not matched beside the first one of the next release."""
     view = bench.view(NoMixing(), lowers=Mixing(0), batch_size=4)
     mixed = replace(view.knowledge, mixes_batch=True)
     view = replace(view, knowledge=mixed, releases=view.releases[:3])
@@ -210,7 +210,7 @@ def test_images_that_a_client_mixed_are_matched_with_their_own_neighbours(bench:
 
 
 def test_a_mixed_release_is_compared_whole(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a release larger than a chunk, the chunks' last images had wrong neighbours."""
+    """Chunks of a large release would give their last images wrong neighbours."""
     monkeypatch.setattr(reading, "CHUNK", 3)
     view = bench.view(NoMixing(), lowers=Mixing(0), batch_size=8)
     lowers = reading.FrozenLowers(replace(view.knowledge, mixes_batch=True), torch.device("cpu"))

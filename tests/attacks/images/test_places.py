@@ -64,7 +64,7 @@ def test_without_positions_what_fits_together_tells_more_than_each_patch(
 def test_of_patches_exchanged_between_images_several_may_be_of_one_place(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: type[Attack]
 ) -> None:
-    """Places were dealt once each, though no row has a patch of each place."""
+    """Dealing each place once is wrong, as a row need not have a patch of each place."""
     monkeypatch.setattr(painter, "MOST_PIXELS", 0)
     view = bench.view(FrozenEdge(needs_whole_batch=True), lowers=batch_edge())
     several = in_place(bench.attack(kind(), view), view)

@@ -153,7 +153,7 @@ def test_public_texts_that_are_none_are_left_out() -> None:
 
 
 def test_the_networks_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each had its part of the whole limit, however long the head's fitting had taken."""
+    """None has a part of the whole limit, as the head's fitting takes time before."""
     given: list[float] = []
 
     def train(pairs: Any, budget: Budget, **more: Any) -> Restorer:
