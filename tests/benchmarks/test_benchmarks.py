@@ -103,7 +103,7 @@ def test_accounting_times_every_way_to_an_epsilon(tmp_path: Path) -> None:
 
 
 def test_recording_is_compared_with_steps_without_it(tmp_path: Path) -> None:
-    """It failed if the folder of its file was not there yet."""
+    """The folder of its file need not be there yet."""
     written = figures("recording", tmp_path / "new" / "recording.json", OMP_NUM_THREADS="1")
     (case,) = written["cases"]
     assert case["step_ms"]["min"] > 0
