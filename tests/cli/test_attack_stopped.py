@@ -34,7 +34,7 @@ def recorded(home: Path) -> Run:
 
 
 def test_an_attack_that_was_cut_short_says_so(splitmix: Splitmix, recorded: Run) -> None:
-    """It was shown as one of full effort that found nothing."""
+    """It must not pass for one of full effort that found nothing."""
     cut = (*DECODER, "--scale", "cpu", "--seconds", "0")
     done = splitmix("attack", "run", recorded.id, *cut)
     assert done.exit_code == 0, done.output
@@ -64,7 +64,7 @@ def test_a_result_that_was_cut_short_does_not_replace_a_complete_one(
 def test_a_recording_that_is_removed_during_an_attack_does_not_come_back(
     splitmix: Splitmix, recorded: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attack wrote private images into a folder that `attack forget` had removed."""
+    """Otherwise private images would be written to a folder that `attack forget` has removed."""
 
     def forgetting(*arguments: Any, **options: Any) -> Any:
         forget(recorded)
@@ -85,7 +85,7 @@ def test_a_recording_that_is_removed_during_an_attack_does_not_come_back(
 def test_a_result_that_cannot_be_written_is_printed_first(
     form: str, splitmix: Splitmix, recorded: Run
 ) -> None:
-    """It was a traceback, and the scores of the whole attack were lost."""
+    """Otherwise the scores of the whole attack would be lost."""
     blocked = attacks_dir(recorded) / "results"
     blocked.touch()  # a file where the folder should be
     done = splitmix("attack", "run", recorded.id, *LINEAR, "--format", form)

@@ -137,7 +137,7 @@ def test_each_client_is_attacked_with_its_own_head_and_state(home: Path) -> None
 
 
 def test_the_base_model_has_the_weights_that_training_began_with(home: Path) -> None:
-    """Its random weights were drawn in float32; the same seed draws others in bfloat16."""
+    """Random weights are drawn in float32; the same seed draws others in bfloat16."""
     system = attacked_texts(run_of(home, "NoPeekSL"))
     trained = dict(system.parts.all_here()[0].named_parameters())
     base = dict(system.base.all_here()[0].named_parameters())
@@ -235,7 +235,7 @@ RECORDED: dict[str, dict[str, Any]] = {
 def test_what_a_recorded_run_sent_is_attacked(
     strategy: str, splitmix: Splitmix, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its texts were released once more, by heads as they were in the end."""
+    """Not a new release of its texts by heads as they are in the end."""
     sent = SentBatches(monkeypatch)
     values = {**RECORDED[strategy], "max_length": 128}
     run = recorded(home, strategy, steps_per_round=3, samples_per_client=10, **values)
@@ -286,7 +286,7 @@ def test_where_secret_tokens_stand_is_not_recorded(splitmix: Splitmix, home: Pat
 def test_a_recording_without_texts_of_the_client_is_not_used(
     splitmix: Splitmix, home: Path
 ) -> None:
-    """The attack was refused: a recording follows the 16 clients with the lowest indices."""
+    """A recording follows the 16 clients with the lowest indices; the attack works without it."""
     run = run_of(home, "USplitFL")
     message, mask = torch.zeros(4, 8, 16), torch.ones(4, 8, dtype=torch.uint8)
     step = UShapeStep(
@@ -326,7 +326,6 @@ def test_recorded_texts_that_are_all_too_short_are_refused(home: Path) -> None:
 def test_a_number_of_clients_that_no_node_said_is_guessed_and_told(
     splitmix: Splitmix, home: Path
 ) -> None:
-    """It was guessed without a word."""
     run = run_of(home, "USplitFL")
     said = "note: the texts are taken as divided among 2 clients"
     assert said in attack(splitmix, run, "vocabulary").stderr

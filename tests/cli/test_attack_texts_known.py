@@ -53,7 +53,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 def test_a_server_has_the_ends_that_it_averages(
     strategy: str, values: dict[str, Any], client: int | None, home: Path
 ) -> None:
-    """It was given those from before training: `vocabulary` read 0.728 of the words, not all."""
+    """With those from before training, `vocabulary` reads 0.728 of the words, not all."""
     run = run_of(home, strategy, **values)
     system = attacked_texts(run, client)
     known, kept = system.case(1).view.knowledge.parts(), run.checkpoints.load()
@@ -69,7 +69,7 @@ def test_a_server_has_the_ends_that_it_averages(
 
 
 def test_a_server_has_its_trained_trunk_and_no_ends_that_stay_with_clients(home: Path) -> None:
-    """Its trunk was that from before training."""
+    """Not the trunk from before training."""
     run = run_of(home, "USplitSL")
     system = attacked_texts(run)
     known = system.case(1).view.knowledge.parts()
@@ -98,7 +98,7 @@ def close(one: Tensor, other: Tensor) -> bool:
 def test_a_server_has_the_public_texts_that_a_client_calibrated_on(
     strategy: str, splitmix: Splitmix, home: Path
 ) -> None:
-    """It had none, and the error of `adaptive-online` said that clients sent none."""
+    """`adaptive-online` needs them."""
     run = run_of(home, strategy, steps_per_round=2)
     system = attacked_texts(run, 1)
     seen = system.case(1).view.public_releases
@@ -127,7 +127,7 @@ def test_a_client_that_did_not_calibrate_shows_no_public_texts(
 def test_public_texts_of_a_client_whose_node_keeps_its_state_are_said_to_be_missing(
     splitmix: Splitmix, home: Path
 ) -> None:
-    """Nothing was said, and attacks silently read less."""
+    """Otherwise attacks would silently read less."""
     run = run_of(home, "SnDSL", aggregator="FedAvg")
     shutil.rmtree(run.clients_dir)
     for client in ("0", "1"):  # whose averaged weights are here
@@ -143,7 +143,7 @@ def test_public_texts_of_a_client_whose_node_keeps_its_state_are_said_to_be_miss
 def test_a_client_that_is_not_in_a_run_is_told_who_is(
     strategy: str, splitmix: Splitmix, home: Path
 ) -> None:
-    """It was told to leave out --client, as all clients had the same: but not the same texts."""
+    """Leaving out --client does not help, as not all clients have the same texts."""
     run = run_of(home, strategy)
     options = ("--attack", "vocabulary", "--client", "7")
     result = splitmix("attack", "run", run.id, *options)

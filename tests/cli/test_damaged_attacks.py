@@ -50,7 +50,7 @@ def test_a_field_of_a_later_version_is_no_damage(splitmix: Splitmix, finished: R
 
 
 def test_small_numbers_have_digits(splitmix: Splitmix, finished: Run) -> None:
-    """2e-10 and 4e-5 were both 0.0000."""
+    """As 0.0000, 2e-10 and 4e-5 would look the same."""
     measure = {"metric": "MSE", "value": 2e-10, "low": 1e-10, "high": 4e-5, "floor": 0.9375}
     scores = {"method": "SFL", "attack": "x", "adversary": "y", "measures": [measure]}
     folder = attacks_dir(finished) / "results" / "x-y"

@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-c", "from flwr_splitmix.cli import app; app(prog_na
 def test_a_full_disk_is_one_sentence(
     arguments: list[str], unbuffered: str, finished: Run, home: Path
 ) -> None:
-    """It was a traceback; JSON of more than a buffer leaves nothing in it to try again."""
+    """JSON of more than a buffer leaves nothing in it to try again."""
     environment = {**os.environ, "SPLITMIX_HOME": str(home), "PYTHONUNBUFFERED": unbuffered}
     with FULL.open("w") as full:
         done = subprocess.run(

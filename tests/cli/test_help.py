@@ -47,7 +47,7 @@ def test_every_argument_and_option_is_explained(path: tuple[str, ...]) -> None:
 def test_the_lines_of_a_help_text_are_full_at_any_width(
     path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The source's line ends were kept: at 80 columns every second line had a word or two."""
+    """The source's line ends would leave a word or two on every second line of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
     shown = CliRunner().invoke(app, [*path, "--help"]).output
     described = shown.partition("Usage: ")[2].partition("╭")[0]

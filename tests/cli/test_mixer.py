@@ -88,7 +88,7 @@ def test_numbers_beyond_their_range_are_refused(
 def test_certificates_that_lack_something_are_named_by_their_options(
     option: str, said: str, splitmix: Splitmix, tmp_path: Path
 ) -> None:
-    """The error named the keys of a run."""
+    """Not by the keys of a run, which the command's user does not write."""
     here = ("--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"))
     ended = splitmix("mixer", *here, option, str(tmp_path / "file.pem"))
     assert (ended.exit_code, ended.output) == (1, f"{said}\n")
@@ -105,7 +105,7 @@ def test_certificates_that_lack_something_are_named_by_their_options(
 def test_files_that_are_no_certificates_are_named_by_their_options(
     wrong: str, said: str, splitmix: Splitmix, tmp_path: Path
 ) -> None:
-    """The error named the keys of a run."""
+    """Not by the keys of a run, which the command's user does not write."""
     files = make_certificates(tmp_path)
     (tmp_path / wrong).write_text("neither PEM nor secret")
     ended = splitmix(
@@ -117,7 +117,7 @@ def test_files_that_are_no_certificates_are_named_by_their_options(
 
 
 def test_it_serves_without_standard_output(tmp_path: Path) -> None:
-    """As a service may be started; it ended in a traceback."""
+    """As a service may be started."""
     token, log = tmp_path / "token", tmp_path / "log"
     token.write_text("c0ffee" * 8)
     token.chmod(0o600)
@@ -128,7 +128,7 @@ def test_it_serves_without_standard_output(tmp_path: Path) -> None:
         )  # fmt: skip
     try:
         wait_for("the mixer", lambda: "listens on" in log.read_text() or mixer.poll() is not None)
-        time.sleep(1.0)  # it failed a moment later
+        time.sleep(1.0)  # writing may fail a moment later
         assert mixer.poll() is None
         assert "Traceback" not in log.read_text()
     finally:

@@ -77,7 +77,7 @@ def test_few_supports_are_remarked(keys: str, said: str) -> None:
 
 
 def test_supports_that_are_the_same_text_are_remarked(tmp_path: Path) -> None:
-    """A larger public-samples was recommended, which is 0 and stands for all texts."""
+    """Larger public-samples would not help: it is 0, which stands for all texts."""
     sentence = "The quick brown fox jumps over the lazy dog near the river."
     (tmp_path / "public.txt").write_text(f"{sentence}\n\n" * 12, encoding="utf-8")
     keys = f"public='{tmp_path}/public.txt' public-unit='paragraph'"
@@ -87,7 +87,7 @@ def test_supports_that_are_the_same_text_are_remarked(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_not_there_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tokenizer, too, was asked for from a hub that did not answer: half a minute each time."""
+    """A hub that does not answer takes half a minute, which its tokenizer must not take again."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     done = check(APPS / "language", "--no-cuts", "-c", "model='nobody/nothing' strategy='USplitSL'")
     assert done.exit_code == 1
@@ -131,7 +131,7 @@ def test_public_texts_that_nothing_uses_are_not_remarked(tmp_path: Path) -> None
 
 
 def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:
-    """They were counted: with a quarter of the rows left, no client seemed to lack a batch."""
+    """Where a quarter of the rows is left, some clients lack a batch."""
     rows = [f"{'some words ' * (1 if row % 4 else 40)},{row % 2}" for row in range(80)]
     (tmp_path / "rows.csv").write_text("\n".join(["sentence,label", *rows]), encoding="utf-8")
     keys = (
@@ -146,7 +146,7 @@ def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_a_classifier_of_another_number_of_labels_is_named_by_its_key(tmp_path: Path) -> None:
-    """The check passed, and the run ended with two shapes."""
+    """Otherwise the check would pass, and the run end with two shapes."""
     config = config_of("distilbert", "classification")
     whole_model(config, "classification").save_pretrained(tmp_path)
     keys = f"model='{tmp_path}' task='classification' strategy='USplitFL' head-layers=1"
@@ -176,7 +176,7 @@ def test_problems_are_in_the_json_too() -> None:
 
 
 def test_what_an_app_prints_is_no_part_of_the_report(tmp_path: Path) -> None:
-    """`splitmix run` reads the report, and refused each app that printed anything."""
+    """`splitmix run` reads the report, and could not read one with other lines in it."""
     app = tmp_path / "app"
     shutil.copytree(APPS.parent / "examples" / "other_project", app)
     client = app / "client_app.py"
@@ -271,7 +271,7 @@ def test_a_component_needs_a_name_in_its_module(tmp_path: Path) -> None:
 def test_an_own_apps_value_of_another_type_than_its_default_is_told(
     keys: str, said: str, tmp_path: Path
 ) -> None:
-    """Flower looks only whether there is such a key, so the run failed where the value was used."""
+    """Flower looks only whether there is such a key, so the run would fail where it is used."""
     assert CliRunner().invoke(app, ["new", "own", str(tmp_path / "mine")]).exit_code == 0
     file = tmp_path / "mine" / "pyproject.toml"
     with file.open("a", encoding="utf-8") as described:

@@ -47,7 +47,7 @@ def test_a_link_that_nodes_may_refuse_is_remarked(app: str, keys: str, remarked:
 @pytest.mark.parametrize("app", ["vision", "language"])
 @pytest.mark.parametrize("link", ["auto", "stream", "ray"])
 def test_a_link_to_other_machines_without_a_certificate_is_found(app: str, link: str) -> None:
-    """Only the run said so, once the SuperNodes were there."""
+    """Otherwise only the run would say so, once the SuperNodes are there."""
     keys = f"link='{link}' link-address='0.0.0.0:9443'"
     done = check(APPS / app, "--no-cuts", "--run-config", keys)
     shown = " ".join(done.output.split())

@@ -81,7 +81,7 @@ def test_what_flower_does_not_run_is_refused(
 
 
 def test_what_flower_wants_of_an_app_of_format_1_is_asked_for(tmp_path: Path) -> None:
-    """The check found nothing, and `flwr run` refused each of these."""
+    """Each of these is refused by `flwr run`."""
     own = shutil.copytree(APPS.parent / "examples/other_project", tmp_path / "own")
     file = own / "pyproject.toml"
     described = file.read_text(encoding="utf-8")
@@ -136,7 +136,7 @@ def test_what_cannot_be_run_is_found(keys: str, said: str) -> None:
 
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_the_name_of_a_file_cannot_command_the_terminal(command: str, tmp_path: Path) -> None:
-    """They were printed as they are: a data set could move the cursor and hide what was said."""
+    """Printed as they are, a data set could move the cursor and hide what was said."""
     for split in ("train", "test"):
         (tmp_path / split / "a").mkdir(parents=True)
         (tmp_path / split / "a" / "\x1b[31mx\u202e.png").write_bytes(b"no picture")
@@ -147,7 +147,7 @@ def test_the_name_of_a_file_cannot_command_the_terminal(command: str, tmp_path: 
 
 
 def test_a_certificate_for_another_host_than_nodes_dial_is_found(tmp_path: Path) -> None:
-    """The check passed, and the run ended when its link opened."""
+    """Otherwise the check would pass, and the run end when its link opens."""
     files = make_certificates(tmp_path, ("localhost",))
     keys = (
         f"link='stream' ssl-certfile='{files.certificate}' ssl-keyfile='{files.key}' "
@@ -191,7 +191,7 @@ def test_what_is_no_speed_is_refused(cuts: str, option: str, typed: str) -> None
 
 @pytest.mark.parametrize("damage", ["truncated", "of another size"])
 def test_a_model_whose_weights_do_not_fit(damage: str, tmp_path: Path) -> None:
-    """The check passed, and the run ended with the same sentence."""
+    """The check says what the run would end with."""
     whole_model(config_of("llama"), dtype="float32").save_pretrained(
         tmp_path, max_shard_size="20KB"
     )

@@ -85,7 +85,7 @@ def test_one_order_is_never_better_than_the_best(splitmix: Splitmix) -> None:
 
 @pytest.mark.parametrize("command", [epsilon, sigma])
 def test_the_defaults_are_those_of_the_vision_app(command: Callable[..., None]) -> None:
-    """A plan with others said less than the ledger of the run that it was made for."""
+    """A plan with others would say less than the ledger of the run that it is made for."""
     told = {name: given.default for name, given in signature(command).parameters.items()}
     app = open_project(APPS / "vision").config
     same = ("k", "alpha", "clip", "delta", "relation", "smashed_noise", "label_noise")
@@ -99,7 +99,7 @@ def test_the_defaults_are_those_of_the_vision_app(command: Callable[..., None]) 
 
 @pytest.mark.parametrize("command", [epsilon, sigma])
 def test_every_option_of_a_plan_has_a_typed_field(command: Callable[..., None]) -> None:
-    """Options reached the plan as `locals()`, by names that nothing checked."""
+    """So nothing reaches the plan by a name that nobody checks."""
     of_the_command = {"epsilon", "label_ratio", "order"}
     noise = {"sigma_s", "sigma_y"}
     options = set(signature(command).parameters) - of_the_command
@@ -129,7 +129,7 @@ WORST = "the whole sample in every pass, the worst case"
     ],
 )
 def test_which_masks_an_epsilon_is_of_is_said(splitmix: Splitmix, options: str, said: str) -> None:
-    """Where the worst case is the least bound, masks were said to be drawn."""
+    """Where the worst case is the least bound, no masks are said to be drawn."""
     shared = ["--clip-norm", "1", *options.split()]
     noise = ["--sigma-s", "5", "--sigma-y", "5"]
     one = splitmix("privacy", "epsilon", *noise, *shared)
@@ -162,7 +162,7 @@ def test_the_sigma_for_an_epsilon_costs_that_epsilon(
 def test_the_sigma_that_is_shown_keeps_to_the_epsilon(
     splitmix: Splitmix, passes: str, epsilon: str
 ) -> None:
-    """Half of them were a little too small: rounded to the nearest number of six digits."""
+    """It is rounded up: the nearest number of six digits is too small for half of them."""
     shared = ("--clip-norm", "1", "--passes", passes)
     answer = splitmix("privacy", "sigma", "--epsilon", epsilon, *shared)
     noise = [str(value(answer, name)) for name in ("sigma_s", "sigma_y")]
@@ -175,7 +175,7 @@ def test_the_sigma_that_is_shown_keeps_to_the_epsilon(
     [
         ("", 3.86, 3.86),
         ("--clients 4", 3.86, 3.86),
-        ("--clients 3", 4.80, 5.10),  # a ledger of such a run had 4.80
+        ("--clients 3", 4.80, 5.10),  # the epsilon in the ledger of such a run is 4.80
         ("--clients 3 --alpha 6", 4.82, 5.15),
         ("--k-times", 5.76, 5.76),
         ("--clients 3 --k-times", 5.87, 5.95),

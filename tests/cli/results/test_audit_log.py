@@ -49,7 +49,7 @@ def test_a_lower_segment_is_summed_up(splitmix: Splitmix, path: Path) -> None:
 def test_the_nodes_own_test_data_are_told_from_the_benchmarks(
     splitmix: Splitmix, tmp_path: Path
 ) -> None:
-    """Both were counted with the training data."""
+    """Neither counts with the training data."""
     path = tmp_path / "audit-0.jsonl"
     log = AuditLog(path, {"run": "psl-1", "round": 1, "client": 0}, strict=True)
     smashed = {"smashed": [torch.zeros(4)]}
@@ -81,7 +81,7 @@ def test_it_says_where_uploads_went(splitmix: Splitmix, path: Path) -> None:
 
 
 def test_an_address_that_was_refused_got_nothing(splitmix: Splitmix, path: Path) -> None:
-    """It said "0.0 MB sent to" it."""
+    """Not even "0.0 MB sent to" it."""
     for address, exchange in (("mixer:1", "step"), ("evil:1", "round"), ("evil:1", "round")):
         log = AuditLog(path, {"run": "psl-1", "round": 3, "client": 0, "to": address}, strict=True)
         if exchange == "step":
@@ -161,7 +161,7 @@ def test_a_missing_file_is_named(splitmix: Splitmix, tmp_path: Path) -> None:
 
 
 def test_a_nodes_ledger_is_no_audit_log(splitmix: Splitmix, tmp_path: Path) -> None:
-    """It is beside the log, and ended in a KeyError."""
+    """It is beside the log, so it is easily given instead."""
     LedgerFile(tmp_path / "privacy-ledger-0.jsonl", "psl-1", 10)
     result = splitmix("audit-log", str(tmp_path / "privacy-ledger-0.jsonl"))
     assert result.exit_code == 1

@@ -69,7 +69,7 @@ def test_what_is_wrong_is_one_clear_error(
 
 
 def test_an_output_of_ascii_takes_a_deviation(toy_home: Path) -> None:
-    """The sign of a deviation ended the command in a traceback."""
+    """ASCII lacks the sign of a deviation."""
     command = [sys.executable, "-c", "from flwr_splitmix.cli import app; app()"]
     done = subprocess.run(
         [*command, "compare", "mixed", "plain", "--run-dir", str(toy_home)],

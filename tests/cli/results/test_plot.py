@@ -51,7 +51,7 @@ def test_lines_are_accuracy_where_evaluated_and_the_running_sum_of_the_uplink(
 
 
 def test_the_strategy_of_a_run_that_fit_made_is_named(tmp_path: Path) -> None:
-    """It was "-": a configuration of one's own need not have it."""
+    """A configuration of one's own need not have the strategy's name."""
     run = Run.create({}, name="mine", home=tmp_path)
     PSL(TOY.upper(), device="cpu", steps_per_round=1, run=run).fit(TOY.make_clients(), 1)
     (line,) = _draw(compare([Run.open(run.id, home=tmp_path)])).axes[0].lines
@@ -87,7 +87,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 def test_kinds_of_accuracy_are_refused_as_by_compare(
     splitmix: Splitmix, finished: Run, home: Path, tmp_path: Path
 ) -> None:
-    """They were drawn on one axis, and no kind was named."""
+    """On one axis they could not be told apart."""
     other = Run.create({"strategy": "psl"}, name="x", home=home)
     other.append_round({"round": 1, "accuracy": 0.5, "accuracy_kind": "benchmark"})
     file = tmp_path / "runs.png"
@@ -105,7 +105,7 @@ def test_the_axis_names_the_kind_of_accuracy(finished: Run) -> None:
 
 
 def test_a_round_is_a_whole_number_and_a_long_legend_stays_on_the_page(home: Path) -> None:
-    """One round had ticks from 0.945 to 1.05, and long names were cut off at both edges."""
+    """One round has no ticks from 0.945 to 1.05, and no name is cut off at an edge."""
     runs = []
     for strategy in ("psl", "cutmixsl"):
         config = {"strategy": strategy, **{f"quite-a-long-key-{n}": strategy for n in range(8)}}

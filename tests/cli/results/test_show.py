@@ -84,7 +84,7 @@ def test_only_the_options_that_a_method_has_are_listed(
 def test_the_noise_is_listed_where_there_is_any(
     splitmix: Splitmix, home: Path, strategy: str, sigma: float, said: str
 ) -> None:
-    """It was left out, though the epsilon below says nothing without it."""
+    """The epsilon below says nothing without it."""
     config = {
         "strategy": strategy, "k": 2, "sigma-s": sigma, "sigma-y": 0.0, "clip": "patch",
         "clip-norm": 1.0, "noise-multiplier": 2.0, "epsilon": 8.0, "dataset": "mnist",

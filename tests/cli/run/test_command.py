@@ -50,7 +50,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 
 def test_two_run_directories_are_refused(tmp_path: Path) -> None:
-    """The one of --run-config was ignored without a word."""
+    """Neither that of --run-config nor the other is ignored without a word."""
     one, other = tmp_path / "one", tmp_path / "other"
     keys = f"run-dir='{other}'"
     assert the_error(run("-c", keys, "--run-dir", str(one))) == (
@@ -63,7 +63,7 @@ def test_two_run_directories_are_refused(tmp_path: Path) -> None:
 
 
 def test_two_numbers_of_nodes_are_refused() -> None:
-    """The one of --federation-config was ignored without a word."""
+    """Neither that of --federation-config nor the other is ignored without a word."""
     keys = ("--federation-config", "client-resources-num-gpus=0.5 num-supernodes=2")
     assert the_error(run("--nodes", "3", *keys)) == (
         "--nodes is 3, but --federation-config has num-supernodes=2; write one of them"
@@ -159,7 +159,7 @@ def test_a_resumed_run_that_would_wait_for_a_cluster_that_is_gone_is_noted(
 
 
 def test_a_run_directory_that_an_app_does_not_take_is_refused(tmp_path: Path) -> None:
-    """It was ignored: runs and log went elsewhere."""
+    """Otherwise runs and log would go elsewhere."""
     made = own_app(tmp_path, "")
     said = CliRunner().invoke(app, ["run", str(made), "--run-dir", str(tmp_path / "home")])
     assert the_error(said) == (
@@ -171,7 +171,7 @@ def test_a_run_directory_that_an_app_does_not_take_is_refused(tmp_path: Path) ->
 def test_what_the_check_writes_meanwhile_is_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A hub that does not answer is asked for half a minute, which nothing told."""
+    """A hub that does not answer is asked for half a minute, and the user is told."""
     made = own_app(tmp_path, "import sys; sys.stderr.write('the hub is asked again\\n')\n")
     assert CHECK(made, [], 2)["problems"] == []
     assert "the hub is asked again" in capfd.readouterr().err

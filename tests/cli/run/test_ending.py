@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("no_flower")
 def test_a_run_that_ends_while_it_is_stopped_has_finished(
     begun: str, monkeypatch: pytest.MonkeyPatch, finished: Run, home: Path
 ) -> None:
-    """It was called stopped, and to be resumed, which is then refused."""
+    """Called stopped, it would seem that it could be resumed, which is then refused."""
     words = b"round 28/28 | loss 0.1" if begun == "here" else b"nothing yet"
 
     def follow(self: Flwr, run_id: int, log: BinaryIO) -> subprocess.Popen[bytes]:
@@ -102,7 +102,7 @@ def test_a_signal_to_end_stops_the_run_and_what_writes_its_log(
 def test_a_run_whose_folder_is_removed_is_stopped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It was a traceback, and the run went on where no command saw it."""
+    """Otherwise it would go on where no command sees it."""
     home = tmp_path / "home"
     created = Run.create({}, name="mine", home=home)
     note_flower_run(created, 7)
@@ -145,7 +145,7 @@ def test_a_run_whose_folder_is_removed_is_stopped(
 def test_a_completed_run_that_is_in_another_home_is_no_success(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It ended silently with exit status 0; the SuperLink had another SPLITMIX_HOME."""
+    """The SuperLink may have another SPLITMIX_HOME; exit status 0 would hide it."""
 
     def follow(self: Flwr, run_id: int, log: BinaryIO) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["echo", "round 1/1 | loss 0.1"], stdout=log)
@@ -162,7 +162,7 @@ def test_a_completed_run_that_is_in_another_home_is_no_success(
 def test_a_run_whose_log_ends_before_it_has_not_failed(
     monkeypatch: pytest.MonkeyPatch, finished: Run, home: Path
 ) -> None:
-    """It was told to be resumed once what failed is mended, while it went on."""
+    """The run may go on, so nobody is told to resume it once what failed is mended."""
     note_flower_run(finished, 7)
     monkeypatch.setattr(Flwr, "start", lambda self, *arguments: 7)
     monkeypatch.setattr(

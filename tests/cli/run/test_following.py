@@ -57,7 +57,7 @@ def test_to_another_disk_it_moves_when_nothing_writes_it_any_more(
 
 
 def test_a_log_that_is_removed_is_not_taken_for_its_run(run: Run, tmp_path: Path) -> None:
-    """The run was stopped, and called removed, though all of it was there."""
+    """All of the run is there, and it goes on."""
     followed = Followed(7, tmp_path, tmp_path / "7.log")
     assert followed.new_lines() == []
     followed.log.write_text("a line\n")
@@ -73,7 +73,7 @@ def test_a_log_that_is_removed_is_not_taken_for_its_run(run: Run, tmp_path: Path
 def test_a_pipe_gets_the_line_of_every_round(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of rounds that ended between two looks at the log only the last was printed."""
+    """Also of rounds that end between two looks at the log."""
     rounds = [f"round {n}/12 | loss {n / 10}" for n in range(1, 13)]
     followed = Followed(7, tmp_path, tmp_path / "7.log")
     followed.log.write_text("".join(f"INFO :      {line}\n" for line in rounds))

@@ -98,7 +98,7 @@ def test_one_whose_folder_was_removed_is_found_out(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its runs failed after a minute: "No heartbeat received from the task"."""
+    """Its runs would fail after a minute: "No heartbeat received from the task"."""
     (environment, _), port, folder = other, free_port(), tmp_path / "gone"
     monkeypatch.setattr(superlinks, "programs_here", lambda: (environment / "bin").resolve())
     folder.mkdir()
@@ -131,7 +131,6 @@ def test_a_listener_that_cannot_be_looked_at_is_said(
 def test_a_command_in_a_folder_that_was_removed_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was a FileNotFoundError without a name."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))

@@ -114,7 +114,7 @@ def stopped(home: Path) -> str:
 
 @pytest.mark.parametrize("read", [0, 1])
 def test_behind_a_closed_pipe_it_is_stopped(read: int, tmp_path: Path) -> None:
-    """As behind `| head -1`, which ended the command alone: the run went on unwatched."""
+    """As behind `| head -1`; if the command alone ended, the run would go on unwatched."""
     command = started(tmp_path, subprocess.PIPE)
     assert command.stdout is not None
     for _ in range(read):
@@ -125,7 +125,7 @@ def test_behind_a_closed_pipe_it_is_stopped(read: int, tmp_path: Path) -> None:
 
 
 def test_without_standard_output_it_is_followed(tmp_path: Path) -> None:
-    """It was a traceback, after the run had begun, which went on unwatched."""
+    """An error after the run has begun would leave it unwatched."""
 
     def close_output() -> None:
         take_hangups()
@@ -142,7 +142,7 @@ def test_without_standard_output_it_is_followed(tmp_path: Path) -> None:
 @full_disk
 @pytest.mark.parametrize("fault", ["", "stop"])
 def test_on_a_full_disk_it_is_stopped_and_says_why(fault: str, tmp_path: Path) -> None:
-    """It was a traceback; the run went on, and its log was lost."""
+    """An error would leave the run unwatched, and its log would be lost."""
     with FULL.open("w") as full:
         command = started(tmp_path, full.fileno(), fault)
     failed = "flwr stop: no answer\n" if fault else ""
@@ -164,7 +164,7 @@ def test_with_both_outputs_on_a_full_disk_it_is_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_when_its_terminal_is_gone_it_is_stopped(times: int, tmp_path: Path) -> None:
-    """It was killed without a word, and the run went on. A shell repeats the signal to its jobs."""
+    """If the command died alone, the run would go on. A shell repeats the signal to its jobs."""
     command = started(tmp_path, subprocess.PIPE)
     assert command.stdout is not None
     with command.stdout as stdout:
@@ -213,7 +213,6 @@ def test_behind_nohup_it_goes_on_when_its_terminal_is_gone(tmp_path: Path) -> No
 def test_an_error_of_following_it_says_that_it_may_go_on(
     fault: str, said: str, tmp_path: Path
 ) -> None:
-    """It was a traceback without a word on the run."""
     with open(os.devnull, "w") as nothing:
         status, told = ended(started(tmp_path, nothing.fileno(), fault))
     assert status == 1
