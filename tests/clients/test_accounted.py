@@ -77,7 +77,7 @@ def attach(hiding: Callable[[], Hiding], kind: type[UShapeClient] = UShapeClient
 def test_no_epsilon_is_kept_for_what_a_method_of_ones_own_does(
     hiding: Callable[[], Hiding], kind: type[UShapeClient], said: str
 ) -> None:
-    """The hiding went on to charge what it would have sent: 8 where plain hidden states left."""
+    """The hiding would charge for what it would send: 8 where plain hidden states leave."""
     with pytest.raises(ClientError, match=said):
         attach(hiding, kind)
 
@@ -128,7 +128,7 @@ def client_with(
 def test_no_epsilon_is_kept_for_texts_that_move_each_other(
     hiding: Callable[[], Hiding], part: str, name: str, alike: bool
 ) -> None:
-    """The ledger said the epsilon of parts that keep them apart: 8 for `DPForward`."""
+    """An epsilon of parts that keep them apart would be false: 8 for `DPForward`."""
     client = client_with(hiding(), part, name, alike, batch_first=False)
     with pytest.raises(ClientError, match=f"the {part} has a layer across the batch, .* no eps"):
         client.attach(ORDER, None)
@@ -154,7 +154,7 @@ class Centred(nn.Module):
 def test_no_epsilon_is_kept_for_texts_that_move_each_other_in_a_whole_batch(
     hiding: Callable[[], Hiding], part: str
 ) -> None:
-    """Four texts were tried, whatever the batch."""
+    """A trial of four texts does not show what a whole batch does."""
     ends: dict[str, nn.Module] = {"head": TOY.head(), "tail": TOY.tail()}
     ends[part] = Over(ends[part], Centred())
     texts = TOY.texts(0, 6)  # fewer than in a batch
@@ -210,7 +210,7 @@ class Gated(nn.Module):
     ("hiding", "part"), [(DPForward, "head"), (DPSGD, "head"), (DPSGD, "tail")]
 )
 def test_the_weights_of_every_round_are_tried(hiding: Callable[[], Hiding], part: str) -> None:
-    """A gate that random weights keep shut was tried in the first round alone."""
+    """Random weights may keep a gate shut that trained ones open."""
     ends: dict[str, nn.Module] = {"head": TOY.head(), "tail": TOY.tail()}
     ends[part] = Over(ends[part], Gated(TOY.width if part == "head" else VOCABULARY))
     client = UShapeClient(
@@ -263,7 +263,7 @@ class Counting(nn.Module):
 
 
 def test_that_a_trial_cannot_tell_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Before: whenever the client was attached, which is twice in the first round."""
+    """A client is attached twice in the first round."""
     client = UShapeClient(
         Over(TOY.head(), Counting()), TOY.tail(), TOY.texts(0, 6), batch_size=4, device="cpu",
         hiding=DPForward(),

@@ -106,7 +106,7 @@ class Decoy(Hiding):
 
 
 def test_a_message_whose_answer_is_ignored_gets_a_gradient_of_zero() -> None:
-    """The round ended with torch's sentence of a tensor that is not used in the graph."""
+    """Torch would refuse a tensor that is not used in the graph."""
     client = attached(hiding=Decoy())
     used, ignored = decode(client, encode(client))["gradients"]
     assert used.any()

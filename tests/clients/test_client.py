@@ -48,7 +48,7 @@ class Drawn(Dataset[Any]):
 
 
 def test_a_look_at_the_data_before_a_round_draws_from_a_seed_of_its_own() -> None:
-    """It advanced the caller's generator, and did not repeat."""
+    """So it repeats, and leaves the caller's generator as it is."""
     data = Drawn()
     looking = SplitClient(nn.Linear(2, 3), data, batch_size=2, device="cpu")
 
@@ -96,7 +96,7 @@ def drawn(client: Probing, method: str, **arguments: Any) -> float:
 
 
 def test_an_exchange_of_ones_own_draws_anew_in_every_call_of_a_round() -> None:
-    """Where in the round a call is was read from arguments called number, start and part only."""
+    """The place in the round may have arguments of any names, not just number, start and part."""
     client = probing()
     seen = [drawn(client, "probe", index=index) for index in (0, 1, 1)]
     assert len(set(seen)) == 3
@@ -128,7 +128,7 @@ def test_a_place_is_no_single_string() -> None:
 
 
 def test_an_override_that_lacks_an_argument_of_an_exchange_is_refused_with_its_name() -> None:
-    """The server's call failed with a TypeError, and all clients were lost in the first step."""
+    """Otherwise the server's call would fail, and all clients be lost in the first step."""
 
     class Open(SplitClient):
         @exchange
@@ -146,7 +146,7 @@ def test_an_override_that_lacks_an_argument_of_an_exchange_is_refused_with_its_n
 
 
 def test_a_place_names_arguments_of_its_exchange() -> None:
-    """A name with a slip made all calls of a round draw the same numbers."""
+    """With a slip in a name, all calls of a round would draw the same numbers."""
     with pytest.raises(TypeError, match="place of the exchange probe names indx, which it does"):
 
         class Slip(SplitClient):

@@ -80,7 +80,7 @@ def test_attempts_of_unknown_length_have_no_epsilon() -> None:
 
 
 def test_more_batches_than_can_be_drawn_again_are_an_unknown_number() -> None:
-    """Who accounts for no noise takes part; it was refused for good."""
+    """A client that accounts for no noise takes part all the same."""
     order = replace(ORDER, attempt=2, earlier=(MOST_EARLIER + 1, 1))
     plain = client_of(order, privacy=None)
     assert "smashed" in ask(plain, 0, FullShare())
@@ -116,7 +116,7 @@ def test_batches_of_overlapping_attempts_are_drawn_once_and_count_as_often(examp
 
 
 def test_what_is_owed_for_many_rounds_has_a_bound() -> None:
-    """The state grew with every round, and with it what had to be drawn again."""
+    """Otherwise the state would grow with every round, and what has to be drawn again with it."""
     attempts = EarlierAttempts(12)
     for number in range(4):
         place = number * MOST_EARLIER // 4
@@ -161,7 +161,7 @@ def test_a_client_whose_budget_is_spent_draws_no_earlier_attempts(
 
 
 def test_what_a_full_disk_keeps_from_being_charged_stays_owed() -> None:
-    """One batch of four was sent once and two of four twice: two charges."""
+    """One batch of four is sent once and two of four twice: two charges."""
     client = client_of(replace(ORDER, attempt=2, earlier=(3, 1)))
     guard = client.guard
     assert guard is not None

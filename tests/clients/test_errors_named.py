@@ -65,7 +65,7 @@ def test_inputs_of_another_dtype_are_named_with_the_remedy(dtype: torch.dtype) -
 
 
 def test_numbers_that_are_not_finite_are_traced_to_data_weights_or_segment() -> None:
-    """The server rejected the upload, and nobody could tell which of the three it was."""
+    """The server that rejects an upload cannot tell which of the three it is."""
     holes = torch.where(torch.rand(8, 5) < 0.5, torch.nan, INPUTS)
     with pytest.raises(ClientError, match="its data have NaN or infinite numbers: replace them"):
         smashed_of(Lower(), TensorDataset(holes, LABELS))
@@ -97,7 +97,7 @@ class Sum(Lower):
     ],
 )
 def test_inputs_of_another_shape_are_named(segment: type[Lower], more: str) -> None:
-    """With test data alone it was a traceback."""
+    """Also with test data alone."""
     wide: Any = TensorDataset(torch.randn(8, 7), LABELS)
     said = r"inputs \(7,\) do not fit the lower segment"
     with pytest.raises(ClientError, match=rf"^{said}"):
@@ -111,7 +111,7 @@ def test_inputs_of_another_shape_are_named(segment: type[Lower], more: str) -> N
 def test_of_shapes_in_others_code_this_sides_log_has_the_whole(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The server is told no text that may hold data; the log had no more than the server."""
+    """The server is told no text that may hold data; whoever reads this log has the data."""
     wide: Any = TensorDataset(torch.randn(8, 7), LABELS)
     client = SplitClient(Sum(), wide, batch_size=4, device="cpu")
     with pytest.raises(LinkError, match=r"inputs \(7,\) do not fit the lower segment$"):
@@ -141,7 +141,6 @@ def headed(inputs: Tensor, head: nn.Module | None = None, **tests: Any) -> UShap
     ids=["float64", "int64", "wide"],
 )
 def test_inputs_that_do_not_fit_a_head_are_named_with_the_remedy(inputs: Tensor, said: str) -> None:
-    """It was "RuntimeError; the log says more"."""
     with pytest.raises(ClientError, match=rf"^{said.replace('2x7', '1x7')}"):
         headed(inputs).attach(ORDER, None)
     client = headed(INPUTS, test_data=TensorDataset(inputs, LABELS))
@@ -221,7 +220,7 @@ class Bounded(Lower):
 def test_an_infinite_input_behind_finite_smashed_data_costs_the_step_and_is_named(
     micro_batches: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The weights became NaN, which was said to be training that diverged, or not said at all."""
+    """Otherwise the weights would become NaN, which looks like training that diverged."""
     holes = torch.where(torch.arange(40).view(8, 5) == 7, torch.inf, INPUTS)
     client = SplitClient(Bounded(), TensorDataset(holes, LABELS), batch_size=8, device="cpu")
     other = SplitClient(Bounded(), DATA, batch_size=8, device="cpu")

@@ -68,7 +68,7 @@ def full(value: float, dtype: torch.dtype) -> Tensor:
 def test_a_gradient_that_is_infinite_in_the_dtype_of_what_was_sent_is_refused(
     dtype: torch.dtype, share: Share, gradient: Tensor
 ) -> None:
-    """It was looked at as it came, and converted later: all weights became NaN, without a word."""
+    """Finite as it comes, it would make all weights NaN once it is converted."""
     client = client_of(dtype)
     before = weights(client)
     ask(client, 0, share)

@@ -83,7 +83,7 @@ def test_weighted_sums_of_images() -> None:
 
 @pytest.mark.parametrize("shape", [(7,), (2, 50), (3, 37, 53), (2, 3, 4, 5)])
 def test_inputs_of_any_shape_are_one_cell(shape: tuple[int, ...]) -> None:
-    """Images needed square cells for a weighted sum, and series a number of rows."""
+    """Images need no square cells for a weighted sum, and series no number of rows."""
     batches = {client: (torch.randn(B, *shape), torch.zeros(B).long()) for client in (0, 1)}
     parts = ((0, WeightedShare(lam=0.75)), (1, WeightedShare(lam=0.25)))
     mixed, _ = mix_inputs(share_of(*parts, rows=1, columns=1), batches.__getitem__)
@@ -91,7 +91,7 @@ def test_inputs_of_any_shape_are_one_cell(shape: tuple[int, ...]) -> None:
 
 
 def test_integers_are_cut_but_not_weighted() -> None:
-    """Soft labels were in the inputs' dtype, and torch's message named no remedy."""
+    """Soft labels are floats all the same, and the error names a remedy."""
     batches = {client: ((100 * x).to(torch.uint8), y) for client, (x, y) in images().items()}
     halves = [
         PatchShare(lam=0.5, patches=6, seed=3, start=start, stop=start + 3) for start in (0, 3)
@@ -116,7 +116,7 @@ def test_inputs_that_are_cells_already_stay_cells() -> None:
 
 
 def test_vectors_are_mixed_as_equal_parts() -> None:
-    """They were refused, so that tables of numbers had no mixup."""
+    """Such as rows of tables of numbers."""
     batches = {client: (torch.randn(B, 12), torch.zeros(B).long()) for client in (0, 1)}
     share = share_of((0, WeightedShare(lam=0.75)), (1, WeightedShare(lam=0.25)))
     mixed, _ = mix_inputs(share, batches.__getitem__)
@@ -140,7 +140,6 @@ def test_inputs_that_the_grid_does_not_divide_are_refused(shape: tuple[int, ...]
 
 
 def test_series_are_divided_along_their_length_in_every_channel() -> None:
-    """Those of several channels were refused, with an advice that did not help."""
     batches = {
         client: (torch.randn(B, 2, 12), torch.zeros(B, dtype=torch.int64)) for client in range(2)
     }
@@ -159,7 +158,7 @@ def test_series_are_divided_along_their_length_in_every_channel() -> None:
 def test_series_of_as_many_channels_as_columns_are_cells_and_a_warning_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whole channels were exchanged without a word; cells (b, columns, width) look the same."""
+    """Cells (b, columns, width) look the same, and whole channels would be exchanged."""
     half = PatchShare(lam=0.5, patches=6, seed=3, start=0, stop=3)
     for width, warnings in ((5, 0), (18, 1), (18, 1)):
         batch = [(torch.randn(B, 6, width), torch.zeros(B, dtype=torch.int64))]

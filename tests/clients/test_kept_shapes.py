@@ -75,7 +75,7 @@ REFUSED = (
 
 @pytest.mark.parametrize("kind", [PSL, SFL])
 def test_a_buffer_of_a_lower_segment_that_grows_is_refused_in_the_first_round(kind: Any) -> None:
-    """Averaging said "other weights"; without it, a resumed run blamed the server's weights."""
+    """Later, averaging or a resumed run would blame other weights."""
     where = r"first\.seen"
     strategy = kind(upper(), num_classes=3, device="cpu")
     with pytest.raises(LinkError, match="round 1: .*" + REFUSED.format("lower segment", where)):

@@ -45,7 +45,6 @@ def test_only_a_trial_of_layers_that_was_incomplete_is_made_again(
 def test_a_client_says_once_that_its_trial_is_incomplete(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Before: in each round."""
     client = SplitClient(Copied([], possible=False), DATA, batch_size=4, device="cpu")
     for server_round in (1, 2):
         client.attach(replace(ORDER, server_round=server_round), None)
@@ -106,7 +105,7 @@ def test_a_trial_is_not_repeated_before_a_weight_an_input_or_an_attribute_change
 def test_a_batch_of_one_example_before_batch_norm_is_refused_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each client logged 45 lines."""
+    """A traceback would be 45 lines for each client."""
     client = SplitClient(Lower(nn.BatchNorm1d(5)), DATA, batch_size=1, device="cpu")
     strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), num_classes=3, device="cpu")
     with pytest.raises(LinkError, match="client 0: batch normalisation in the lower segment needs"):

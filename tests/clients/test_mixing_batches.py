@@ -146,7 +146,7 @@ def test_where_random_draws_hide_it_the_reason_is_told(make: Any, why: str) -> N
 def test_a_client_warns_of_it_only_if_it_keeps_an_epsilon(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Runs without any noise warned, too."""
+    """Runs without any noise have no reason to warn."""
 
     class Counted(Images):
         calls = 0
@@ -195,7 +195,7 @@ class Images(Own):
 
 
 def test_in_the_l_shape_it_leaves_no_epsilon_and_no_budget_admits_it() -> None:
-    """Uploads of all records moved by 2.12 clip norms together; epsilon was that of one's own."""
+    """Uploads of all records may move together, by 2.12 clip norms; epsilon is that of one."""
     for budget in (PrivacyBudget(), PrivacyBudget(max_epsilon=1e6)):
         client = SplitClient(TOY.lower(), Images(), batch_size=4, device="cpu", privacy=budget)
         assert client.attach(ORDER, None)["batch-norm"] is True
@@ -233,7 +233,7 @@ def test_in_the_u_shape_a_hiding_with_an_epsilon_refuses_it_in_every_round(
         )
 
     refused = client_with(hiding)
-    for _ in range(2):  # it was accepted from the second round on
+    for _ in range(2):  # not accepted from the second round on either
         with pytest.raises(ClientError, match=r"mixes examples: one changes .* so there is no eps"):
             refused.attach(ORDER, None)
     assert client_with(Hiding).attach(ORDER, None)["batch-size"] == 4

@@ -96,7 +96,7 @@ def test_test_sets_are_checked_at_once_like_training_data(name: str, data: Any, 
 def test_rows_that_are_no_pairs_are_one_line_for_each_client(
     rows: Any, here: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was "TypeError; the log says more", with a traceback for each client."""
+    """Not an error and a traceback for each client."""
     client = SplitClient(Lower(), rows, batch_size=4, device="cpu")
     strategy = PSL(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), num_classes=3, device="cpu")
     with pytest.raises(LinkError, match=said) as refused:

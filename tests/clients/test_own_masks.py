@@ -66,7 +66,7 @@ def client_with(head: nn.Module, hiding: DPForward) -> UShapeClient:
 def test_lengths_that_a_mask_of_ones_own_tells_are_said_not_to_be_covered(
     hiding: type[DPForward], told: bool
 ) -> None:
-    """The statement had nothing that is not covered, and the server all lengths."""
+    """Otherwise the statement would hide that the server has all lengths."""
     client = client_with(Masked(nn.Linear(4, 3)), hiding(epsilon=8.0))
     client.attach(ORDER, None)
     encode(client)
@@ -74,7 +74,7 @@ def test_lengths_that_a_mask_of_ones_own_tells_are_said_not_to_be_covered(
 
 
 def test_a_head_that_mixes_examples_only_under_a_whole_mask_is_refused() -> None:
-    """The trial had a mask (b, 1), under which this head mixes nothing."""
+    """A trial with a mask (b, 1) would not show it."""
     with pytest.raises(ClientError, match=r"the head has .* so there is no epsilon"):
         client_with(MeanLeftOut(), SeriesForward(epsilon=8.0)).attach(ORDER, None)
     client_with(MeanLeftOut(), DPForward(epsilon=8.0)).attach(ORDER, None)  # never has such a mask

@@ -75,7 +75,7 @@ class Pair(Part):
 
 
 def test_a_head_or_tail_that_returns_a_tuple_is_told_what_it_must_return() -> None:
-    """These were errors of attributes that a tuple lacks."""
+    """An error about an attribute that a tuple lacks would not tell."""
     head = UShapeClient(Pair(), Part(3, 6), DATA, device="cpu")
     with pytest.raises(ClientError, match=r"head must return one tensor .* a tuple of a tensor \("):
         head.attach(ORDER, None)
@@ -93,7 +93,7 @@ def normed() -> UShapeClient:
 
 
 def test_ends_whose_running_statistics_would_not_be_averaged_are_refused() -> None:
-    """Each client scored the averaged weights with statistics of its own, without a word."""
+    """Each client would score the averaged weights with statistics of its own, without a word."""
     with pytest.raises(LinkError, match="the head has BatchNorm1d, whose running statistics are"):
         USplitFL(Trunk(6, 6), device="cpu").fit([normed(), normed()], 1)
     USplitSL(Trunk(6, 6), device="cpu").fit([normed(), normed()], 1)
@@ -103,7 +103,7 @@ def test_ends_whose_running_statistics_would_not_be_averaged_are_refused() -> No
 def test_weights_unfrozen_after_the_client_was_made_are_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They stayed as they were, without a word."""
+    """They would otherwise stay as they are, without a word."""
     data: Any = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
     client = SplitClient(nn.Linear(3, 3).requires_grad_(False), data, batch_size=4, device="cpu")
     client.attach(Order(0, 1, 1, 1), None)
@@ -177,7 +177,7 @@ def test_attributes_that_mean_something_else_are_left_alone(named: dict[str, Any
 
 
 def test_an_edge_may_be_any_mapping() -> None:
-    """One that is no dict ended in a TypeError of JSON."""
+    """JSON takes dicts alone."""
     edge = {"method": "patch", "kappa": 1.0}
     described, _ = smashed_of(Lower(edge=MappingProxyType(edge)))
     assert json.loads(described["edge"]) == edge
@@ -208,7 +208,7 @@ class LazyPart(nn.Module):
 
 @pytest.mark.parametrize("name", ["head", "tail"])
 def test_a_head_or_tail_without_a_shape_is_refused_at_once(name: str) -> None:
-    """It was torch's error, of the first round."""
+    """Torch's own error would come in the first round."""
     head, tail = (LazyPart(6), Part(3, 6)) if name == "head" else (Part(), LazyPart(3))
     with pytest.raises(ClientError, match=rf"^the {name}'s linear\.weight has no shape yet"):
         UShapeClient(head, tail, DATA)
@@ -254,7 +254,7 @@ def test_state_that_is_no_tensor_is_refused_at_once() -> None:
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
 @pytest.mark.parametrize("sparse", [Tensor.to_sparse, Tensor.to_sparse_csr])
 def test_a_sparse_buffer_is_refused_at_once_if_it_would_be_sent(sparse: Any) -> None:
-    """NumPy's and torch's messages named neither the buffer nor a remedy."""
+    """NumPy's and torch's messages name neither the buffer nor a remedy."""
     segment = Lower()
     segment.register_buffer("graph", sparse(torch.eye(3)))
     with pytest.raises(ClientError, match=r"graph is a sparse tensor, .* persistent=False"):
@@ -276,7 +276,7 @@ def test_buffers_that_a_budget_does_not_bound_come_back() -> None:
 
 
 def test_a_grid_of_the_lower_segment_is_that_of_the_boxes() -> None:
-    """It was ignored, with an error about the upper segment's."""
+    """Also where the upper segment has none."""
     lower = nn.Sequential(nn.Linear(5, 60), nn.Unflatten(1, (20, 3)))
     lower.geometry = Geometry(20, 3, grid=(4, 5))  # type: ignore[assignment]
     upper = nn.Sequential(nn.Flatten(), nn.Linear(60, 3))

@@ -204,7 +204,7 @@ def test_another_round_forgets_the_parts_of_the_last() -> None:
 
 @pytest.mark.parametrize("delivered", [0, 1, 2])
 def test_a_step_drops_a_batch_in_parts_that_is_in_flight(delivered: int) -> None:
-    """Its gradient was taken for a part's; a server of another kind may ask so."""
+    """A server of another kind may ask so; its gradient must not be taken for a part's."""
     client = client_of()
     gradient = [torch.ones_like(encode(client, part, 2)["smashed"][0]) for part in range(2)]
     for part in range(delivered):

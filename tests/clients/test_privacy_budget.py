@@ -47,7 +47,7 @@ def test_a_client_stops_before_the_release_that_would_exceed_its_budget(
         reply = ask(client, number, mask(count))
         here = client.batches.indices
         if "budget-spent" in reply:
-            # It would have been too much, and nothing of it left the client.
+            # It would be too much, and nothing of it leaves the client.
             assert reply == {"budget-spent": True}
             assert epsilon(float((paid[here] + cost(count)).max())) > limit
             break
@@ -133,7 +133,7 @@ def test_a_shuffle_across_the_batch_has_no_epsilon() -> None:
 
 
 class Recurrent(nn.GRU):
-    """A GRU over the batch: `batch_first` was forgotten."""
+    """A GRU over the batch: `batch_first` is forgotten."""
 
     def forward(self, inputs: Tensor) -> Tensor:  # type: ignore[override]
         states: Tensor = super().forward(inputs)[0]
@@ -150,7 +150,7 @@ class Difference(nn.Module):
 def test_an_example_that_moves_only_those_behind_it_leaves_no_epsilon(
     layer: nn.Module, black: bool
 ) -> None:
-    """An epsilon was reported and kept, since only the first example's output was looked at."""
+    """A look at the first example's output alone would not show it."""
     segment, data = client_of().segment, client_of().batches.data
     segment.norm = layer.double()
     if black:
@@ -178,7 +178,7 @@ class Remembering(nn.Module):
 
 
 def test_a_buffer_that_carries_a_record_to_later_batches_leaves_no_epsilon() -> None:
-    """It moved uploads of others by any number of sigmas, though no weight was trained."""
+    """It moves uploads of others by any number of sigmas, though no weight is trained."""
     segment, data = client_of().segment, client_of().batches.data
     segment.norm = Remembering()
     segment.requires_grad_(False)
@@ -197,7 +197,7 @@ def test_a_buffer_that_carries_a_record_to_later_batches_leaves_no_epsilon() -> 
 
 
 def test_a_refused_batch_leaves_nothing_in_running_statistics() -> None:
-    """Evaluation on public data, which needs no noise, then told the batch's mean."""
+    """Evaluation on public data, which needs no noise, would tell the batch's mean."""
     budget = PrivacyBudget(delta=DELTA, max_epsilon=1e9)
     client = client_of(toy=replace(TOY, batch_norm=True), privacy=budget)
     before = {name: value.clone() for name, value in client.weights().items()}
@@ -219,7 +219,7 @@ class Centred(nn.Module):
 
 @pytest.mark.parametrize("size", [8, 16], ids=["8 of 12", "16 of 12"])
 def test_what_only_a_whole_batch_shows_leaves_no_epsilon(size: int) -> None:
-    """Four examples were tried, whatever the batch."""
+    """A trial of four examples would not show it."""
     segment, data = client_of().segment, client_of().batches.data
     segment.norm = Centred(size)
     budget = PrivacyBudget(delta=DELTA, max_epsilon=1e9)
@@ -285,7 +285,7 @@ class Unseeded(nn.Module):
 def test_a_budget_wants_to_know_whether_a_segment_mixes_its_batch(
     layer: nn.Module, limit: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only a warning said that it could not be told, and an epsilon was kept."""
+    """Without a budget a warning says that it cannot be told."""
     segment, data = client_of().segment, client_of().batches.data
     segment.norm = layer
     budget = PrivacyBudget(delta=DELTA, **limit)

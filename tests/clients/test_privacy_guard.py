@@ -83,7 +83,7 @@ def test_a_ledger_begins_where_a_server_asks_for_noise() -> None:
 
 
 def test_a_ledger_knows_what_was_sent_before_it_began() -> None:
-    """What left without noise was forgotten, and a finite epsilon shown."""
+    """A finite epsilon would be false if anything left without noise."""
     client = client_of(privacy=None)
     ask(client, 0, PatchShare(lam=0.5, patches=N, seed=1, start=0, stop=3))
     tensors, meta = client.state()
@@ -220,7 +220,7 @@ def test_a_restored_client_goes_on_with_its_ledger_and_stays_stopped() -> None:
 
 
 def test_a_state_that_a_client_goes_on_with_forgets_nothing_that_it_has_sent_since() -> None:
-    """What another run had spent in between was forgotten."""
+    """What another run spends in between counts as well."""
     budget = PrivacyBudget(delta=DELTA, max_epsilon=allowing(6.5 * cost(3)))
     one = client_of(privacy=budget)
     kept = []
@@ -232,7 +232,7 @@ def test_a_state_that_a_client_goes_on_with_forgets_nothing_that_it_has_sent_sin
     for meta in kept:  # its own earlier states
         one.restore(one.state()[0], meta)
         assert spent(one) == pytest.approx(epsilon(2 * cost(3)))
-    other = client_of(privacy=budget)  # of another process, which had sent one pass
+    other = client_of(privacy=budget)  # of another process, which has sent one pass
     for number in range(3):
         ask(other, number, mask(3))
     for _ in range(2):  # the second time it has it already
@@ -254,7 +254,7 @@ def test_the_state_of_another_ledger_is_refused() -> None:
         other.restore(tensors, meta)
     with pytest.raises(ValueError, match="ledger of 8 values cannot take a state of 12"):
         client_of(toy=replace(TOY, examples=8)).restore(tensors, meta)
-    # A client that was not told of any budget keeps the ledger that it had.
+    # A client that is not told of any budget keeps the ledger that it has.
     plain = client_of(privacy=None)
     plain.restore(tensors, meta)
     assert spent(plain) == spent(client)

@@ -1,6 +1,6 @@
 """A server that mixes itself takes its clients' steps, too: trained lower segments are no secret.
 
-It chose the first weights and the optimizer, reads the first batch from the uploads by linear
+It chooses the first weights and the optimizer, reads the first batch from the uploads by linear
 algebra, and knows the gradients that it returns.
 """
 

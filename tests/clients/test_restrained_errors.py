@@ -95,7 +95,7 @@ GUARDED = [None, PrivacyBudget(max_epsilon=50.0), PrivacyBudget(allow_plain=Fals
 def test_a_lower_segments_error_says_nothing_of_a_batch(
     turn: Any, whole: str, privacy: PrivacyBudget | None, parts: int
 ) -> None:
-    """The server was told the batch's shape, or its type."""
+    """Not even the batch's shape or its type."""
     client = begun(turn, privacy, Free())
     with pytest.raises(ClientError, match=whole) as plain:
         ask(begun(turn, None, Free()), FullShare(), parts)
@@ -168,7 +168,6 @@ def test_a_heads_error_says_nothing_of_a_batch(turn: Any, whole: str) -> None:
 
 
 def test_both_shapes_say_by_the_same_call_whether_an_error_may_tell_of_the_data() -> None:
-    """It was a method of one shape and a property of the other: without "()" it was always true."""
     data: Any = TensorDataset(INPUTS, LABELS)
     limit = PrivacyBudget(max_epsilon=1.0)
     for privacy, hiding in ((None, None), (limit, DPForward())):

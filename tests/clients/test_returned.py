@@ -54,7 +54,7 @@ WRONG: list[tuple[str, Callable[[Any], Any], str]] = [
 def test_what_an_override_returns_is_named(
     method: str, made: Callable[[Any], Any], said: str
 ) -> None:
-    """Each was an error about a mapping, a str without items or an array without detach."""
+    """Errors about a mapping, a str without items or an array without detach would not tell."""
     with pytest.raises(LinkError, match=f"{method} of Own {said}"):
         fit(method, made)
 

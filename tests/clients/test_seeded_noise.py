@@ -32,7 +32,7 @@ def on_node(folder: Path | None, run: str, *, seeded: bool, **options: Any) -> A
 
 @pytest.mark.parametrize("kept", [True, False], ids=["file", "no folder"])
 def test_a_nodes_ledger_counts_noise_from_the_runs_seed_as_none(kept: bool, tmp_path: Path) -> None:
-    """It said epsilon 0.467 of smashed data that the server could recover to 3e-6."""
+    """From the seed the server recovers such smashed data to 3e-6, so no epsilon holds."""
     client = on_node(tmp_path if kept else None, "run", seeded=True)
     assert ask(client, 0, mask(3))["smashed"]
     assert client.epsilon == math.inf
@@ -42,7 +42,7 @@ def test_a_nodes_ledger_counts_noise_from_the_runs_seed_as_none(kept: bool, tmp_
 def test_a_later_run_of_the_node_does_not_go_on_as_if_that_noise_had_been_secret(
     tmp_path: Path,
 ) -> None:
-    """A client with max_epsilon = 8 went on from 0.467."""
+    """Otherwise a client with max_epsilon = 8 would go on from an epsilon that does not hold."""
     ask(on_node(tmp_path, "one", seeded=True), 0, mask(3))
     later = on_node(tmp_path, "two", seeded=False, privacy=PrivacyBudget(max_epsilon=8.0))
     assert ask(later, 0, mask(3)) == {"budget-spent": True}
@@ -62,7 +62,7 @@ def test_what_leaves_without_noise_keeps_its_own_reason(tmp_path: Path) -> None:
 def test_a_node_refuses_a_budget_of_the_app_over_such_noise(
     budget: PrivacyBudget, tmp_path: Path
 ) -> None:
-    """Only a budget of the node's own was refused."""
+    """As it refuses a budget of its own."""
     with pytest.raises(ClientError, match="the server knows: make it without repeatable_secrets"):
         on_node(tmp_path, "run", seeded=True, privacy=budget)
 
@@ -114,7 +114,7 @@ def test_a_run_with_such_noise_warns_once_of_what_its_epsilon_is(
 def test_on_nodes_a_run_says_what_its_epsilon_is(
     shape: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the U shape, where the number is the clients' own, a run without one was told of one."""
+    """Also in the U shape, where the number is the clients' own."""
     strategy, clients = noisy_run(shape, seeded=True)
     for index, client in enumerate(clients):
         client.govern(NodePolicy(), tmp_path / str(index), index, "run")

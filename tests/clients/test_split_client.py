@@ -241,7 +241,7 @@ def test_an_unknown_share_is_refused() -> None:
 
 
 def test_a_lower_segment_that_does_not_fit_is_refused_with_what_differs() -> None:
-    """Two lists of the first four names were alike if only later ones differed."""
+    """Names beyond the first four are told, where only later ones differ."""
     (client,) = TOY.make_clients()
     own = client.segment.state_dict()
     *_, last = own
@@ -324,7 +324,7 @@ def test_no_more_test_data_are_encoded_at_once_than_an_evaluation_asks_for() -> 
 
 
 def test_weights_in_bfloat16_leave_and_come_back() -> None:
-    """Flower's arrays are NumPy's, which has no bfloat16: nothing could be averaged."""
+    """Flower's arrays are NumPy's, which has no bfloat16."""
     lower = nn.Conv1d(3, 2, 1, dtype=torch.bfloat16)
     before = {name: tensor.clone() for name, tensor in lower.state_dict().items()}
     data = Examples(torch.zeros(4, 3, 5, dtype=torch.bfloat16), torch.zeros(4).long())

@@ -120,7 +120,7 @@ def test_who_returns_none_does_not_thin_the_trunks_gradient_out() -> None:
 
 @pytest.mark.parametrize("alone", [0, 2])
 def test_most_clients_decide_what_is_averaged(alone: int) -> None:
-    """Client 0 decided: if only its tail learned, all the others were left out."""
+    """No single client decides: if only its tail learned, all the others would be left out."""
     toy = replace(TOY, clients=3)
     clients = list(toy.clients_for())
     clients[alone] = replace(toy, kind=TailAlone).clients_for()[alone]

@@ -59,7 +59,7 @@ def test_texts_are_sent_once_however_often_a_client_attaches(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("asked", [(0, 0.5), (0.0, 1), (False, True), ("0", "1"), (None, 1)])
 def test_an_example_has_one_number(asked: tuple[Any, Any], tmp_path: Path) -> None:
-    """Fractions of a number had one example sent time and again, each time noised anew."""
+    """Fractions of a number could have one example sent time and again, each time noised anew."""
     with process(tmp_path) as client:
         with pytest.raises(ClientError, match="by numbers that are not whole"):
             ask(client, *asked)
@@ -67,7 +67,7 @@ def test_an_example_has_one_number(asked: tuple[Any, Any], tmp_path: Path) -> No
 
 
 def test_a_server_that_only_counts_on_gets_no_text_again(tmp_path: Path) -> None:
-    """The record went by the round, which is the server's word, and forgot other rounds."""
+    """The round is the server's word, so the record does not go by it."""
     others = {name: tensor + 1 for name, tensor in FIRST.items()}
     # Round 2 under other weights and another run come between.
     for number, weights, run, refused in (
@@ -112,7 +112,7 @@ def test_the_record_grows_by_a_line_a_pass(tmp_path: Path) -> None:
 
 
 def test_a_record_of_tests_in_another_form_is_refused(tmp_path: Path) -> None:
-    """It was passed over, and what it records could be sent again."""
+    """Passed over, what it records could be sent again."""
     with closing(Journal(tmp_path / "test-texts-0.jsonl")) as journal:
         journal.append({"run": "run", "place": [1, 0], "kind": "federated", "stop": 4})
     said = "test-texts-0.jsonl has a line without 'weights', .*: move the file away when its runs"
@@ -135,7 +135,7 @@ def test_a_client_that_has_not_trained_since_says_so(tmp_path: Path) -> None:
 def test_a_fit_evaluates_the_clients_that_an_earlier_one_trained(
     same: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those that it did not train were at the earlier fit's place, and refused for it."""
+    """Those that it does not train are at the earlier fit's place, and not refused for it."""
     toy = TextToy(clients=4, tests=5)
     clients = toy.clients_for()
 
@@ -188,7 +188,7 @@ class Twice(TextScores):
 
 
 def test_each_batch_that_is_sent_has_secrets_of_its_own() -> None:
-    """Repeatable secrets were those of the first batch, so one draw decided a whole evaluation."""
+    """With the secrets of the first batch for all, one draw would decide a whole evaluation."""
     head, tail = nn.Linear(4, 4), nn.Linear(4, 3)
     inputs, labels = torch.ones(8, 5, 4), torch.zeros(8, dtype=torch.int64)
     tests: Any = TensorDataset(inputs, labels)

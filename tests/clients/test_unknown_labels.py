@@ -19,7 +19,7 @@ def of_classes(classes: int) -> NoisyShare:
 def test_each_client_warns_once_that_labels_are_sent_as_noise_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It was logged in every step, and of no client: 45 lines of two rounds."""
+    """Logged in every step, and of no client, it would be 45 lines in two rounds."""
     for index in range(2):
         client = client_of(replace(ORDER, client=index))
         for server_round in (1, 2):

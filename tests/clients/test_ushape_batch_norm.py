@@ -64,7 +64,7 @@ def with_statistics() -> nn.Module:
 
 @pytest.mark.parametrize("norm", [with_statistics, without_statistics])
 def test_a_head_of_it_is_probed_with_two_examples(norm: Callable[[], nn.Module]) -> None:
-    """Without running statistics it failed before the first step, on one example."""
+    """Without running statistics batch norm refuses a single one."""
     (row,) = trained("head", norm(), 4).rows
     assert row["clients_alive"] == 1
     assert row["eval_loss"] > 0

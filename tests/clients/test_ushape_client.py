@@ -122,7 +122,7 @@ def test_a_client_without_texts_is_refused() -> None:
 
 
 def test_one_batch_has_one_answer() -> None:
-    """400 answers for one batch were averages of as many draws of a perturbed gradient."""
+    """Averaging 400 answers for one batch would take a perturbation off the gradient."""
     client = attached()
     sent = encode(client)
     decode(client, sent)
@@ -133,7 +133,7 @@ def test_one_batch_has_one_answer() -> None:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_outputs_and_gradients_that_are_not_finite_change_nothing(bad: float) -> None:
-    """NaN outputs turned head and tail to NaN."""
+    """NaN outputs would turn head and tail to NaN."""
     client = attached()
     before = {name: tensor.clone() for name, tensor in client.weights().items()}
     sent = encode(client)
@@ -149,7 +149,7 @@ def test_outputs_and_gradients_that_are_not_finite_change_nothing(bad: float) ->
 
 
 def test_outputs_and_gradients_beyond_all_change_nothing() -> None:
-    """Outputs of 1e300 gave gradients of NaN, and a step by them a tail of NaN."""
+    """Outputs of 1e300 would give gradients of NaN, and a step by them a tail of NaN."""
     client = attached()
     before = {name: tensor.clone() for name, tensor in client.weights().items()}
     sent = encode(client)
@@ -201,7 +201,7 @@ def test_a_tail_of_which_a_part_is_frozen_can_learn_alone() -> None:
 
 
 def test_a_node_that_allows_no_averaging_keeps_to_a_runs_first_weights(tmp_path: Path) -> None:
-    """A server used to be able to replace head and tail in every round."""
+    """Or a server could replace head and tail in every round."""
     policy = NodePolicy(allow_averaging=False)
     toy = TextToy(clients=1)
     first = toy.clients_for()[0].weights()
@@ -223,7 +223,7 @@ def test_a_node_that_allows_no_averaging_keeps_to_a_runs_first_weights(tmp_path:
 
 @pytest.mark.parametrize("method", ["obfuscate", "recover", "perturb", "logits"])
 def test_a_client_that_would_hide_by_itself_is_refused(method: str) -> None:
-    """Attacks measure the hiding: what a client did besides was not in what they read."""
+    """Attacks measure the hiding: what a client does besides is not in what they read."""
     said = rf"Own\.{method} would never be called: .* Define {method} in a subclass of Hiding"
     with pytest.raises(TypeError, match=said):
         type("Own", (UShapeClient,), {method: getattr(Hiding, method)})

@@ -78,7 +78,7 @@ def test_a_loss_of_ones_own_counts_whatever_the_labels(
     hiding: type[Hiding],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The rule of next tokens was applied to them: a row's first label is none, nor is -100."""
+    """The rule of next tokens, that a row's first label and -100 are none, does not apply."""
     strategy = USplitSL(Masked(nn.Linear(3, 3)), device="cpu")
     strategy.fit([client_of(kind, labels, hiding=hiding())], 2)
     assert all(row["loss"] > 0 for row in strategy.rows)
@@ -104,7 +104,7 @@ class NoisyRegression(DPSGD):
 
 @pytest.mark.parametrize("labels", [MEANS[:, None], torch.arange(len(MEANS))[:, None] % 2.0])
 def test_the_loss_of_an_own_hiding_takes_labels_of_its_own(labels: Tensor) -> None:
-    """Two errors sent users in a circle: to the hiding for its charge, to the client for labels."""
+    """Neither the hiding nor the client sends users to the other."""
     client = client_of(UShapeClient, labels, hiding=NoisyRegression())
     strategy = DPSGDSL(Masked(nn.Linear(3, 3)), device="cpu")
     strategy.fit([client], 2)
@@ -120,7 +120,7 @@ class Penalised(Hiding):
 
 
 def test_a_hiding_that_adds_to_the_loss_has_its_labels_checked() -> None:
-    """They were those of a loss of one's own: rows of labels were taken for classes of places."""
+    """Rows of labels must not be taken for classes of places."""
     client = client_of(UShapeClient, (MEANS[:, None] > 0).long(), hiding=Penalised())
     client.attach(ORDER, None)
     with pytest.raises(ExamplesError, match=r"labels have shape .*, such as several labels each"):
@@ -128,7 +128,6 @@ def test_a_hiding_that_adds_to_the_loss_has_its_labels_checked() -> None:
 
 
 def test_texts_without_labels_are_for_a_loss_of_ones_own(caplog: pytest.LogCaptureFixture) -> None:
-    """A client with such texts could not be made."""
     toy, texts = TextToy(clients=1), [torch.arange(3, 7)] * 8
     data = TextSet(texts, [torch.full_like(text, -100) for text in texts])
     for hiding in (Hiding(), Penalised()):
@@ -210,7 +209,7 @@ ROWS = MEANS[:, None]
 def test_a_loss_that_is_not_finite_is_refused_with_its_reason(
     client: Any, weight: float | None, said: str
 ) -> None:
-    """The client was left out for "NaN or infinite numbers" that it had uploaded."""
+    """Not as "NaN or infinite numbers" that the client uploads."""
     with pytest.raises(ClientError) as told:
         decoded(client(), weight)
     assert str(told.value) == said

@@ -64,7 +64,6 @@ def numbers(
 
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_loss_of_ones_own_may_have_floating_labels(listed: bool) -> None:
-    """They were refused for any client, with advice that the U shape refuses, too."""
     strategy = USplitSL(Masked(nn.Linear(3, 3)), device="cpu", evaluation="federated")
     strategy.fit([numbers(Regressing, MeanError, listed=listed)], 2)
     assert 0 < strategy.rows[-1]["eval_loss"] < 10
@@ -97,13 +96,13 @@ class Short:
     ],
 )
 def test_what_makes_no_scores_is_refused_at_once(scores: Any, said: str) -> None:
-    """It failed at the first evaluation, after a round of training."""
+    """Otherwise it would fail at the first evaluation, after a round of training."""
     with pytest.raises(TypeError, match=said):
         numbers(Regressing, scores)
 
 
 def test_matthews_is_the_mean_over_clients_that_have_one() -> None:
-    """Of test texts of one class it is 0 / 0, and such clients lowered the mean with their 0."""
+    """Of test texts of one class it is 0 / 0; as 0, such clients would lower the mean."""
     toy = TextToy(clients=3, tests=6, task="classification", dropout=0.0)
     told: list[dict[str, float]] = []
 
@@ -159,7 +158,7 @@ def evaluated(further: dict[str, Any], *, rounds: int = 1) -> list[dict[str, Any
 def test_a_score_that_no_metric_can_be_is_left_out_with_a_word(
     name: str, value: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The evaluation was discarded, and the log said that it had no finite numbers."""
+    """The rest of the evaluation counts."""
     (expected,) = evaluated({"r2": 0.1})
     first, second = evaluated({name: value, "r2": 0.1}, rounds=2)
     assert first["accuracy"] == expected["accuracy"] is not None
@@ -173,7 +172,6 @@ def test_a_score_that_no_metric_can_be_is_left_out_with_a_word(
 
 
 def test_scores_may_be_tensors_and_numbers_of_numpy() -> None:
-    """They were no numbers to the server."""
     (plain,) = evaluated({"a": 0.5, "b": 3})
     (row,) = evaluated({"a": torch.tensor(0.5), "b": np.int64(3)})
     assert (row["eval_a"], row["eval_b"]) == (plain["eval_a"], plain["eval_b"]) == (0.5, 3.0)
@@ -266,7 +264,7 @@ def evaluating(*clients: UShapeClient) -> USplitSL:
 
 
 def test_scores_of_ones_own_get_outputs_of_any_form() -> None:
-    """Maps and plain numbers were refused in each evaluation, for want of two or three axes."""
+    """Maps and plain numbers need no two or three axes."""
     assert 0 <= evaluating(segmenting()).rows[0]["accuracy"] <= 1
 
     class Numbers(Masked):
@@ -294,7 +292,6 @@ class Transposed(Maps):
 def test_an_evaluation_that_loses_all_clients_says_that_nothing_was_evaluated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The evaluation went on without them, it said."""
     strategy = evaluating(segmenting(tail=Transposed()))
     assert strategy.rows[0]["accuracy"] is None
     said = (
@@ -308,7 +305,7 @@ def test_an_evaluation_that_loses_all_clients_says_that_nothing_was_evaluated(
 def test_scores_that_count_something_else_than_examples_are_told_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The client had not scored all of its test data, it said."""
+    """Not that the client leaves out a part of its test data."""
 
     class Each(PixelScores):
         each = 6

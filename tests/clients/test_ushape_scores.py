@@ -78,7 +78,7 @@ def test_no_score_is_that_of_a_single_text(asked: Sequence[Any], sentence: str) 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["attached again", "another process"])
 def test_no_score_is_that_of_the_texts_since_an_interruption(tmp_path: Path, anew: bool) -> None:
-    """The texts of an earlier process counted as scored: the last one's score told its label."""
+    """If an earlier process's counted as scored, the last one's score would tell its label."""
     toy = TextToy(clients=1, tests=7, task="classification")
     places = [{"kind": "federated", "start": a, "stop": b} for a, b in ((0, 4), (4, 7))]
     (client,) = toy.clients_for()
@@ -160,7 +160,7 @@ TOKENS = nn.Embedding(9, 3), torch.randint(2, 9, (8, 6))
     ],
 )
 def test_labels_of_patches_or_of_single_tokens_are_refused(of: Any, said: str) -> None:
-    """They were scored as the next place's, so that the model learned nothing, without a word."""
+    """Scored as the next place's, they would teach the model nothing."""
     client = tagging(UShapeClient, *of)
     client.attach(ORDER, None)
     with pytest.raises(ExamplesError, match=said):
@@ -179,7 +179,7 @@ def test_labels_of_patches_or_of_single_tokens_are_refused(of: Any, said: str) -
 def test_a_round_without_a_label_has_no_loss(
     kind: type[UShapeStrategy], labelled: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It had a loss of 0, which the mean over clients took in."""
+    """A loss of 0 would count in the mean over clients."""
     toy = TextToy(clients=1, dropout=0.0)
     text = [1, 2, 3, 4]
     options: dict[str, Any] = {"optimizer": sgd(0.0), "device": "cpu"}
