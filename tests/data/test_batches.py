@@ -97,7 +97,7 @@ def test_the_position_is_the_whole_state(examples: int) -> None:
 
 
 def test_an_epoch_is_shuffled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was shuffled for every batch: a million examples took 7 minutes an epoch."""
+    """Shuffled for every batch, a million examples would take 7 minutes an epoch."""
     made: list[int] = []
 
     def generator(seed: int, purpose: str, *place: int) -> np.random.RandomState:

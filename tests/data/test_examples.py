@@ -44,7 +44,7 @@ def test_every_kind_of_data_set_gives_the_examples_asked_for(data: Dataset[Examp
 
 
 def test_a_tensor_data_set_with_examples_of_its_own_gives_one_at_a_time() -> None:
-    """It was asked for a batch, and took it for one example."""
+    """Asked for a batch, it would take that for one example."""
 
     class Reversed(TensorDataset):
         def __getitem__(self, index: Any) -> Example:
@@ -151,7 +151,7 @@ def test_a_method_batch_that_is_for_something_else_is_named() -> None:
 
 
 def test_a_batch_method_counts_in_a_module_of_any_name() -> None:
-    """A project's own `datasets.py` was taken for Hugging Face's: rows were used, silently."""
+    """Taken for Hugging Face's, a project's own `datasets.py` would silently give rows."""
 
     class Own(Augmented):
         def batch(self, indices: np.ndarray) -> Example:
@@ -260,7 +260,7 @@ def test_inputs_of_different_shapes_are_named_with_the_remedy() -> None:
 
 
 def test_a_batch_of_another_length_is_named() -> None:
-    """The server said that the client uploaded another shape than expected."""
+    """The server would otherwise blame an upload of another shape."""
 
     class Short(Augmented):
         def batch(self, indices: np.ndarray) -> Example:

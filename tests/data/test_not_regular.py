@@ -28,14 +28,14 @@ def irregular(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_as_dataset_it_is_no_regular_file(irregular: str) -> None:
-    """It was said to be a damaged data set of save_to_disk."""
+    """The error is not that of a damaged data set of save_to_disk."""
     with pytest.raises(DataError, match="regular") as refused:
         load_text_sets(irregular, "generation")
     assert str(refused.value) == f"{irregular} cannot be read: it is not a regular file"
 
 
 def test_as_test_rows_it_is_no_regular_file(irregular: str, tmp_path: Path) -> None:
-    """It was said not to be there."""
+    """The error is not that of a missing file."""
     (tmp_path / "rows.tsv").write_text("question\tanswer\na\tb\n")
     said = rf"no file '{irregular}' of test rows \(it is not a regular file\)$"
     with pytest.raises(DataError, match=said):
@@ -43,27 +43,27 @@ def test_as_test_rows_it_is_no_regular_file(irregular: str, tmp_path: Path) -> N
 
 
 def test_as_public_texts_it_is_no_regular_file(irregular: str) -> None:
-    """It was said not to be there."""
+    """The error is not that of a missing file."""
     with pytest.raises(DataError, match=r"no public text .* \(it is not a regular file\); allowed"):
         load_public_texts(irregular)
 
 
 def test_a_folder_as_test_rows_is_a_folder(tmp_path: Path) -> None:
-    """It was said not to be there."""
+    """The error is not that of a missing file."""
     (tmp_path / "rows.tsv").write_text("question\tanswer\na\tb\n")
     with pytest.raises(DataError, match=r"of test rows \(it is a folder\)$"):
         load_text_sets(str(tmp_path / "rows.tsv"), "generation", test=str(tmp_path))
 
 
 def test_as_folder_of_images_it_is_no_folder(irregular: str) -> None:
-    """It was said to be a file."""
+    """The error is not that of a file in a folder's place."""
     with pytest.raises(DataError, match="is a pipe or a device, not a folder: allowed are"):
         load_images(irregular)
 
 
 @pytest.mark.parametrize("name", [IMAGE_FILES["train"], LABEL_FILES["test"]])
 def test_as_an_idx_file_it_is_no_regular_file(name: str, tmp_path: Path) -> None:
-    """It was said not to be there."""
+    """The error is not that of a missing file."""
     os.mkfifo(tmp_path / name)
     path = find_idx(tmp_path, name)
     assert path is not None

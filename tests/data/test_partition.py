@@ -74,7 +74,7 @@ def test_even_parts_are_those_of_flwr_datasets(samples: int, clients: int, seed:
 
 @pytest.mark.parametrize("clients", [7, 3000])
 def test_even_parts_need_no_flwr_datasets(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They took a third of a second of 60,000 images and 1,000 clients, now a hundredth."""
+    """With it, 60,000 images and 1,000 clients take a third of a second, without a hundredth."""
     monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", None)
     parts = partition_indices(LABELS, clients, seed=8, allow_empty=True)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(LABELS)))
@@ -248,7 +248,6 @@ def test_unequal_splits_are_divided_each_by_itself() -> None:
 
 @pytest.mark.parametrize(("scheme", "clients"), [("iid", 11), ("iid", 31), ("dirichlet", 100)])
 def test_clients_without_test_images_are_allowed(scheme: Any, clients: int) -> None:
-    """They were refused, even where nothing was tested on the clients' own test images."""
     tests = ImageDataset(np.zeros((10, 1, 2, 2), np.uint8), np.arange(10), num_classes=10)
     train = ImageDataset(np.zeros((2000, 1, 2, 2), np.uint8), LABELS, num_classes=10)
     few = ImageSets(train, tests, tuple("0123456789"), "few")

@@ -51,7 +51,7 @@ def two_pictures(first: str, second: str) -> Any:
 def test_the_well_known_one_of_two_picture_columns_is_taken(
     first: str, second: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first was, such as the masks of pictures."""
+    """The first one may be another, such as the masks of pictures."""
     both = two_pictures(first, second)
     sets = load_images(save(tmp_path, train=both, test=both), image_size=8)
     assert grey_levels(sets.train) == [255, 255]

@@ -57,7 +57,7 @@ def test_a_validation_split_serves_as_test(pets: Path, name: str) -> None:
 def test_other_files_are_passed_over_and_counted(
     pets: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A class of 8 .png and 20 .heic had 8 pictures, without a word."""
+    """Otherwise a class of 8 .png and 20 .heic would have 8 pictures, without a word."""
     (pets / "train" / "cat" / ".hidden.png").write_text("no picture")
     (pets / "train" / ".cache").mkdir()
     assert len(load_images(str(pets)).train) == 6

@@ -61,7 +61,7 @@ def transparent(mode: str) -> Image.Image:
 @pytest.mark.parametrize("channels", [None, 1, 3])
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
 def test_what_is_transparent_is_white(mode: str, channels: int | None) -> None:
-    """Its colour was taken, so that black icons without a background were all black."""
+    """Its own colour would make black icons without a background all black."""
     decoded = decode_picture(png(transparent(mode)), "x", image_size=9, channels=channels)
     assert decoded.shape == ((2, 3) if channels == 1 else (2, 3, 3))
     assert decoded.reshape(2, 3, -1)[..., 0].tolist() == [[0, 127, 255]] * 2

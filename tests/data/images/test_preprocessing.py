@@ -43,7 +43,7 @@ def test_a_training_picture_is_read_as_it_was_in_training(pictures: Path, channe
 def test_a_shipped_image_is_read_as_in_training_to_the_level_that_export_says(
     side: int, levels: int, tmp_path: Path
 ) -> None:
-    """It was said to be exact, though torch shrinks where Pillow does here."""
+    """It is not exact, as torch shrinks where Pillow does here."""
     images, _ = load_images(
         "fashion-mnist-small", image_size=28, mean=(0.0,), std=(1.0,)
     ).train.batch(np.arange(8))

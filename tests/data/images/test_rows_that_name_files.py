@@ -42,7 +42,7 @@ def from_the_hub(monkeypatch: pytest.MonkeyPatch, source: str) -> str:
 def test_a_row_opens_no_file_of_the_reader(
     name: str, hub: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stranger's set named any picture on the reader's disk, which became an example."""
+    """A stranger's set could otherwise make an example of any picture on the reader's disk."""
     Image.new("L", (6, 6), 123).save(tmp_path / "passport.png")
     source = save_names(tmp_path, name.format(tmp_path))
     (Path(source) / "link.png").symlink_to(tmp_path / "passport.png")
@@ -91,7 +91,6 @@ def test_a_row_with_neither_a_picture_nor_a_name_is_missing(tmp_path: Path) -> N
 
 
 def test_a_row_whose_name_is_no_text_is_missing(tmp_path: Path) -> None:
-    """Its number ended in a TypeError of pathlib."""
     part = datasets.Dataset.from_dict(
         {"image": [{"bytes": None, "path": 7}, {"bytes": picture_bytes(30), "path": 8}]}
     ).add_column("label", [0, 1], feature=CLASS_LABEL)

@@ -117,7 +117,7 @@ def test_an_empty_folder_and_a_file_are_refused(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message was that of the first file that was looked for, without the key."""
+    """The error names the key, not just the first file that is looked for."""
 
     def denied(path: Path) -> Iterator[Path]:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))

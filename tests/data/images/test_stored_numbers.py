@@ -40,7 +40,7 @@ def test_images_stored_as_numbers_may_have_an_alpha_channel(
 def test_images_stored_as_numbers_of_another_shape_are_refused(
     shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Pillow's reason was given, without the shapes that are allowed."""
+    """Pillow's reason would leave out the shapes that are allowed."""
     pixels = np.zeros((1, *shape), int).tolist()
     plain = datasets.Dataset.from_dict({"image": pixels, "label": [0]})
     said = rf"int64 of shape {re.escape(str(shape))}; allowed are .* \(H, W\) or \(H, W, C\)"
@@ -63,7 +63,7 @@ NUMBERS = datasets.Value("uint8")
 def test_numbers_that_are_refused_are_named_by_the_type_that_they_are_stored_as(
     feature: Any, shape: tuple[int, ...], said: str, tmp_path: Path
 ) -> None:
-    """It was that of NumPy's array of Python's numbers: int64 for uint8, float64 for float32."""
+    """Not by that of NumPy's array of Python's numbers: int64 for uint8, float64 for float32."""
     plain = datasets.Dataset.from_dict(
         {"image": [np.zeros(shape).tolist()], "label": [0]},
         features=datasets.Features({"image": feature, "label": datasets.Value("int64")}),
@@ -78,7 +78,7 @@ def test_numbers_that_are_refused_are_named_by_the_type_that_they_are_stored_as(
 def test_channels_in_front_are_said_to_belong_at_the_end(
     shape: tuple[int, ...], told: bool, tmp_path: Path
 ) -> None:
-    """As torch has them: the message said what is allowed, and not what to do."""
+    """Torch has them in front, so the message says what to do."""
     plain = datasets.Dataset.from_dict({"image": np.zeros((1, *shape), int).tolist(), "label": [0]})
     with pytest.raises(DataError, match="allowed are encoded pictures") as raised:
         load_images(save(tmp_path, train=plain, test=plain))

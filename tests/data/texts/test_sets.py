@@ -121,7 +121,7 @@ def test_a_key_that_one_object_lacks_is_null_there(write: Writer) -> None:
 def test_test_rows_that_are_the_training_rows_are_warned_of(
     write: Writer, last: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Accuracy was that on training rows, without a word."""
+    """Accuracy would be that on training rows."""
     path, other = (
         write(name, f"sentence\tlabel\nx\t0\n{text}\t1\n")
         for name, text in (("a.tsv", "y"), ("b.tsv", last))
@@ -184,7 +184,7 @@ def split(n: int, *names: str) -> datasets.Dataset:
 def test_a_saved_datasets_classes_keep_their_names_and_numbers(
     num_labels: int, classes: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """They were called 0 and 1, in the exported model, too."""
+    """Not 0 and 1, in the exported model either."""
     names, columns = ("good", "bad", "odd"), TextColumns(text="text")
     for kind, test in {"set": split(4, *names), "plain": split(4)}.items():
         saved = datasets.DatasetDict({"train": split(8, *names), "test": test})

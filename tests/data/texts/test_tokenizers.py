@@ -69,7 +69,7 @@ def ended(tokenizer: Any) -> Any:
 
 
 def test_the_token_that_ends_each_text_is_not_recommended_to_pad_with(tmp_path: Path) -> None:
-    """It was, and a classifier exported with it read another place than the trained one."""
+    """A classifier exported with it would read another place than the trained one."""
     bare = ended(train_tokenizer(PUBLIC, 300))
     bare.pad_token = None
     bare.save_pretrained(tmp_path)
