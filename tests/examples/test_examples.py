@@ -140,7 +140,7 @@ def test_the_weights_of_a_run_are_loaded_into_ones_own_modules(
 def test_the_weights_of_one_client_are_loaded_where_none_are_averaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lines on averaged ones loaded the untrained segment that all clients began with."""
+    """Lines on averaged ones would load the untrained segment that all clients begin with."""
     monkeypatch.setenv("SPLITMIX_HOME", str(tmp_path))
     toy = laws.Toy()
     strategy = PSL(toy.upper(), device="cpu", run=Run.create({}, name="mine"), steps_per_round=1)
@@ -357,7 +357,7 @@ def test_the_lines_on_links_make_them(tmp_path: Path) -> None:
 
 
 def test_the_lines_on_a_mixer_fit_the_one_of_the_deployment_page() -> None:
-    """That one asks for a certificate, and an app of one's own showed none."""
+    """That one asks for a certificate, so an app of one's own must show one."""
     text = program("docs/own-app.md", "import MixerLink")
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     (via,) = re.findall(r"```toml\n(link-via = .*?)```", page, re.DOTALL)

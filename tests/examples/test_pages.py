@@ -42,7 +42,6 @@ def test_links_lead_to_what_there_is(page: Path) -> None:
 
 
 def test_headings_that_the_source_cites_exist() -> None:
-    """One was of an earlier page."""
     cited = re.compile(r'docs/([\w-]+\.md),\s+"([^"]+)"')
     files = [file for room in ("flwr_splitmix", "apps") for file in (ROOT / room).rglob("*.py")]
     found = [(page, *at) for page in files for at in cited.findall(page.read_text("utf-8"))]
@@ -57,7 +56,7 @@ def test_headings_that_the_source_cites_exist() -> None:
 
 @pytest.mark.parametrize("book", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda b: b.name)
 def test_notebooks_link_to_files_as_a_repository_has_them(book: Path) -> None:
-    """They led to where pages are on the built site only."""
+    """Not only as the built site has its pages."""
     for cell in json.loads(book.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "markdown":
             for path in re.findall(r"\]\((?!https?://)([^)#]+)", "".join(cell["source"])):
@@ -82,7 +81,7 @@ def test_every_path_of_the_architecture_page_exists() -> None:
 
 @pytest.mark.parametrize("folder", ["server", "clients", "attacks", "apps", "links"])
 def test_the_architecture_page_names_every_file_of_a_folder_that_it_explains(folder: str) -> None:
-    """It left out a third of them: which file does what could not be found there."""
+    """Or which file does what could not be found there."""
     text = prose(ROOT / "docs/architecture.md")
     library = ROOT / "flwr_splitmix"
     files = [file for file in (library / folder).rglob("*.py") if file.name != "__init__.py"]
