@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 @pytest.mark.parametrize("matrix", MATRICES.values(), ids=MATRICES)
 def test_a_matrix_on_a_page_links_to_how_it_is_read(matrix: Matrix) -> None:
-    """The legend of 110 words or more stood below each of five matrices."""
+    """A legend of 110 words or more below each of five matrices would say the same five times."""
     anchor = matrix.guide.partition("attacks.md#")[2].partition(")")[0]
     headings = (DOCS / "attacks.md").read_text(encoding="utf-8").splitlines()
     assert anchor in {line.lstrip("# ").lower().replace(" ", "-") for line in headings}

@@ -215,7 +215,7 @@ def test_two_rows_run_through_and_only_once(tmp_path: Path) -> None:
 
 
 def test_an_attack_that_its_time_limit_ended_is_marked(tmp_path: Path) -> None:
-    """It stood in the table like one of full effort."""
+    """It must not look like one of full effort."""
     place = place_in(tmp_path)
     place = replace(place, size=replace(SIZES["smoke"], seconds=0.0))
     cells = choose("PSL:decoder", [0])

@@ -136,7 +136,7 @@ def test_a_claim_compares_the_seeds_that_both_places_have(tmp_path: Path) -> Non
 
 
 def test_results_of_every_seed_are_shown(tmp_path: Path) -> None:
-    """Seeds from 100 on were "not run"."""
+    """Seeds from 100 on, too, are not "not run"."""
     experiment = PRIVACY_EXPERIMENTS["cutmixsl-table3"]
     place = Place(tmp_path, SIZES["smoke"], "fashion-mnist-small")
     seeds = [2, 100, 2**63 - 1]
