@@ -52,7 +52,7 @@ def files(folder: Path) -> list[str]:
 
 
 def test_a_forgotten_run_leaves_nothing_of_a_killed_save(tmp_path: Path) -> None:
-    """A node kept such a private state for good, and the run's folder with it."""
+    """Otherwise a node would keep such a private state for good, and the run's folder with it."""
     store = ClientStore(tmp_path / "run-a")
     store.save(0, 1, TENSORS, {})
     left = kill_in_save(store, "save", 0, 2)

@@ -1,8 +1,8 @@
 """A run that is stopped, however, goes on behind its last finished round.
 
-Before, with checkpoint-every 5 and stopped in round 9, it went on behind round 5: SIGTERM, a kill
-and `flwr stop` in a simulation (where the ServerApp is a thread of a process that ends without it)
-left no time to save what was in memory.
+SIGTERM, a kill and `flwr stop` in a simulation (where the ServerApp is a thread of a process that
+ends without it) leave no time to save what is in memory. So rounds between the checkpoints that
+`checkpoint-every` asks for are written, too.
 """
 
 from __future__ import annotations
