@@ -68,7 +68,7 @@ def test_epsilon_can_be_asked_of_many_releases_together() -> None:
 def test_a_run_whose_tails_alone_learn_costs_what_was_asked_for() -> None:
     """Three epochs: what leaves of a training text is three messages, and its length.
 
-    From the mean loss, which left, too, a server that has the first tail read all labels.
+    The mean loss must stay: a server that has the first tail reads all labels from it.
     """
     toy = TextToy(clients=1, hiding=lambda: DPForward(epsilon=2.0, releases=3))
     strategy = DPForwardSL(toy.server(), device="cpu", evaluation="none")
@@ -92,7 +92,7 @@ def test_a_head_of_which_only_a_part_is_frozen_learns_from_texts() -> None:
 
 
 def test_scores_of_private_texts_are_not_covered_whoever_spends_most() -> None:
-    """A server that averages tails found labels that give the mean loss of few texts."""
+    """A server that averages tails can find labels that give the mean loss of few texts."""
     toy = TextToy(clients=1, hiding=DPForward, tests=6)
     strategy = DPForwardSL(toy.server(), device="cpu", evaluation="federated", steps_per_round=8)
     (client,) = toy.clients_for(strategy, learns="tail")
@@ -185,7 +185,7 @@ def test_every_release_is_priced_text_by_text() -> None:
 
 @pytest.mark.fresh_secrets
 def test_what_was_asked_for_again_is_paid_again() -> None:
-    """Its noise was another one; only where secrets repeat is it the same release."""
+    """Its noise is another one; only where secrets repeat is it the same release."""
     for repeatable, times in ((False, 3), (True, 1)):
         (client,) = replace(TOY, hiding=DPForward).clients_for(repeatable_secrets=repeatable)
         client.attach(replace(ORDER, attempt=2, earlier=(1, 1)), None)
@@ -238,7 +238,7 @@ def test_what_was_asked_for_is_paid_for_also_if_it_is_more_than_is_asked_for_aga
 @pytest.mark.fresh_secrets
 @pytest.mark.parametrize("hiding", [DPForward, DPSGD])
 def test_earlier_attempts_are_drawn_again_only_as_they_are_charged(hiding: Any) -> None:
-    """A ticket with one large number took gigabytes, as all orders were kept."""
+    """If all orders were kept, a ticket with one large number would take gigabytes."""
     (client,) = replace(TOY, hiding=hiding).clients_for(repeatable_secrets=False)
     drawn = []
 
@@ -317,7 +317,7 @@ class BatchNormHead(ToyHead):
 
 
 def test_a_head_with_layers_across_the_batch_is_refused() -> None:
-    """Its ledger said the epsilon of a head that keeps texts apart."""
+    """Its ledger would say the epsilon of a head that keeps texts apart."""
     toy = replace(TOY, hiding=DPForward)
     head = BatchNormHead(toy.width, 0.0).double()
     client = UShapeClient(head, toy.tail(), toy.texts(0, 4), device="cpu", hiding=DPForward())

@@ -78,7 +78,7 @@ def test_epsilon_is_opacus_and_beside_it_that_of_the_batches_there_are() -> None
 
 
 def test_where_the_tail_alone_learns_neither_gradients_nor_losses_are_outside() -> None:
-    """The statement listed both, and a trunk that learned nothing from the client."""
+    """Nothing but messages and lengths leaves the client then."""
     toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=1.3))
     strategy = USHAPE_STRATEGIES["DPSGDSL"](toy.server(), device="cpu", steps_per_round=2)
     (client,) = toy.clients_for(strategy, learns="tail")
@@ -89,7 +89,7 @@ def test_where_the_tail_alone_learns_neither_gradients_nor_losses_are_outside() 
 
 
 def test_only_its_own_hooks_are_silent() -> None:
-    """Each client silenced torch's warning of hooks in the whole process."""
+    """Torch's warning of hooks still reaches the rest of the process."""
     script = (
         "import warnings\n"
         "from flwr_splitmix.hiding import DPSGD\n"
@@ -107,7 +107,7 @@ def test_only_its_own_hooks_are_silent() -> None:
 
 
 def test_a_text_that_is_in_a_batch_several_times_costs_the_square() -> None:
-    """Its copies add up to one vector of as many times the norm; they used to cost as many."""
+    """Its copies add up to one vector of as many times the norm."""
     toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=1.3))
     (client,) = toy.clients_for(batch_size=TOY.examples + 1)
     client.attach(ORDER, None)
@@ -123,7 +123,7 @@ def test_a_text_that_is_in_a_batch_several_times_costs_the_square() -> None:
 
 @pytest.mark.fresh_secrets
 def test_what_an_earlier_attempt_owes_is_told_before_the_first_step() -> None:
-    """The metrics had no epsilon then, though the statement had one of 10."""
+    """The metrics have the epsilon of 10 that the statement has."""
     toy = replace(TOY, hiding=DPSGD)
     (client,) = toy.clients_for(repeatable_secrets=False)
     client.attach(replace(ORDER, attempt=1, earlier=(3,)), None)
@@ -224,7 +224,7 @@ def test_a_tail_that_mixes_the_texts_of_a_batch_has_no_epsilon() -> None:
 
 
 def test_a_text_whose_gradient_overflows_does_not_show_through_the_noise() -> None:
-    """One text turned the whole sum to NaN, at any noise: a server chose which text by its size."""
+    """As NaN it would turn the whole sum to NaN, at any noise: a server could choose the text."""
     toy = replace(TOY, hiding=DPSGD)
     (client,) = toy.clients_for()
     client.attach(ORDER, None)
@@ -249,7 +249,7 @@ def test_a_text_whose_gradient_overflows_does_not_show_through_the_noise() -> No
 
 
 def test_head_and_tail_can_be_used_elsewhere_after_a_round() -> None:
-    """Its hooks stayed on the user's modules: another batch of the same head was refused."""
+    """Hooks that stay on the user's modules would refuse another batch of the same head."""
     toy = replace(TOY, hiding=DPSGD, task="classification", tests=6)
     strategy = USHAPE_STRATEGIES["DPSGDSL"](toy.server(), device="cpu", evaluation="federated")
     (client,) = toy.clients_for(strategy)

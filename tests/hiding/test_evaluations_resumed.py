@@ -36,5 +36,5 @@ def epsilon_after(parts: Sequence[int], home: Path) -> float:
 def test_evaluations_before_an_interruption_are_in_the_ledger(
     parts: Sequence[int], tmp_path: Path
 ) -> None:
-    """The state that a round kept lacked the evaluation after it: 12.3 instead of 19.1."""
+    """The state that a round keeps must not lack the evaluation after it: 12.3 instead of 19.1."""
     assert epsilon_after(parts, tmp_path) == epsilon_after([4], tmp_path)

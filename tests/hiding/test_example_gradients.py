@@ -123,9 +123,9 @@ def test_real_models_keep_texts_apart(
 @pytest.mark.parametrize("family", ["deberta", "deberta-v2"])
 @pytest.mark.parametrize("frozen", [False, True], ids=["", "biases frozen"])
 def test_a_layer_that_is_called_once_for_all_texts_is_refused(family: str, frozen: bool) -> None:
-    """Opacus took the gradient by DeBERTa's embeddings of distances for the first text's.
+    """Opacus takes the gradient by DeBERTa's embeddings of distances for the first text's.
 
-    It was refused after the round had begun.
+    It is refused before the round begins.
     """
     model = whole_model(config_of(family, "classification"), "classification")
     head, _, tail = cut_language_model(model, LanguageCut(1, 1)).all_here()
@@ -236,7 +236,7 @@ def sums(inputs: torch.Tensor, clip_norm: float) -> torch.Tensor:
 
 
 def test_an_example_moves_the_sum_in_bfloat16_by_no_more_than_is_charged() -> None:
-    """Opacus sums in the weights' dtype: it moved by 2.6 clip norms of the allowed 2."""
+    """Opacus sums in the weights' dtype, which can move by 2.6 clip norms of the allowed 2."""
     source = torch.Generator().manual_seed(1)
     inputs = (torch.ones(512, 40) + 0.1 * torch.randn(512, 40, generator=source)).bfloat16()
     replaced = inputs.clone()
@@ -268,7 +268,7 @@ def test_in_float32_the_clipped_sum_is_that_of_opacus(clip_norm: float) -> None:
 def test_the_gradient_in_bfloat16_is_rounded_once_behind_the_noise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sum was rounded before the noise, by which two neighbours' sums differed for certain."""
+    """A sum that is rounded before the noise lets two neighbours' sums differ for certain."""
     toy = replace(TOY, hiding=DPSGD)
     (client,) = toy.clients_for()
     client.segments.bfloat16()

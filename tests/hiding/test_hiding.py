@@ -1,4 +1,4 @@
-"""Hiding: one object a client, given to it; methods keep their names where they lived before."""
+"""Hiding: one object a client, given to it; methods keep their own names."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_names_in_a_clients_state_stay() -> None:
 
 @pytest.mark.parametrize("name", ["MixGuard", "SnDSL"])
 def test_private_texts_are_not_sent_before_calibration_is_done(name: str) -> None:
-    """A server that skipped it, or named its last step, had gradients without MixGuard's noise."""
+    """A server that skips it, or names its last step, gets none without MixGuard's noise."""
     (client,) = text_toy(name, clients=1).clients_for()
     steps = client.attach(ORDER, None)["calibration-steps"]
     assert steps > 1
@@ -133,7 +133,7 @@ def test_a_mixing_ratio_out_of_range_is_named(lam: float) -> None:
 
 
 def test_a_batch_of_one_text_is_refused_where_it_would_not_be_mixed() -> None:
-    """Each text was sent as it was, without a word."""
+    """Each text would be sent as it is, without a word."""
     (client,) = text_toy("NaiveMixSL", clients=1).clients_for(batch_size=1)
     with pytest.raises(ClientError, match="batch_size is 1, but NaiveMix works only among several"):
         client.attach(ORDER, None)
@@ -294,7 +294,7 @@ def test_the_hidings_are_those_of_the_strategies() -> None:
 
 
 def test_a_hiding_says_as_which_one_its_clients_send() -> None:
-    """A function knew it of DP-SGD alone, so that an own hiding could not say it."""
+    """Also of a hiding of one's own."""
 
     class Louder(DPSGD):
         pass

@@ -172,7 +172,7 @@ def test_a_large_batch_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_single_token_has_no_correlation() -> None:
-    """It counted as 0 in the round's mean, as if nothing of it could be read."""
+    """As 0 in the round's mean it would look as if nothing of it could be read."""
     (client,) = text_toy("NoPeekSL", clients=1).clients_for(batch_size=1)
     client.attach(ORDER, None)
     ids = torch.full((1, 1), 3)
@@ -191,7 +191,7 @@ def test_a_head_without_words_is_refused() -> None:
 
 
 def test_a_head_that_learns_nothing_is_refused() -> None:
-    """The penalty had no effect, and nothing said so."""
+    """The penalty would have no effect."""
     toy = TextToy(hiding=NoPeek, clients=1)
     said = "NoPeek works only by training the head, and this head learns nothing: take learns='all'"
     with pytest.raises(ClientError, match=said):

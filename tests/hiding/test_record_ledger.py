@@ -37,7 +37,7 @@ def again(before: RecordLedger, examples: dict[str, int]) -> RecordLedger:
 
 
 def test_a_round_without_the_test_set_forgets_nothing_that_it_cost() -> None:
-    """Epsilon fell from 10 to 0 on a node that attached once without its test set."""
+    """Otherwise epsilon would fall on a node that attaches once without its test set."""
     first = charged()
     without = again(first, {"train": 4})
     assert without.epsilon(1e-5) == first.epsilon(1e-5) > 9
@@ -120,7 +120,7 @@ def test_batches_of_earlier_attempts_cost_as_much_as_batches_that_are_sent(power
 
 
 def test_copies_of_one_text_in_a_batch_take_no_memory_of_their_own() -> None:
-    """The ledger listed it as often as it costs: in a batch of 65,536 it took 34 GB."""
+    """Listed as often as it costs, it would take 34 GB in a batch of 65,536."""
     toy = replace(TOY, hiding=DPSGD)
     (client,) = toy.clients_for()
     client.attach(ORDER, None)
@@ -138,7 +138,7 @@ def test_copies_of_one_text_in_a_batch_take_no_memory_of_their_own() -> None:
 
 @pytest.mark.fresh_secrets
 def test_what_earlier_attempts_sent_is_charged_once_in_a_round_with_its_training_examples() -> None:
-    """Each hiding with a ledger had to remember for itself whether it had been."""
+    """The ledger remembers whether it is, so that no hiding has to."""
     nothing, batch = nn.Identity(), np.array([0, 1])
     side = ClientSide(
         nothing, nothing, torch.device("cpu"), 3, 4, 0, 0, examples=BOTH, attempt=1, earlier=[batch]

@@ -120,7 +120,7 @@ def client_of(layer: nn.Module, part: str, batch_size: int = TOKENS) -> UShapeCl
 def test_a_layer_whose_rows_are_tokens_is_refused_for_every_batch_size(
     part: str, batch_size: int
 ) -> None:
-    """With as many examples as tokens it trained: the sum moved by eleven times the bound."""
+    """With as many examples as tokens, the sum could move by eleven times the bound."""
     with pytest.raises(ValueError, match=rf"{part}\.layer\.linear \(Linear\) .* with 4 rows for 2"):
         client_of(TokensFirst(), part, batch_size).attach(ORDER, None)
 
@@ -148,7 +148,7 @@ def test_a_layer_whose_rows_are_tokens_is_refused_for_every_batch_size(
 def test_what_opacus_cannot_or_does_not_wholly_compute_is_named_before_a_round(
     layer: Callable[[], nn.Module], sentence: str, part: str
 ) -> None:
-    """These ended in errors of Opacus in the first step, or lost a part of the gradient."""
+    """Opacus itself would fail in the first step, or lose a part of the gradient."""
     with pytest.raises(ValueError, match=sentence.format(part)):
         client_of(layer(), part).attach(ORDER, None)
 
@@ -169,7 +169,7 @@ def test_what_opacus_cannot_or_does_not_wholly_compute_is_named_before_a_round(
 def test_layers_that_keep_examples_apart_are_tried_and_let_through(
     layer: Callable[[], nn.Module], part: str
 ) -> None:
-    """Without the trial they were let through, too, and the test did not tell."""
+    """They are let through without a trial, too, so the test looks whether there is one."""
     tried: list[int] = []
     own = layer()
     own.register_forward_hook(lambda _, inputs, __: tried.append(len(inputs[0])))
@@ -200,7 +200,7 @@ def test_a_batch_of_one_example_has_the_gradient_of_its_example() -> None:
 
 @pytest.mark.parametrize("part", ["head", "tail"])
 def test_what_changes_a_layers_output_in_place_is_told_with_a_remedy(part: str) -> None:
-    """Falcon's layers do, and the server was told "RuntimeError; the log says more"."""
+    """Falcon's layers do."""
 
     class InPlace(nn.Module):
         def __init__(self) -> None:
@@ -220,8 +220,6 @@ def test_what_changes_a_layers_output_in_place_is_told_with_a_remedy(part: str) 
 
 @pytest.mark.parametrize("part", ["head", "tail"])
 def test_a_layer_that_opacus_does_not_know_is_told_the_server(part: str) -> None:
-    """It was told "ValueError; the log says more"."""
-
     class Moved(nn.Linear):
         def __init__(self) -> None:
             super().__init__(WIDTH, WIDTH)

@@ -46,7 +46,7 @@ def test_a_support_without_a_gradient_stays_without() -> None:
 
 
 def test_the_loss_that_is_reported_is_the_texts_own() -> None:
-    """It had the public loss in it: 11.18 where an evaluation of the same weights gave 3.18."""
+    """With the public loss in it, it would be 11.18 where an evaluation gives 3.18."""
     client = client_of(gradients="all-sources", calibration_epochs=1)
     hiding, batch = client.hiding, batch_of()
     assert isinstance(hiding, MixGuard)

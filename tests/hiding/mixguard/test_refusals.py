@@ -52,7 +52,6 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], sentenc
 
 
 def test_gradients_that_are_said_to_go_with_a_residual_decoding_do() -> None:
-    """Only 'target' was said to."""
     with pytest.raises(ValueError, match="gradients must be 'target' or 'one-message'"):
         MixGuardOptions(decoding="residual", gradients="all-sources")
     for gradients in ("target", "one-message"):
@@ -85,7 +84,7 @@ def test_fewer_supports_than_places_are_warned_of(
 def test_supports_that_are_the_same_text_are_warned_of(
     reserved: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They counted as several, so that each text was mixed with copies of one, without a word."""
+    """If they counted as several, each text would be mixed with copies of one, without a word."""
     texts = [*[torch.tensor([4, 5, 6])] * 70, *([torch.tensor([7, 8])] * 2)]
     if not reserved:
         texts = texts[:-2]
@@ -101,7 +100,7 @@ def test_supports_that_are_the_same_text_are_warned_of(
 
 @pytest.mark.parametrize("name", ["data", "public"])
 def test_a_text_that_leaves_no_room_for_secret_tokens_is_named_at_once(name: str) -> None:
-    """A public one used to end a run in the step that drew it as a support."""
+    """A public one would otherwise end a run in the step that draws it as a support."""
 
     def made(longest: int, pad_to: int | None = None) -> MixGuardClient:
         texts = [torch.full((length,), 2) for length in (3, longest, 5)]

@@ -47,14 +47,14 @@ def test_the_kernel_decodes_a_pre_norm_trunk_better_than_the_sum() -> None:
         elif batch == 0:  # nothing is known yet: the secret's own decoding
             torch.testing.assert_close(local + added, secret.decode(outputs))
         kernel.learn(messages.unbind(), outputs.unbind(), target, truth, mask)
-    # The geometric mean over 24 batches was 0.53 to 0.74 in twelve runs.
+    # In twelve runs the geometric mean over 24 batches is 0.53 to 0.74.
     assert float(torch.stack(ratios).log().mean().exp()) < 0.9
     assert kernel.coefficients is not None
     assert (kernel.coefficients >= 0).all()
 
 
 def test_bfloat16_is_rounded_once() -> None:
-    """Weights, products and sums were each rounded to 8 bits, the paper's decoding only at last."""
+    """Only the result, as of the paper's decoding, not weights, products and sums each."""
     torch.manual_seed(0)
     options = MixGuardOptions(secret_tokens=0, max_length=32, decoding="residual")
     toy = TextToy(kind=MixGuardClient, clients=1, options=options, width=64, dropout=0.0)

@@ -158,7 +158,7 @@ def test_bounds_are_kept(sampler: Sampler) -> None:
 def test_that_there_are_no_secrets_is_known_after_few_draws(
     sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It took 2,000 draws of 64 secrets, 40 seconds of them."""
+    """2,000 draws of 64 secrets, 40 seconds of them, would tell no more."""
     kind = "draw_rotated" if sampler == "rotated" else "draw_positive"
     draw = getattr(samplers, kind)
     sizes: list[int] = []

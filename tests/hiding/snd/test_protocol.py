@@ -166,7 +166,6 @@ def test_an_option_of_another_kind_is_named(options: dict[str, Any], sentence: s
 @pytest.mark.parametrize("epochs", [0, 1])
 @pytest.mark.parametrize("hiding", [SnD, MixGuard])
 def test_public_texts_that_are_no_data_set_are_named(hiding: Any, epochs: int) -> None:
-    """SnD ended in an error of `len`."""
     how = {"calibration_epochs": epochs} if hiding is SnD else {}
     with pytest.raises(TypeError, match="public is list_iterator; needed is a map-style data set"):
         hiding(iter([PUBLIC[0]]), vocab_size=VOCABULARY, **how)
@@ -188,7 +187,7 @@ def test_a_denoiser_of_no_size_is_refused() -> None:
 
 
 def test_numbers_of_numpy_are_kept_in_a_runs_record_as_pythons() -> None:
-    """They were taken, and left out of the record, which has JSON's numbers only."""
+    """A record has JSON's numbers only."""
     whole: Any = np.int64(3)
     real: Any = np.float32(0.5)
     kept = options_of(SnD(PUBLIC, vocab_size=whole, eta=real, calibration_lr=real))
