@@ -28,7 +28,7 @@ def stands(peer: socket.socket) -> bool:
 
 
 def test_idle_connections_without_a_token_keep_no_node_out() -> None:
-    """1,200 of them held every descriptor of a server with 1,024: no answer within 40 s."""
+    """1,200 of them would hold every descriptor of a server with 1,024."""
     with served(nodes=1, descriptors=DESCRIPTORS) as server, contextlib.ExitStack() as opened:
         ticket, node = server.ticket()
         host, port = ticket.address.split(":")

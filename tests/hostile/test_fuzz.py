@@ -1,4 +1,4 @@
-"""Twenty thousand damaged frames that `make test-faults` has not sent."""
+"""Twenty thousand damaged frames, other than those of `make test-faults`."""
 
 from __future__ import annotations
 

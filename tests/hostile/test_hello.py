@@ -123,7 +123,7 @@ TOO_LONG = (
 def test_a_hello_of_a_gigabyte_costs_the_server_nothing(
     how: dict[str, Any], ends: list[str], reason: str, fat: subprocess.Popen[str]
 ) -> None:
-    """Compressed it took the server from 585 to 4,834 MB (here by 3,433); others waited for 4 s."""
+    """Decoded, it would take gigabytes and seconds, for which all others wait."""
     with served(nodes=2, attach_timeout=30) as server, ThreadPoolExecutor(1) as strangers:
         (ticket, node), (other, other_node) = server.ticket(), server.ticket()
         honest = threading.Thread(target=good, args=(other, other_node), daemon=True)
