@@ -71,7 +71,7 @@ def ushape(draw: Callable[[], float]) -> list[float]:
 @pytest.mark.parametrize("kind", DRAWS)
 @pytest.mark.parametrize("fit", [split, ushape])
 def test_a_seed_repeats_a_run(fit: Callable[[Callable[[], float]], list[float]], kind: str) -> None:
-    """Draws from the generators of Python and NumPy were another program's."""
+    """Even where they draw from the generators of Python and NumPy."""
     losses = []
     for seed in range(2):
         torch.manual_seed(0)  # weights and data

@@ -150,7 +150,7 @@ class Runs(PatchCutMix):
 
 
 def test_a_patch_share_of_ones_own_keeps_its_patches_in_parts() -> None:
-    """From a batch's second part on, the positions were those of the class it is derived from."""
+    """From a batch's second part on, positions could be those of the class it is derived from."""
     check_masks_partition(Runs(2), patches=8, batch=4)
     check_masks_partition(Noisy(Runs(3), GaussianNoise(sigma_s=1.0, sigma_y=1.0)), batch=4)
     make = partial(SplitStrategy, mixer=Runs(2), micro_batches=4)
@@ -226,5 +226,5 @@ class WidthMix(GroupMixer):
 
 
 def test_a_share_may_keep_a_part_of_the_width() -> None:
-    """Its patches were counted whole, though its page says that such members are a partition."""
+    """Its patches are not counted whole: such members are a partition."""
     check_masks_partition(WidthMix(), clients=4)

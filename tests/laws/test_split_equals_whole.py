@@ -56,7 +56,6 @@ def test_every_form_of_cutmix(
 
 @pytest.mark.parametrize("server_update", UPDATES)
 def test_shuffled_cutmix_has_all_forms_of_cutmix(server_update: ServerUpdate) -> None:
-    """Its constructor repeated the options of CutMixSL, but for `k_times`."""
     check_split_equals_whole(
         partial(ShuffledCutMixSL, k=3, k_times=True, mask_per_sample=True),
         Toy(clients=5, prefix=2),
