@@ -85,7 +85,7 @@ def test_without_ray_there_is_no_question(monkeypatch: pytest.MonkeyPatch) -> No
 def test_of_a_mixture_those_are_left_out_that_cannot_be(
     here: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A node that claimed to be virtual used to end a deployment's run with LinkError."""
+    """One node that claims to be virtual does not end a deployment's run."""
     monkeypatch.setattr(auto, "ray_runs_here", lambda: here)
     link = AutoLink(Stub, refused) if here else AutoLink(refused, Stub)
     grid = says(True, False, False)

@@ -101,7 +101,7 @@ def refuses(reason: str) -> Handler:
 def test_a_simulation_whose_nodes_all_fail_ends_soon_with_a_remedy(
     reason: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were asked twice a second for two minutes, each time with a traceback in the log."""
+    """Asked twice a second for two minutes, each would leave a traceback in the log each time."""
     monkeypatch.setattr(directories, "_VIRTUAL", 2.0)
     monkeypatch.setattr(directories, "ray_runs_here", lambda: True)
     grid, began = FakeGrid(refuses(reason), 2), time.monotonic()
@@ -159,7 +159,6 @@ def newcomer(grid: FakeGrid, node: int, index: int, **config: Any) -> None:
 def test_two_nodes_of_one_index_are_left_out_and_the_others_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Before: LinkError, and the run was over for everybody."""
     grid, directory = FakeGrid(APP, 3), Directory()
     grid.contexts[102].node_config["partition-id"] = 1
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
@@ -227,7 +226,7 @@ def test_a_node_that_was_silent_for_a_while_has_its_index_again(
 
 
 def test_a_silent_node_is_waited_for_once_and_heard_when_it_answers() -> None:
-    """Before: every round waited for it as long as for the first answer."""
+    """No later round waits for it as long as for the first answer."""
     gate = threading.Event()
 
     def handle(message: Message, context: Context) -> Message:
@@ -262,7 +261,7 @@ def test_a_node_without_partition_id_is_named() -> None:
 def test_a_partition_id_that_no_ticket_can_hold_costs_its_own_node_only(
     index: int, late: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before: the server refused the ticket that it had made, and the run was over for all."""
+    """The server would refuse the ticket that it makes, and the run be over for all."""
 
     def handle(message: Message, context: Context) -> Message:
         client = context.node_config["partition-id"]
@@ -284,7 +283,7 @@ def test_a_partition_id_that_no_ticket_can_hold_costs_its_own_node_only(
 
 @pytest.mark.parametrize("index", [True, 1.0, "1"])
 def test_a_partition_id_of_another_type_is_none(index: Any) -> None:
-    """True was index 1 under the name "True", and a resumed run could not read its ledgers."""
+    """True would be index 1 under the name "True", whose ledgers a resumed run could not read."""
 
     def handle(message: Message, context: Context) -> Message:
         record = ConfigRecord({"client": index, "simulated": False})
@@ -297,7 +296,7 @@ def test_a_partition_id_of_another_type_is_none(index: Any) -> None:
 def test_nodes_that_divide_the_data_otherwise_are_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A third node that was started with 3 parts joined two with 2, and shared their examples."""
+    """A third node that is started with 3 parts shares examples with two of 2."""
     grid = FakeGrid(APP, 2)
     directory = Directory()
     directory.update(grid.grid, 2, 60)

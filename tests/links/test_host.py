@@ -165,7 +165,7 @@ def test_what_a_server_reads_of_an_error() -> None:
 def test_the_server_reads_no_label_that_stays_with_a_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Where the tail had too few logits, the text sent said "labels lie in 7..7"."""
+    """As where the tail has too few logits: "labels lie in 7..7" tells the label."""
     data: Any = TensorDataset(torch.ones(4, 1, 8), torch.full((4,), 7))
     head, tail = _Unmasked(nn.Linear(8, 3)), _Unmasked(nn.Flatten(), nn.Linear(3, 2))
     host = ClientHost(say=public_sentence)
@@ -209,7 +209,6 @@ class _Unmasked(nn.Module):
 def test_a_share_that_was_not_handed_over_is_a_line_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """There was a traceback for each client before the sentence with the remedy."""
     host = ClientHost()
     host.attach(ticket(), build, None)
     plan = [{"share": "block"}]

@@ -124,7 +124,7 @@ def test_arrays_are_found_whatever_they_are_called() -> None:
 
 
 def test_the_reply_that_ends_a_round_has_what_there_is() -> None:
-    """Three copies of it were written, and the one in a process left out the warning."""
+    """The warning, too."""
     full = release_content(to_arrays({"w": torch.ones(2)}), {"loss": 0.5}, "its state is lost")
     assert dict(full["metrics"]) == {"loss": 0.5}
     assert list(full["arrays"]) == ["w"]

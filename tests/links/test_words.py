@@ -1,7 +1,7 @@
 """A peer's words reach logs, records and errors only as one short printable line.
 
-A node that answered a message with three million characters used to have all of them logged, with
-line breaks, terminal escapes and bells, so that lines of the log could be forged.
+A node may answer with three million characters, line breaks, terminal escapes and bells. Logged as
+they are, they could forge lines of the log.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _QuotingError(_WrongRowError):
 
 
 def test_a_server_is_told_the_message_of_any_error_that_is_foreseen_and_of_no_other() -> None:
-    """A list of classes named those whose messages say nothing of the data; new ones were lost."""
+    """Errors say it themselves: a list of such classes would lack new ones."""
     assert public_sentence(_WrongRowError("rows need a label")) == "rows need a label"
     assert public_sentence(_QuotingError("row ['Ada', 36] is wrong")) == "a row is wrong"
     assert public_sentence(ValueError("Ada")) == "ValueError; the log of its node says more"

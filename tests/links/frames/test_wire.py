@@ -54,7 +54,7 @@ def test_the_error_is_bounded(sent: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("largest", [3e-6, 1.0, 1e4])
 def test_the_error_is_bounded_in_half_precision_too(dtype: torch.dtype, largest: float) -> None:
-    """Before, levels were computed in the tensor's own digits: small gradients became zeros."""
+    """Levels in the tensor's own digits would make zeros of small gradients."""
     source = torch.Generator().manual_seed(0)
     sent = (largest * (2 * torch.rand(20, 40, generator=source) - 1)).to(dtype)
     patch = sent.float().abs().amax(-1, keepdim=True)
@@ -68,7 +68,7 @@ def test_the_error_is_bounded_in_half_precision_too(dtype: torch.dtype, largest:
 def test_a_tensor_of_16_bits_loses_its_own_rounding_at_most(
     wire: WireDtype, dtype: torch.dtype
 ) -> None:
-    """The scale was rounded to its type first: in float16 a small one was 0, and so was all."""
+    """A scale that is rounded to its type first may be 0 in float16, and so would all be."""
     source = torch.Generator().manual_seed(0)
     sent = (1e-5 * torch.randn(20, 40, generator=source)).to(dtype)
     exact = widen(*narrow(sent, wire), torch.float32)

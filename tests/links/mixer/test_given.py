@@ -162,7 +162,7 @@ def test_nodes_with_the_same_lower_segment_are_mixed(server: Server) -> None:
 
 
 def test_a_server_does_not_get_an_upload_by_silencing_the_other_node(server: Server) -> None:
-    """With zeros for node 1, the mixture was node 0's upload: its images came out exactly."""
+    """With zeros for node 1, the mixture would be node 0's upload."""
     with pytest.raises(
         LinkError,
         match="1 node is left to be mixed: client 1 was given another lower segment than the "
@@ -211,7 +211,7 @@ class LaterTicket(Ticket):
 def test_a_node_of_a_later_version_is_mixed_with_the_others(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The digest had the defaults of the node's own version: its operator was called dishonest."""
+    """If the digest had defaults of the node's own version, an honest operator would be blamed."""
     read = Ticket.from_message
 
     def from_message(message: Message) -> Ticket:
@@ -261,7 +261,7 @@ def test_nodes_that_do_not_train_cannot_be_brought_apart_by_training(
 
 
 def test_a_node_that_does_not_train_is_not_mixed_with_one_that_does(server: Server) -> None:
-    """A server made zeros of the other node's lower segment, and read this one's upload."""
+    """A server could make zeros of the other node's lower segment, and read this one's upload."""
     server.trains = {0: False}
     config: dict[str, Any] = {"run_config": '{"lr": 1.0, "weight-decay": 1.0}'}
     server.round(1, same((1, 2)), gradient=1e-30, **config)
@@ -285,7 +285,7 @@ def test_a_node_that_has_trained_is_not_taken_for_one_that_never_did(server: Ser
     server.trains[1] = False
     with pytest.raises(LinkError, match=r"client 1 has another .*, or had earlier in this run"):
         server.round(2, same((0, 1)), **config)
-    # Weights that replace its own were changed by no gradient.
+    # Weights that replace its own are changed by no gradient.
     always: dict[str, Any] = {"arrays": "always"}
     server.node_config["allow-averaging"] = True
     failures, mixture = server.round(3, same((0, 1)), **always, **config)
@@ -343,7 +343,7 @@ def test_the_origin_of_a_state_is_kept_with_it(
 def test_a_state_that_does_not_say_where_it_began_is_refused(
     store: Callable[..., OriginStore], tmp_path: Path
 ) -> None:
-    """It was taken for one that began from the weights of the round's message."""
+    """It must not pass for one that begins from the weights of the round's message."""
     ClientStore(tmp_path).save(0, 2, {}, {"drawn": 4})
     with pytest.raises(OtherFormError, match=f"client 0 after round 2 does not say {WEIGHTS} and"):
         store(WEIGHTS_OF_RUN).load(0)

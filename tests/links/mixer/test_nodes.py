@@ -149,7 +149,7 @@ def test_with_certificates_a_server_cannot_pretend_to_be_a_node(
 def test_a_server_app_with_the_certificate_of_a_node_is_turned_away(
     start_mixer: Callable[..., MixerServer], files: Certificates
 ) -> None:
-    """It was taken, although who has a node's key can pretend to be that node."""
+    """Who has a node's key can pretend to be that node."""
     mixer = start_mixer(client_ca=files.ca)
     certificate, key = files.of_node(2)
     pair = certificate.read_bytes(), key.read_bytes()

@@ -148,7 +148,7 @@ def test_an_upload_that_is_in_no_mixture_costs_nothing(
     (pair,) = (group for group in seen.groups if len(group) == 2)
     assert local.ledger is not None
     spent = local.ledger.epsilons
-    assert spent[left[0]] > max(spent[client] for client in pair)  # there it was seen alone
+    assert spent[left[0]] > max(spent[client] for client in pair)  # there it is seen alone
     mixed = through(link_to(start_mixer()), tmp_path, "DPCutMixSL", **options)
     assert epsilons(mixed) == [max(spent[client] for client in pair)]
 
@@ -156,7 +156,7 @@ def test_an_upload_that_is_in_no_mixture_costs_nothing(
 def test_a_round_that_is_drawn_again_is_charged_once(
     start_mixer: Start, link_to: LinkTo, tmp_path: Path
 ) -> None:
-    """The mixer has begun it with clients of which too few had data, and asked for nothing."""
+    """A mixer that begins it with clients of which too few have data asks for nothing."""
     toy = replace(QUIET, clients=6)  # four of which a round draws
     options: dict[str, Any] = {
         "clients": OneEmpty, "toy": toy, "fraction_train": 0.7, "min_nodes": 4

@@ -62,7 +62,7 @@ def test_a_mixer_without_the_right_certificate_is_not_dialled(
 def test_a_mixer_that_asks_for_a_certificate_says_so_at_once(
     start_mixer: Start, files: Certificates
 ) -> None:
-    """It just hangs up, and a run without one waited as long as for a mixer that is not there."""
+    """It just hangs up, so that a run without one might wait as for a mixer that is not there."""
     mixer, ca = start_mixer(client_ca=files.ca), files.ca.read_bytes()
     channel = MixerChannel(Dialled(mixer.address, True, ca, None, TOKEN), 60.0)
     began = time.monotonic()

@@ -41,7 +41,7 @@ PATCHES: list[Mixer] = [
 def test_a_mixer_adds_up_no_rounded_uploads(
     wire: str, plain: MixerServer, channel: MixerChannel
 ) -> None:
-    """The server says in the tickets how nodes round; with int4 their sum fell apart into both."""
+    """The server says in the tickets how nodes round; with int4 a sum falls apart into both."""
     nodes = Nodes(plain, channel, mixing=describe(Mixup(2)))
     nodes.tickets = [replace(ticket, wire_dtype=wire) for ticket in nodes.tickets]
     threads = [nodes.start(index) for index in (0, 1)]
@@ -95,7 +95,7 @@ def test_a_strategy_refuses_it_before_the_run(tmp_path: Path) -> None:
 
 
 def test_a_format_that_rounds_nothing_is_no_rounding(tmp_path: Path) -> None:
-    """float32 was refused for float32 uploads, which travel as they are."""
+    """Such as float32 for float32 uploads, which travel as they are."""
     token = secret(tmp_path / "token", "c0ffee" * 8)
     link = MixerLink("127.0.0.1:9444", token, wire_dtype="float32")
     with pytest.raises(ValueError, match="wire_dtype is 'float32', and this mixer adds uploads up"):
@@ -109,7 +109,7 @@ def test_a_node_with_a_mixer_of_its_own_does_not_say_how_many_steps_it_took(
     files: Certificates,
     tmp_path: Path,
 ) -> None:
-    """A server that withheld one group's gradient saw in these numbers who was in the group."""
+    """A server that withholds one group's gradient would see in them who is in the group."""
     mixer = start_mixer()
     own: dict[str, Any] = {"link-via": mixer.address, "link-via-ca": str(files.ca)}
     for pins, said in ((own, {0}), ({}, {3})):

@@ -172,7 +172,7 @@ def test_groups_are_smaller_where_nodes_are_missing(
 def test_soft_labels_that_are_too_large_are_refused_before_a_step(
     plain: MixerServer, channel: MixerChannel
 ) -> None:
-    """Only smashed data counted: with so many classes, a step took all memory of the mixer."""
+    """With so many classes, a step would take all memory of the mixer."""
     nodes = Nodes(plain, channel, classes=10**6)
     nodes.description = {**DESCRIPTION, "batch-size": 200, "num-examples": 200}
     threads = [nodes.start(index) for index in (0, 1)]
@@ -186,7 +186,7 @@ def test_soft_labels_that_are_too_large_are_refused_before_a_step(
 
 
 def test_as_many_nodes_as_a_mixer_takes_get_their_tokens(channel: MixerChannel) -> None:
-    """Of 4,000 the tokens did not fit into the reply."""
+    """Of 4,000 the tokens do not fit into the reply."""
     many = {str(10**8 + client): 2**64 - 1 - client for client in range(MAX_MIXED_NODES + 1)}
     opening = {**OPENING, "round": 2**31 - 1, "nodes": many}
     with pytest.raises(LinkError, match="has 3501 nodes, and a mixer takes at most 3500: lower f"):
@@ -214,7 +214,7 @@ def test_a_server_that_breaks_the_order_or_sends_other_gradients_gets_nothing(
         ({"number": 1}, "the next step is number 0"),
         ({"progress": "now"}, "progress is not a number"),
         ({"progress": float("nan")}, "progress is not a number"),
-        ({"progress": 10**400}, "progress is not a number of rounds"),  # used to be a traceback
+        ({"progress": 10**400}, "progress is not a number of rounds"),  # no float can hold it
         ({"progress": -1.0}, "progress is not a number"),
         ({"gradients": None}, "must say its gradients"),
         ({"gradients": {"0": gradient}}, "no mixture that these gradients are of"),

@@ -30,7 +30,7 @@ class Groups(Observer):
 def test_each_strategy_asks_for_its_own_groups_and_hears_of_its_own_noise(
     start_mixer: Callable[..., MixerServer], link_to: Callable[..., MixerLink], tmp_path: Path
 ) -> None:
-    """Making the second one had the first one's run mix by four, and tell the second's ledger."""
+    """Neither the groups nor the ledger of the first one change when the second one is made."""
     link = link_to(start_mixer())
     pairs, fours = Groups(), Groups()
     first = noised("DPCutMixSL", link, k=2, observers=[pairs])

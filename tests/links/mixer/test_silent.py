@@ -104,7 +104,7 @@ def test_a_reply_in_pieces_may_take_no_longer_than_one_that_is_whole(
 def test_a_call_costs_no_thread(
     silent: tuple[Silent, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every call started one, to hang up if it took too long."""
+    """Not even to hang up if it takes too long."""
     started: list[str] = []
 
     class Noted(threading.Thread):

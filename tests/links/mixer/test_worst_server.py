@@ -46,7 +46,7 @@ def step_with(nodes: Nodes, channel: MixerChannel) -> dict[str, Any]:
 def test_no_mixture_is_made_that_is_one_members_upload(
     alpha: float, plain: MixerServer, channel: MixerChannel
 ) -> None:
-    """With ratios of 1 and 0, the server used to get the upload itself, bit for bit."""
+    """With ratios of 1 and 0, the server would get the upload itself, bit for bit."""
     nodes = Nodes(plain, channel, mixing=describe(Mixup(alpha=alpha)))
     assert step_with(nodes, channel) == {}
     assert nodes.sent == []
@@ -100,7 +100,7 @@ def test_the_operator_may_ask_for_more_even_ratios(start_mixer: Start) -> None:
 
 
 def test_a_round_cannot_be_rehearsed(start_mixer: Start) -> None:
-    """With its own nodes instead of the real ones, a server used to see the real round's masks."""
+    """With its own nodes instead of the real ones, a server could see the real round's masks."""
     mixer = start_mixer(certificate=None, key=None, seed_file=None)
     plans = []
     for _ in range(4):
@@ -115,7 +115,7 @@ def test_a_round_cannot_be_rehearsed(start_mixer: Start) -> None:
 def test_nobody_waits_for_nodes_of_a_server_that_has_hung_up(
     plain: MixerServer, channel: MixerChannel
 ) -> None:
-    """The call's thread used to stay until the server's timeout for nodes, up to a day."""
+    """The call's thread would stay until the server's timeout for nodes, up to a day."""
     nodes = Nodes(plain, channel, step_timeout=3600.0, reattach_timeout=3600.0)
     nodes.answers.clear()
     for index in (0, 1):
@@ -139,7 +139,7 @@ def _is_call(thread: threading.Thread) -> bool:
 def test_a_server_that_hangs_up_while_it_opens_leaves_no_line_behind(
     plain: MixerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines of a thousand nodes used to stay forever."""
+    """Otherwise lines of a thousand nodes would stay for ever."""
     begun, go_on = threading.Event(), threading.Event()
     read = Opening.read
 
@@ -197,7 +197,7 @@ def test_so_many_streams_and_no_more(
 def test_a_round_that_cannot_begin_takes_no_place(
     start_mixer: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After 64 of them the mixer turned every ServerApp away, until it was restarted."""
+    """After 64 of them a mixer would turn every ServerApp away, until it is restarted."""
     monkeypatch.setattr(service, "MOST_STREAMS", 1)
     mixer = start_mixer(certificate=None, key=None)
     with monkeypatch.context() as patched:

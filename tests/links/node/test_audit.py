@@ -39,7 +39,7 @@ def test_the_audit_log_holds_shapes_and_no_number_of_the_data(node: Node) -> Non
 
 @pytest.mark.parametrize("wire", WIRE_DTYPES)
 def test_the_audit_log_counts_what_travels(wire: str, tmp_path: Path) -> None:
-    """It counted tensors before they were narrowed: four times as much as int4 sends."""
+    """As many bytes as they are once narrowed: with int4 a fourth."""
     grid = FakeGrid(toy_app(TOY), 1, **{"state-dir": str(tmp_path)})
     strategy = PSL(TOY.upper(), device="cpu", seed=7, evaluation="none", steps_per_round=1)
     strategy.link = OnFakeGrid(StreamLink(address="127.0.0.1:0", wire_dtype=wire), grid)
@@ -53,7 +53,7 @@ def test_the_audit_log_counts_what_travels(wire: str, tmp_path: Path) -> None:
 
 
 def test_a_server_cannot_end_the_audit_log_with_a_long_name(node: Node) -> None:
-    """A line that long used to make the log unreadable, so that the node sent nothing any more."""
+    """A line that long makes the log unreadable, so that the node would send nothing any more."""
     node.begin()
     refused(node.ask("x" * (1 << 20)), "is not an exchange")
     node.end()
@@ -64,7 +64,7 @@ def test_a_server_cannot_end_the_audit_log_with_a_long_name(node: Node) -> None:
 
 
 def test_a_servers_name_of_a_run_is_one_line_of_the_audit_log(node: Node) -> None:
-    """A name that is refused used to be written whole, with what moves a terminal's cursor."""
+    """A refused name would otherwise bring what moves a terminal's cursor."""
     with pytest.raises(LinkError, match="run id is not a name"):
         node.begin(run="\x1b[2J" + "x" * 10_000)
     node.guards.audit.refuse("round", "why")
@@ -97,7 +97,7 @@ def test_a_batch_in_parts_is_priced_as_one_and_each_part_is_written_down(node: N
 
 @pytest.mark.parametrize("kind", ["federated", "benchmark"])
 def test_an_evaluations_line_says_which_test_data_it_took(node: Node, kind: str) -> None:
-    """An operator could not tell the node's own test data from the benchmark's."""
+    """An operator can tell the node's own test data from the benchmark's."""
     node.config = {"partition-id": 0, "state-dir": str(node.folder)}
     node.options = {"benchmark_data": TOY.data(0)}
     node.begin()
@@ -177,7 +177,7 @@ def test_a_round_begins_and_ends_in_the_audit_log(tmp_path: Path) -> None:
 def test_a_node_whose_audit_log_is_full_still_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error of the log took the place of the node's answer, and the server waited for it."""
+    """The error of the log must not take the place of an answer that the server waits for."""
 
     def full(*_: Any, **__: Any) -> None:
         raise LinkError("this node's audit log cannot be written (No space left on device)")

@@ -40,7 +40,7 @@ REJECTED: dict[str, tuple[dict[str, Any], str]] = {
 def test_each_rejected_ticket_is_a_line_of_the_audit_log(
     case: str, kind: str, tmp_path: Path
 ) -> None:
-    """Most were refused before there was a log; some raised out of the app, to Flower."""
+    """Also those that are refused before there is a client. None raises out of the app."""
     changes, why = REJECTED[case]
     ticket = replace(TICKET, link="stream", address="127.0.0.1:9", tls=False, run="r")
     record = ConfigRecord({**dict(ticket.to_record()), **changes})

@@ -17,7 +17,7 @@ from tests.links.node.worst_server import TOY, L, N, Node, noisy, refused
 
 @pytest.mark.parametrize("plan", [[], [None], [None, None]])
 def test_labels_leave_only_through_a_share(node: Node, plan: Any) -> None:
-    """A plan without shares used to return all labels of the batch at epsilon 0."""
+    """A plan without shares could otherwise get all labels of the batch at epsilon 0."""
     node.begin()
     refused(node.step(plan), "no share for this client")
     assert node.client.epsilon == 0
@@ -102,7 +102,7 @@ class NotANumberWhereBright(nn.Module):
 
 
 def test_the_places_of_numbers_that_are_not_finite_do_not_leave(node: Node) -> None:
-    """These places used to reveal the image's mask at sigma 1000 and epsilon 0.012."""
+    """They would reveal the image's mask at sigma 1000 and epsilon 0.012."""
     node.lower = NotANumberWhereBright(TOY.lower().double())
     node.begin()
     reply = node.step([noisy(sigma_s=1000.0, sigma_y=1000.0)]).reply
@@ -125,7 +125,7 @@ class Gated(nn.Module):
 
 
 def test_a_gate_that_would_mix_the_batch_leaves_no_epsilon(node: Node) -> None:
-    """It was looked at with the server's first weights only, in which the gate was closed."""
+    """In the server's first weights the gate is closed."""
     node.lower = Gated(TOY.lower().double())
     described = node.begin()
     assert described["batch-norm"]
@@ -134,7 +134,7 @@ def test_a_gate_that_would_mix_the_batch_leaves_no_epsilon(node: Node) -> None:
 
 
 class Attending(nn.Module):
-    """A lower segment whose examples attend to each other: `batch_first` was forgotten."""
+    """A lower segment whose examples attend to each other: `batch_first` is forgotten."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Attending(nn.Module):
 
 @pytest.mark.parametrize("value", [0.0, 1e6])
 def test_no_weights_of_the_server_hide_a_layer_across_the_batch(node: Node, value: float) -> None:
-    """One bias of 1e6 did: what examples did to each other was small beside it."""
+    """Beside one bias of 1e6, what examples do to each other is small."""
     node.lower = Attending(TOY.lower().float())
     weights = {name: t.clone() for name, t in node.lower.state_dict().items()}
     weights["block.norm2.bias"][0] = value
@@ -171,7 +171,7 @@ class InFloat32(nn.Module):
 
 @pytest.mark.parametrize("clip", ["patch", "sample"])
 def test_smashed_data_made_small_by_the_servers_weights_are_clipped(node: Node, clip: str) -> None:
-    """They left as they were, under noise a billionth of their size, at epsilon 0.015."""
+    """They would leave as they are, under noise a billionth of their size, at epsilon 0.015."""
     node.lower = InFloat32()
     weights = {name: t * 1e-24 for name, t in node.lower.state_dict().items()}
     node.begin(arrays=weights)
@@ -184,7 +184,7 @@ def test_smashed_data_made_small_by_the_servers_weights_are_clipped(node: Node, 
 
 @pytest.mark.parametrize("classes", [1, 2, L])
 def test_no_error_tells_the_largest_label_of_a_batch(node: Node, classes: int) -> None:
-    """Fewer classes than labels were an error of its own: all labels by some trials, epsilon 0."""
+    """Fewer classes than labels, as an error of its own, would tell all labels by some trials."""
     plain = InputShare(rows=2, columns=3, classes=classes, parts=((0, FullShare()),), seed=1)
     node.begin()
     refused(node.step([plain.to_wire()]), "what is asked of it has no epsilon")
@@ -196,7 +196,7 @@ def test_no_error_tells_the_largest_label_of_a_batch(node: Node, classes: int) -
 
 @pytest.mark.parametrize("clip_norm", [1.0, 1e-60])
 def test_a_ratio_of_zero_sends_zeros_without_signs(node: Node, clip_norm: float) -> None:
-    """Their signs were those of the smashed data and, after some repeats, the labels; epsilon 0."""
+    """The signs would be those of the smashed data and, after some repeats, tell the labels."""
     node.begin()
     share = noisy(
         WeightedShare(lam=0.0),

@@ -48,7 +48,7 @@ from tests.links.node.worst_server import Node, noisy
 def test_a_misspelt_key_is_named_with_the_one_that_is_meant(
     key: str, meant: str, tmp_path: Path
 ) -> None:
-    """A node dialled what the server named, began another ledger, or had no policy."""
+    """A node could dial what the server names, begin another ledger, or have no policy."""
     with pytest.raises(
         LinkError,
         match=f"has '{key}', which flwr-splitmix does not read.* did you mean '{meant}'",
@@ -57,7 +57,7 @@ def test_a_misspelt_key_is_named_with_the_one_that_is_meant(
 
 
 def test_keys_of_an_app_are_left_alone(tmp_path: Path) -> None:
-    """Of max-steps, a node was asked whether it means max-epsilon."""
+    """Such as max-steps, which must not pass for a misspelt max-epsilon."""
     own = (
         "num-partitions", "dataset", "test-dataset", "images", "data-path", "data_dir", "site",
         "hospital", "device", "cache-dir", "label", "public", "training-data", "seed", "alpha",
@@ -77,7 +77,7 @@ def test_the_right_keys_are_no_misspellings_of_each_other() -> None:
 def test_a_relative_state_dir_is_none_that_a_budget_can_rely_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Started in another folder, the node used to begin another ledger, at epsilon 0."""
+    """Started in another folder, the node would begin another ledger, at epsilon 0."""
     monkeypatch.chdir(tmp_path)
     relative: dict[str, Any] = {"state-dir": "states"}
     with pytest.raises(LinkError, match=r"its state-dir is a relative path.* an absolute path"):

@@ -22,7 +22,7 @@ from tests.links.node.worst_server import TICKET, TOY, Node, noisy, refused
 
 @pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
 def test_attempts_that_the_ledger_holds_are_not_charged_again(tmp_path: Path, lost: bool) -> None:
-    """The file has them, unless it is younger; each was charged twice, and in full."""
+    """The file has them, unless it is younger; otherwise each would be charged twice, in full."""
     node = Node(tmp_path / "node", {"max-epsilon": 100.0})
     share = noisy(WeightedShare(lam=0.5), clamp_labels=False)
     node.begin()
@@ -63,7 +63,7 @@ def test_a_run_without_a_name_is_that_of_flowers_number(node: Node) -> None:
 
 
 def test_another_configuration_is_no_other_run(node: Node) -> None:
-    """One more key used to admit other weights, which were trained on the state of the same run."""
+    """One more key would otherwise admit other weights, trained on the state of the same run."""
     weights = TOY.lower().state_dict()
     others = {name: tensor + 1 for name, tensor in weights.items()}
     node.begin(arrays=weights)
@@ -78,7 +78,7 @@ def test_another_configuration_is_no_other_run(node: Node) -> None:
 
 
 def test_a_run_that_began_without_weights_takes_none_later(node: Node) -> None:
-    """The first ones that came counted, in whichever round: after rounds with the node's own."""
+    """The first ones that come do not count, after rounds with the node's own."""
     weights = TOY.lower().state_dict()
     node.begin(arrays=None)
     node.end()
@@ -109,7 +109,7 @@ def test_first_weights_count_whatever_configuration_the_server_names(tmp_path: P
 
 
 def test_an_epsilon_never_falls_whatever_round_or_run_the_server_names(node: Node) -> None:
-    """`state_round=0`, or another run's id, used to get the same batch again at no new epsilon."""
+    """Nor does `state_round=0`, or another run's id, get the same batch again at no new epsilon."""
     node.config["max-epsilon"] = 4.0
     spent: list[float] = []
     for changes in ({}, {"state_round": 0}, {"run": "another"}, {"run": "third"}, {}):
@@ -136,7 +136,7 @@ def test_over_all_runs_a_node_stops_at_its_limit(node: Node) -> None:
 def test_what_cannot_be_charged_on_the_disk_does_not_leave(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a full disk, rounds 2 to 4 used to send the same batch at an unchanged epsilon."""
+    """With a full disk, each round would send the same batch at an unchanged epsilon."""
     node.begin()
     assert node.step([noisy()]).reply
     before = node.client.epsilon
@@ -182,14 +182,14 @@ def test_an_audit_log_that_cannot_be_opened_names_the_key_and_no_path(
 
 @pytest.mark.parametrize("client", [False, 0.0, -0.0])
 def test_an_index_of_another_type_gets_no_ledger_of_its_own(node: Node, client: Any) -> None:
-    """False, 0.0 and -0.0 instead of 0 gave a server the whole budget once more each."""
+    """False, 0.0 and -0.0 instead of 0 would give a server the whole budget once more each."""
     with pytest.raises(LinkError, match="the server's ticket is for client"):
         node.begin(client=client)
     assert not list(node.folder.glob("*"))
 
 
 def test_a_run_without_noise_stays_in_the_ledger_of_a_node(tmp_path: Path) -> None:
-    """The next run began at 0, and "in all runs together" did not hold."""
+    """If the next run began at 0, "in all runs together" would not hold."""
     plain = Node(tmp_path / "node", {})
     plain.begin(replace(TICKET, run="plain"))
     assert plain.step([FullShare().to_wire()]).reply is not None
@@ -201,7 +201,7 @@ def test_a_run_without_noise_stays_in_the_ledger_of_a_node(tmp_path: Path) -> No
 
 
 def test_a_ledger_in_a_file_is_not_written_again_with_every_state(node: Node) -> None:
-    """With 500,000 records a client wrote 20 MB more each round, which took seconds."""
+    """With 500,000 records a client would write 20 MB more each round, which takes seconds."""
     node.config["max-epsilon"] = 8.0
     node.begin()
     assert node.step([noisy()]).reply

@@ -60,7 +60,7 @@ def test_an_authority_without_a_mixer_is_refused() -> None:
 def test_a_key_that_names_no_mixer_or_authority_is_refused(
     key: str, value: Any, tmp_path: Path
 ) -> None:
-    """With link-via='' the node uploaded wherever the server said."""
+    """With link-via='' the node would upload wherever the server says."""
     own = {"link-via": "127.0.0.1:9444", key: value}
     said = re.escape(f"{key} is {value!r}, so this node would ") + ".*, or leave the key out"
     with pytest.raises(LinkError, match=said):

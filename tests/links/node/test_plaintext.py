@@ -117,7 +117,7 @@ def test_what_grpc_might_read_otherwise_cannot_pass_for_the_loopback(
 
 
 def test_nothing_leaves_a_node_that_refuses(tmp_path: Path) -> None:
-    """A run with link-insecure=true got token and uploads in clear from nodes with certificates."""
+    """A run with link-insecure=true must not get token and uploads in clear from such nodes."""
     toy = Toy(clients=1)
     certificate, key = make_certificates(tmp_path / "certificates").of_node(0)
     own = {"ssl-certfile": str(certificate), "ssl-keyfile": str(key)}

@@ -35,7 +35,7 @@ def test_the_stricter_of_node_and_run_holds(
 
 
 def test_a_run_cannot_loosen_a_nodes_limit_by_its_delta(tmp_path: Path) -> None:
-    """At the run's delta of 0.999999 a node with max-epsilon 1 sent without end, at epsilon 0."""
+    """At a delta of 0.999999, a node with max-epsilon 1 would send without end, at epsilon 0."""
     node = Node(tmp_path, {"max-epsilon": 1.0})
     node.options = {"privacy": PrivacyBudget(delta=0.999999)}
     node.begin()
@@ -74,7 +74,7 @@ def test_a_run_in_between_does_not_make_room_for_other_weights(tmp_path: Path) -
 
 
 def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: Path) -> None:
-    """Crafted gradients together with averaging used to reveal raw pixels."""
+    """Crafted gradients together with averaging can reveal raw pixels."""
     node = Node(tmp_path / "a", {"max-epsilon": 1.0})
     with pytest.raises(ClientError, match="averaging would send its lower segment, from which"):
         node.begin(returns_arrays=True)
@@ -97,7 +97,7 @@ def test_averaging_and_other_weights_within_a_run_need_the_nodes_word(tmp_path: 
 def test_what_is_not_to_be_averaged_stays_without_a_limit_too(
     tmp_path: Path, config: dict[str, Any], why: str
 ) -> None:
-    """These options alone, without `max-epsilon`, used to let the lower segment leave the node."""
+    """These options alone, without `max-epsilon`, keep the lower segment on the node."""
     node = Node(tmp_path, config)
     with pytest.raises((ClientError, LinkError), match=why):
         node.begin(returns_arrays=True)
@@ -126,7 +126,7 @@ def test_a_run_cannot_allow_what_its_node_does_not(tmp_path: Path) -> None:
 def test_own_test_data_leave_only_where_the_node_allows_it(
     tmp_path: Path, allowed: bool | None, limit: dict[str, float]
 ) -> None:
-    """Without a limit, a node's refusal used to be ignored."""
+    """A node's refusal holds without a limit, too."""
     config = {} if allowed is None else {"allow-evaluation": allowed}
     node = Node(tmp_path, {**limit, **config})
     node.begin()
@@ -158,7 +158,7 @@ def test_a_node_that_allows_nothing_plain_takes_noise_only(tmp_path: Path, by: s
     node.options = {"privacy": PrivacyBudget(allow_plain=by == "node")}
     node.begin()
     refused(node.step([FullShare().to_wire()]), "allow_plain = false")
-    # Noise that hides nothing used to count as noise.
+    # Noise that hides nothing does not count as noise.
     refused(node.step([noisy(sigma_s=1e-30, sigma_y=1e-30)]), "below the resolution of float32")
     assert node.step([noisy()]).reply
     node.end(finish=False)
@@ -197,7 +197,7 @@ def test_a_policy_may_be_a_file(tmp_path: Path) -> None:
 
 
 def test_without_training_the_lower_segment_stays_as_it_came(tmp_path: Path) -> None:
-    """Gradients aimed at one record used to tell it through the uploads of the others."""
+    """Gradients aimed at one record could otherwise tell it through the uploads of the others."""
     moved = {}
     for allowed in (True, False):
         node = Node(tmp_path / str(allowed), {"max-epsilon": 8.0, "allow-training": allowed})

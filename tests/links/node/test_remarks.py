@@ -123,7 +123,7 @@ def test_a_segment_that_hides_it_counts_as_one_that_spreads(
 def test_crafted_weights_send_patches_that_a_mask_leaves_out(
     allowed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such a node took these weights, the run's first ones, without a word."""
+    """Such weights may be the run's first ones, which such a node takes."""
     maker: Any = CutAtABlock()
     config = {"allow-training": False, "allow-averaging": False, "allow-spreading": allowed}
     node = Node(tmp_path, config, maker)
@@ -167,7 +167,7 @@ def test_crafted_weights_send_patches_that_a_mask_leaves_out(
 def test_noise_of_the_runs_choice_is_told_to_be_no_limit(
     config: dict[str, Any], told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At an epsilon of 1e14 all left the node, and its log had no warning."""
+    """At an epsilon of 1e14 all leaves the node."""
     node = Node(tmp_path, config)
     next_to_none = noisy(sigma_s=1e-3, sigma_y=1e-3, clip="patch", clip_norm=1000.0)
     for number in (1, 2):

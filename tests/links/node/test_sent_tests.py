@@ -32,7 +32,7 @@ class TextNode(Node):
 
 
 def test_another_configuration_gets_no_test_text_again(tmp_path: Path) -> None:
-    """One more key of the configuration made it another run, for which all texts were sent anew."""
+    """One more key of the configuration makes no other run, for which all are sent anew."""
     node = TextNode(tmp_path / "node", {"allow-averaging": False})
     node.begin()
     node.evaluate()

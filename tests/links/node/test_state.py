@@ -65,7 +65,7 @@ def test_an_environments_home_of_an_unknown_user_is_named(monkeypatch: pytest.Mo
     "run",
     [
         "../other", "a/b", ".hidden", "a\0b", "x" * 200, "a b",
-        # In the place of one of these files a directory kept the node from its own ledger.
+        # A directory in the place of one of these files keeps the node from its own ledger.
         "privacy-ledger-0.jsonl", "first-weights-0.jsonl", "audit-1.JSONL",
     ],
 )  # fmt: skip
@@ -135,7 +135,7 @@ def test_runs_long_forgotten_are_removed_and_nothing_else(tmp_path: Path) -> Non
 def test_a_start_without_a_run_is_forgotten_earlier_but_not_while_it_may_go_on(
     tmp_path: Path,
 ) -> None:
-    """Nothing resumes it, and each left the states of its clients for 30 days."""
+    """Nothing resumes it, and each would leave the states of its clients for 30 days."""
     ages = {"unnamed-" + "0a" * 8: 4, "unnamed-" + "1b" * 8: 2, "unnamed-mine": 4, "psl-1": 4}
     for run, days in ages.items():
         ClientStore(tmp_path / run).save(0, 1, TENSORS, META)
@@ -174,7 +174,7 @@ def test_a_flipped_bit_in_the_context_means_that_the_client_begins_anew(
 def test_a_state_in_the_context_without_a_digest_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was read, whatever had happened to its bytes."""
+    """Nothing would tell what has happened to its bytes."""
     flower = context()
     monkeypatch.setattr(node_state, "DIGEST", "another-digest")
     ContextStore(flower, "psl-1").save(3, 2, TENSORS, META)
@@ -185,7 +185,7 @@ def test_a_state_in_the_context_without_a_digest_is_refused(
 
 @pytest.mark.parametrize("chosen", [False, 7, 0.5])
 def test_a_state_dir_that_is_no_path_is_refused(chosen: Any) -> None:
-    """A folder of that name was made where the SuperNode was started."""
+    """Otherwise a folder of that name would be made where the SuperNode is started."""
     with pytest.raises(LinkError, match=f"state-dir is {chosen!r}; give the path of a folder, or"):
         open_store("psl-1", context(**{"state-dir": chosen}))
 

@@ -39,7 +39,7 @@ OWN = "def client_fn(context):\n    pass\n"
 def test_files_of_another_app_are_named(
     module: str, differs: str, is_app: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run trained the other app's clients, without a word."""
+    """Otherwise the run would train the other app's clients, without a word."""
     file = f"{module.replace('.', '/')}.py"
     files = {file: f"import shadowed_helper\n{OWN}", "shadowed_helper.py": "N = 1\n"}
     if "." in module:

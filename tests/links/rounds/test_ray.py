@@ -209,7 +209,7 @@ def test_a_client_fn_that_raises_is_a_sentence(host: Any) -> None:
 
 
 def test_what_a_client_raises_is_in_its_hosts_log_alone(start_host: Any, tmp_path: Path) -> None:
-    """The folder of a client's own error was lost, and the end of a round was not logged."""
+    """The log has the folder of a client's own error, and the end of a round."""
     file = tmp_path / "log"
 
     def log_to_file(_: RayHost) -> None:

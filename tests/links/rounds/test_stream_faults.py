@@ -197,7 +197,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_an_address_that_this_machine_does_not_have_is_named(host: str, said: str) -> None:
-    """It was asked whether the port was taken."""
+    """Not that the port may be taken."""
     with pytest.raises(LinkError, match=f"link-address: .*{said}"):
         StreamLink(address=f"{host}:9443", insecure=True).open(None)
 

@@ -137,7 +137,7 @@ def test_nodes_dial_what_is_advertised(files: Certificates, advertise: str, dial
 def test_a_certificate_for_another_name_is_noticed_at_once(
     files: Certificates, advertise: str
 ) -> None:
-    """`splitmix check` makes the link and opens none; it used to find nothing."""
+    """`splitmix check` makes the link and opens none."""
     with pytest.raises(
         LinkError, match=rf"would dial {advertise}, but .* node.example.* advertise="
     ):

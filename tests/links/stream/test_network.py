@@ -143,7 +143,7 @@ def test_who_is_not_back_in_time_is_left_out(impatient: StreamLink, impatient_pr
 def test_a_connection_on_which_nothing_arrives_is_noticed_by_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bytes were confirmed, by a gateway or a frozen process, and it took a minute more."""
+    """Bytes may be confirmed, by a gateway or a frozen process, for a minute more."""
     monkeypatch.setattr(protocol, "PING_SECONDS", 1)
     monkeypatch.setattr(protocol, "UNANSWERED_SECONDS", 2)
     link = StreamLink(address="127.0.0.1:0", attach_timeout=60, reattach_timeout=1)
@@ -189,7 +189,7 @@ def test_a_node_that_is_killed_in_a_step(impatient: StreamLink) -> None:
 def test_a_port_that_cannot_be_reached_is_named_and_dialling_again_draws_no_public_number(
     impatient: StreamLink, impatient_proxy: Proxy
 ) -> None:
-    """Pauses between attempts were drawn from the generator that a client's own draws are from."""
+    """Pauses between attempts are not drawn from the generator of a client's own draws."""
     state = random.getstate()
     nowhere = impatient_proxy.address
     impatient_proxy.close()

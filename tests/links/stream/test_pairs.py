@@ -52,7 +52,7 @@ def test_a_pair_is_read_as_it_is(files: Certificates) -> None:
 
 
 def test_an_expired_certificate(tmp_path: Path) -> None:
-    """It used to be accepted silently, and every node failed to attach."""
+    """With it, every node would fail to attach."""
     said = refusal(make_certificates(tmp_path, lifetime=OVER))
     assert said.startswith(f"ssl-certfile: {tmp_path / 'server.crt'} expired on 2")
     assert said.endswith(" UTC; make a new one")
@@ -71,7 +71,6 @@ def test_a_certificate_of_tomorrow(files: Certificates, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602, 0o666])
 def test_a_key_that_everyone_may_read(files: Certificates, mode: int) -> None:
-    """It used to be accepted silently."""
     files.key.chmod(mode)
     assert refusal(files) == (
         f"ssl-keyfile: everyone on this machine may read or change {files.key} (mode {mode:04o}); "
@@ -87,7 +86,7 @@ def test_a_key_of_its_owner_and_a_group(files: Certificates, mode: int) -> None:
 
 
 def test_a_key_of_another_certificate(files: Certificates) -> None:
-    """The link used to report 'cannot listen on ...; is its port taken?'."""
+    """Not as 'cannot listen on ...; is its port taken?'."""
     files.key.write_bytes(files.of_node(0)[1].read_bytes())
     assert refusal(files) == (
         f"ssl-keyfile: {files.key} is not the key of the certificate {files.certificate} "
@@ -109,7 +108,7 @@ def test_a_key_that_is_none_or_encrypted(files: Certificates) -> None:
 def test_an_authority_that_did_not_sign_the_certificate(
     files: Certificates, tmp_path: Path
 ) -> None:
-    """It used to be accepted silently, and every node dialled until its time limit."""
+    """With it, every node would dial until its time limit."""
     other = make_certificates(tmp_path / "other")
     said = refusal(replace(files, ca=other.ca))
     assert said.startswith(f"ssl-ca-certfile: {other.ca} has not signed the certificate (ssl-cert")
@@ -139,7 +138,7 @@ def test_an_authority_of_ones_own_that_is_not_named_is_warned_of(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The run went on until every node had dialled for half of attach-timeout."""
+    """Otherwise every node would dial for half of attach-timeout."""
     monkeypatch.setenv(
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(make_certificates(tmp_path / "public").ca)
     )

@@ -251,12 +251,12 @@ def test_nonsense_costs_its_sender_the_round(link: StreamLink, data: bytes, sent
     [
         {},
         {"state-round": "0"},
-        {"state-round": -1},  # it used to end runs with noise, as ledgers failed on it
+        {"state-round": -1},  # with noise, ledgers would fail on it
         {"state-round": False},
         {"state-round": 0, "a": torch.ones(2)},
         {"state-round": 0, "b": {}},
         {"state-round": 0, "drawn": 2**63},
-        {"state-round": 0, "drawn": 10**4300 - 1},  # it ended runs that are recorded
+        {"state-round": 0, "drawn": 10**4300 - 1},  # it would end runs that are recorded
         {"state-round": 10**4300 - 1},
     ],
     ids=range(9),

@@ -84,7 +84,7 @@ def holds_the_old_connection(seconds: float) -> Says:
 def test_a_node_is_back_before_the_server_has_noticed_that_it_was_away(
     server: tuple[Server, str],
 ) -> None:
-    """Its address had changed, and the server refused it for longer than its patience."""
+    """Its address may have changed, and the server may notice it later than its patience lasts."""
     handler, address = server
     handler.says = holds_the_old_connection(4.0)
     attach(address, timeout=30, patience=2)
@@ -108,7 +108,7 @@ def test_a_node_does_not_wait_forever_for_a_server_to_notice(
 def test_no_proxy_hears_what_a_node_sends_without_tls(
     server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment's was taken even to the loopback, and it read the token and all uploads."""
+    """The environment's, taken even to the loopback, would read the token and all uploads."""
     handler, address = server
 
     def says(number: int, context: Any) -> Iterator[bytes]:
@@ -127,7 +127,7 @@ def test_no_proxy_hears_what_a_node_sends_without_tls(
 
 @pytest.mark.timeout(60)
 def test_a_server_that_takes_the_connection_and_says_nothing(server: tuple[Server, str]) -> None:
-    """It answered pings, and its node waited for ever."""
+    """It answers pings, so its node would wait for ever."""
     handler, address = server
 
     def says(number: int, context: Any) -> Iterator[bytes]:
@@ -159,14 +159,14 @@ CHECK = r"\. Check link-advertise and link-address of the run .*, and the firewa
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("address", ["nosuch.invalid:9443", "127.0.0.1:1"])
 def test_an_address_that_is_not_reached_names_the_keys_that_it_is_from(address: str) -> None:
-    """Of a name that nobody knows it named no key: gRPC says so in other words than it did."""
+    """Of a name that nobody knows, too: gRPC has other words for it."""
     with pytest.raises(LinkError, match=f"could not reach .*{CHECK}"):
         attach(address, timeout=0.5)
 
 
 @pytest.mark.timeout(60)
 def test_a_proxy_that_refuses_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GRPC says what it answered, and the node's operator looked for it at the server."""
+    """GRPC says what it answered, as if the server had."""
     with socket.create_server(("127.0.0.1", 0)) as proxy, ThreadPoolExecutor(1) as pool:
         monkeypatch.setenv("https_proxy", f"http://user:secret@127.0.0.1:{proxy.getsockname()[1]}")
         refused = pool.submit(_refuse_all, proxy)
@@ -185,7 +185,7 @@ def test_a_proxy_that_refuses_is_named_by_its_variable(monkeypatch: pytest.Monke
 def test_a_proxy_is_that_of_the_first_variable_even_if_it_is_empty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """GRPC takes none then, and a proxy that nobody dialled through was named."""
+    """GRPC takes none then, and a proxy that nobody dials through is not named."""
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
     assert proxy_variable(tls=True) == ""
@@ -271,7 +271,7 @@ def test_a_node_that_computes_for_long_is_not_a_silent_server(
 
 
 def test_a_node_stores_only_so_many_bytes() -> None:
-    """A server that acknowledged nothing could fill its memory with 256 replies of 1 GiB."""
+    """A server that acknowledges nothing could fill its memory with 256 replies of 1 GiB."""
     ticket = Ticket(0, 0, 1, 1, link="stream", address="127.0.0.1:1", tls=False)
     own = Session(ticket, 1, {}, lambda *_: Outcome({"x": torch.zeros(100)}), max_body=1000)
 

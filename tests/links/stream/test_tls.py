@@ -48,7 +48,7 @@ def test_large_frames_travel_over_tls(files: Certificates) -> None:
 
 
 def test_a_server_of_another_authority_is_not_trusted(files: Certificates, tmp_path: Path) -> None:
-    """The message named the keys of the node's own certificate, which nobody had asked for."""
+    """The message does not name the keys of the node's own certificate, which nobody asks for."""
     other = make_certificates(tmp_path)
     link = secured(files, IMPATIENT)
 
@@ -91,7 +91,7 @@ def test_nodes_show_a_certificate_where_one_is_asked_for(tmp_path: Path) -> None
 
 
 def test_a_certificate_is_good_for_its_node_only(tmp_path: Path) -> None:
-    """A node certified as node-1 could once attach as any client whose token it had."""
+    """A node certified as node-1 could otherwise attach as any client whose token it has."""
     files = make_certificates(tmp_path, nodes=2)
     link = secured(files, client_ca=files.ca)
     with a_round(link, [with_identity(files, 1), with_identity(files, 1)]) as clients:

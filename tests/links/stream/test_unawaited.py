@@ -141,7 +141,7 @@ def test_who_is_late_and_never_answers_is_left_out(impatient: StreamLink) -> Non
 def test_who_fails_does_not_keep_others_from_being_late(
     impatient: StreamLink, others: int, failing: int
 ) -> None:
-    """The step waited for as many answers as calls ask for, until the slow client had failed."""
+    """A step waits for no more answers than those who have not failed can give."""
 
     def fails(ticket: Ticket, node: int) -> None:
         Session(ticket, node, DESCRIPTION, lambda *_: Outcome(None, "out of memory")).run()
@@ -205,7 +205,7 @@ def broken(ticket: Ticket, node: int) -> None:
 
 
 def test_failures_say_nothing_of_how_long_an_answer_takes(link: StreamLink) -> None:
-    """Half of the clients failed at once, and all others were late at once."""
+    """The others are not late as soon as half of the clients have failed."""
     slow = [Slow(), Slow()]
     with a_round(link, [broken, broken, *slow]) as clients:
         for one in slow:

@@ -69,7 +69,7 @@ def test_a_second_answer_changes_nothing(line: Line) -> None:
 def test_an_answer_to_another_call_than_the_oldest_ends_the_line(
     line: Line, kind: Literal["reply", "error"], number: int
 ) -> None:
-    """It was decoded and passed over, as often as a node liked, in the thread of all nodes."""
+    """Decoding and passing over it would take the thread of all nodes, as often as a node likes."""
     wire = attached(line)
     line.submit("step", {})
     sent(line, wire)
@@ -84,7 +84,7 @@ def test_an_answer_to_another_call_than_the_oldest_ends_the_line(
 
 
 def test_a_hello_is_short(line: Line) -> None:
-    """One of a megabyte took 0.8 s to decode, for which all nodes waited."""
+    """One of a megabyte takes 0.8 s to decode, for which all nodes would wait."""
     long = encode(Frame("hello", payload={"values": [[]] * 10_000}))
     wire = Wire()
     line.connect(wire)
