@@ -58,7 +58,7 @@ def test_rules_that_protect_nobody_or_are_none_are_refused(
 def test_a_group_that_has_shrunk_keeps_to_the_largest_ratio_too(
     failing: set[int], mixed: bool
 ) -> None:
-    """Of three thirds two are left, a half each: what is allowed used to be that of the thirds."""
+    """Of three thirds two are left, a half each, which may be more than is allowed."""
     mixer = Mixup(k=3, alpha=None)
     opening = Opening.read(
         {**OPENING, "mixing": describe(mixer), "nodes": {"0": 100, "1": 101, "2": 102}}
