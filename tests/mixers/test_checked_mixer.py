@@ -179,7 +179,7 @@ def test_targets_of_whole_numbers_are_converted() -> None:
 def test_a_mixer_by_which_nobody_learns_is_told(
     returned: dict[int, list[None]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The upper segment learned alone, and the loss fell, without a word."""
+    """The upper segment learns alone, and the loss falls, so that nobody would notice."""
     train(own(split=lambda *_: returned))
     said = [message for message in caplog.messages if "got a gradient" in message]
     assert said == [

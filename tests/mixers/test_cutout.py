@@ -48,7 +48,7 @@ def test_a_drawn_ratio_is_the_first_of_two_clients() -> None:
 
 
 def test_a_drawn_ratio_keeps_at_least_one_patch_and_other_draws_as_they_are() -> None:
-    """The label stays whole: an upload without a patch was trained on as zeros of that class."""
+    """The label stays whole: without a patch, the zeros of an upload would train that class."""
     size = 200
     for alpha in (0.01, None):
         plan = RandomCutout(alpha=alpha).plan(range(size), shape(1), np.random.default_rng(7))

@@ -162,7 +162,7 @@ def test_without_a_grid_the_cells_are_as_many_as_the_patches() -> None:
 
 
 def test_weighted_sums_need_no_grid() -> None:
-    """Ten patches of a series form no square, which ended the run."""
+    """Ten patches of a series form no square."""
     series = replace(SHAPE, patches=10, grid=None)
     share = share_of(InputLevel(Mixup()).plan([0, 1], series, np.random.default_rng(0)), 0)
     assert (share.rows, share.columns) == (1, 1)
@@ -245,7 +245,7 @@ def test_options_of_another_kind_are_refused(options: dict[str, Any], sentence: 
 
 
 def test_a_grid_may_be_a_list_and_of_numpys_numbers() -> None:
-    """Shares of a grid of NumPy's numbers were refused by the clients."""
+    """Clients take shares of a grid of NumPy's numbers."""
     mixer = InputLevel(Mixup(), [np.int64(ROWS), COLUMNS])  # type: ignore[arg-type]
     assert mixer.grid == (ROWS, COLUMNS)
     share = share_of(mixer.plan(range(2), SHAPE, np.random.default_rng(0)), 0)

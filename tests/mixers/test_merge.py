@@ -172,7 +172,7 @@ def test_nothing_to_mix_is_said() -> None:
 
 @pytest.mark.parametrize("k", [2, 8])
 def test_targets_of_half_precision_uploads_sum_to_one(k: int) -> None:
-    """They took the uploads' dtype, and rows of eight members missed one by 0.8 %."""
+    """In the uploads' dtype, rows of eight members miss one by 0.8 %."""
     plan = Mixup(k=k).plan(range(k), shape(), np.random.default_rng(0))
     smashed = [one.bfloat16() for one in smashed_of(k)]
     mixed = Mixup(k=k).merge(uploads_of(plan, smashed), plan, num_classes=L)

@@ -55,7 +55,7 @@ def test_noise_on_what_is_kept_travels_like_the_share_inside(inner: Share) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rounding_to_few_bits_follows_the_noise(dtype: torch.dtype) -> None:
-    """Rounded before it, a ratio or a patch was up to twice as large as what was priced."""
+    """Rounded before it, a ratio or a patch may be up to twice as large as what is priced."""
     share = noisy(
         WeightedShare(lam=3.1e-8), sigma_s=1e-6, sigma_y=1e-6, clip_norm=0.5, clamp_labels=False
     )
@@ -77,7 +77,7 @@ def test_smashed_data_of_few_bits_are_clipped_in_float32(dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("sigma", [0.0, 3.0])
 def test_a_class_outside_is_noise_alone(sigma: float) -> None:
-    """The error that it used to be told without noise which labels a batch has."""
+    """An error would tell without noise which labels a batch has."""
     share = noisy(FullShare(), sigma_y=sigma, clamp_labels=False)
     sent = share.upload_labels(torch.tensor([-1, 0, L - 1, L, 99]), torch.float32)
     assert tuple(sent.shape) == (5, L)
@@ -210,7 +210,7 @@ def test_labels_are_floats_weighted_and_clamped_by_the_client(
 
 @pytest.mark.parametrize("mixer", [Mixup(2), PatchCutMix(2)], ids=str)
 def test_what_came_without_a_member_keeps_the_size_of_its_noise(mixer: Mixer) -> None:
-    """Divided by a ratio of 0.002 the noise was 500 times as large; so was the gradient's part."""
+    """Divided by a ratio of 0.002 the noise would be 500 times as large."""
     noise = replace(NOISE, clamp_labels=False)
     lam, prefix, batch = 0.002, 1, 50
     inner = [
@@ -238,7 +238,7 @@ def test_what_came_without_a_member_keeps_the_size_of_its_noise(mixer: Mixer) ->
 @pytest.mark.parametrize("sigma_s", [0.0, 0.5])
 @pytest.mark.parametrize("sigma_y", [0.0, 0.5])
 def test_what_holds_no_noise_is_divided(sigma_s: float, sigma_y: float) -> None:
-    """Examples of several labels have noise on the smashed data only; theirs were left halved."""
+    """Examples of several labels have noise on the smashed data only; theirs are not halved."""
     inner = WeightedShare(lam=0.5)
     noise = replace(NOISE, sigma_s=sigma_s, sigma_y=sigma_y, clip="none", clamp_labels=False)
     share = NoisyShare.around(inner, noise, L)

@@ -37,7 +37,7 @@ class Halves(GroupMixer):
 
 
 def test_weighted_sums_of_an_own_mixer_need_no_grid() -> None:
-    """It was refused, as its patches form no square, since it is no Mixup."""
+    """Its patches form no square, and it is no Mixup."""
     series = replace(SHAPE, patches=10, grid=None)
     share = share_of(InputLevel(Halves(2)).plan([0, 1], series, np.random.default_rng(0)), 0)
     assert (share.rows, share.columns) == (1, 1)
@@ -73,7 +73,7 @@ class Alternating(PatchCutMix):
 
 @pytest.mark.parametrize("across", ["clients", "batch"])
 def test_clients_know_the_shares_of_an_own_mixer_of_inputs(across: Any) -> None:
-    """They refused each other's, as `InputLevel` did not say that there are any."""
+    """`InputLevel` says which there are, so that clients do not refuse each other's."""
     toy = Toy(clients=2)
     mixer = InputLevel(Alternating(), (1, toy.patches), across=across)
     strategy = SplitStrategy(toy.upper(), mixer=mixer, device="cpu", steps_per_round=1)

@@ -173,7 +173,7 @@ def test_a_plan_is_one_of_the_clients_that_take_part(
     ids=["classes", "soft"],
 )
 def test_ids_in_one_pass_and_other_labels_in_another_are_refused(other: Share, kind: str) -> None:
-    """The client sent classes, and the server looked them up as ids of examples."""
+    """The server would look up classes that the client sends as ids of examples."""
 
     def passes(*shares: Share) -> Plan:
         return Plan(SHAPE, tuple((Group((Member(1, share),)),) for share in shares))

@@ -90,7 +90,7 @@ def test_a_box_is_empty_as_often_as_its_side_is_below_one_patch() -> None:
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 16), (16, 1), (1, 64)])
 def test_a_box_in_a_single_row_is_a_part_of_its_length(rows: int, columns: int) -> None:
-    """Its side was floor(sqrt(1 - lam)) = 0: every box was empty, and nothing was ever mixed."""
+    """A side of floor(sqrt(1 - lam)) = 0 would make every box empty, and nothing would be mixed."""
     cells, size = rows * columns, 8_000
     ratios = np.array([share.lam for share in drawn(size, rows, columns, 1.0)])
     # floor(n (1 - lam)) = 0 where 1 - lam < 1/n
@@ -230,7 +230,7 @@ def test_patches_that_form_no_grid_are_refused() -> None:
 
 
 def test_a_square_that_is_only_guessed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The 16 patches of a series became 4 x 4, without a word."""
+    """The 16 patches of a series need not be 4 x 4."""
     rng, mixer = np.random.default_rng(0), VanillaCutMix()
     for grid in ((2, 8), None, None):
         mixer.plan([0, 1], SmashedShape(4, 16, 3, grid=grid), rng)
