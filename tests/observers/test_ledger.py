@@ -187,7 +187,7 @@ def test_an_attempt_of_unknown_length_has_no_epsilon() -> None:
 
 @pytest.mark.parametrize("form", ["lacks", "has"])
 def test_a_place_in_another_form_is_refused(form: str) -> None:
-    """One that knew no lengths was read."""
+    """Such as one that knows no lengths."""
     ledger = PrivacyLedger(DELTA)
     begin(ledger)
     state = ledger.state()
@@ -225,7 +225,7 @@ def test_a_description_that_is_nonsense_costs_the_run_nothing(described: dict[st
     send(ledger, mask(4), client=0)
     assert spent(ledger, 0) == pytest.approx(cost(4))
     assert spent(ledger, 1) == 0
-    assert json.dumps(ledger.state())  # the sum of two such prefixes ended the run here
+    assert json.dumps(ledger.state())  # the sum of two such prefixes would end the run here
 
 
 def test_each_client_has_a_ledger_of_its_own() -> None:

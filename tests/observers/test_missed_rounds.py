@@ -66,7 +66,7 @@ def test_a_mixers_account_of_another_relation_is_not_taken() -> None:
 def test_a_ledgers_state_that_lacks_anything_is_refused(
     kind: type[PrivacyLedger | LedgerElsewhere],
 ) -> None:
-    """It was taken for one that says: no missed rounds, mixtures told apart, the same relation."""
+    """It would say: no missed rounds, mixtures told apart, the same relation."""
     state = kind(DELTA).state()
     for key in state:
         with pytest.raises(KeyError, match=key):

@@ -108,7 +108,7 @@ def test_facts_do_not_replace_what_the_summary_has_of_the_run(name: str, tmp_pat
 def test_a_method_that_no_event_is_passed_to_is_named(
     name: str, meant: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An observer saw nothing, silently."""
+    """The observer would see nothing, silently."""
     type("Mistyped", (Observer,), {name: lambda self, event: None})
     assert caplog.messages == [
         f"Mistyped.{name} gets no event: no observer has such a method; did you mean {meant}?"

@@ -164,7 +164,7 @@ class EmptyAt(RandomCutout):
 def test_mixtures_are_those_of_their_round(
     tmp_path: Path, empty: tuple[int, ...], of_round: int
 ) -> None:
-    """If a round's first step had none, those of the round before were written under its number."""
+    """If a round's first step has none, those of the round before do not get its number."""
     toy, run = Toy(clients=2, batch=2), Run.create({}, name="x", home=tmp_path)
     first: dict[int, list[float]] = {}
 

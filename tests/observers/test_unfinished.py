@@ -224,7 +224,7 @@ def test_rounds_of_unknown_length_make_an_attempt_of_unknown_length() -> None:
 
 @pytest.mark.parametrize("key", sorted(UnfinishedRounds().state()))
 def test_a_state_in_another_form_is_refused(key: str) -> None:
-    """Two forms that no release has written were read, and a missing one was taken for nothing."""
+    """Two forms that no release writes are not read, and a missing one is not taken for nothing."""
     state = {name: value for name, value in UnfinishedRounds().state().items() if name != key}
     with pytest.raises(KeyError, match=key):
         UnfinishedRounds().restore({**state, "lost": {"0": 2}, "lost-lengths": {"0": [4, 9]}})

@@ -47,7 +47,7 @@ def tracked(folder: Path, rows: Sequence[Mapping[str, float]], first: int = 1) -
 
 
 def test_csv_is_appended_to(tmp_path: Path) -> None:
-    """The whole file was written in every round."""
+    """The rows before are not written again."""
     tracker = tracked(tmp_path, [{"loss": 1.0, "accuracy": 0.25}] * 2)
     before = (tmp_path / "metrics.csv").stat()
     tracker.numbers({"loss": 0.5}, 3)
@@ -135,7 +135,7 @@ def test_csv_goes_on_after_a_spreadsheet_has_marked_it_as_utf8(tmp_path: Path) -
 def test_csv_that_it_cannot_read_is_set_aside(
     content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A KeyError kept the run from being resumed."""
+    """The run can be resumed all the same."""
     file = tmp_path / "metrics.csv"
     (tmp_path / "metrics-set-aside-1.csv").write_text("from an earlier time")
     file.write_bytes(content)
@@ -157,7 +157,7 @@ def test_csv_that_was_saved_anew_in_between_is_set_aside(tmp_path: Path) -> None
 
 
 def test_csv_keeps_every_digit_of_bytes(tmp_path: Path) -> None:
-    """It kept six digits, so that totals of megabytes were not those of the metrics."""
+    """Totals of megabytes are those of the metrics, with more than six digits."""
     (tracker,) = make_trackers("csv")
     tracker.folder = tmp_path
     tracker.on_start(RunStarted("PSL", 1, 1))

@@ -32,7 +32,7 @@ def hosts_looked_up(names: str, folder: Path, **variables: str) -> list[str]:
 
 
 def test_trackers_that_write_to_the_disk_look_up_no_host(tmp_path: Path) -> None:
-    """Both libraries reported their use to their makers, W&B even offline."""
+    """Left to themselves, both libraries report their use to their makers, W&B even offline."""
     pytest.importorskip("wandb")
     pytest.importorskip("mlflow")
     assert hosts_looked_up("wandb-offline,mlflow", tmp_path) == []

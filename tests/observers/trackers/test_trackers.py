@@ -252,7 +252,7 @@ def test_a_tracker_that_fails_costs_itself(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_tracker_that_lacks_a_method_is_not_made() -> None:
-    """Failures of clients, which are texts, were dropped without a word."""
+    """Otherwise failures of clients, which are texts, would be dropped without a word."""
     kept = {name: value for name, value in vars(Failing).items() if name != "text"}
     with pytest.raises(TypeError, match=r"abstract method '?text"):
         type("Lacking", (Tracker,), kept)()
@@ -276,7 +276,7 @@ class Texts(Failing):
 
 
 def test_errors_reach_trackers_without_names_of_folders() -> None:
-    """They went to other machines with the names of users and folders in them."""
+    """They go to other machines, which names of users and folders do not concern."""
     tracker, why = Texts(), "OSError: no such file: '/home/secret/labels.csv'"
     tracker.on_start(RunStarted("PSL", 1, 1))
     tracker.on_round(
@@ -317,7 +317,7 @@ class OfPatients(Dataset[Any]):
 def test_what_an_error_quotes_is_in_the_log_alone(
     min_nodes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It went to trackers, which may be others' machines, and to files that all can read."""
+    """Trackers may be others' machines, and write files that all can read."""
     toy, tracker = Toy(clients=3), Texts()
     run = Run.create({}, name="toy", home=tmp_path)
     strategy = PSL(toy.upper(), device="cpu", observers=[tracker], run=run, min_nodes=min_nodes)
@@ -359,7 +359,7 @@ def quoting(error: Exception) -> Exception:
 def test_a_run_that_fails_tells_a_tracker_its_own_errors(
     failure: BaseException, told: str, tmp_path: Path
 ) -> None:
-    """They were named by type alone, and an interruption had a log that said more."""
+    """Not by type alone; of an interruption no log says more."""
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         raise failure
