@@ -88,7 +88,7 @@ def make_npm(folder: Path, does: str) -> Path:
 def test_a_registry_that_cannot_be_reached_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asked npm as well, which tried for 85 s without a word."""
+    """Not after npm, which may try for 85 s without a word."""
     asked = make_npm(tmp_path, "exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -105,7 +105,7 @@ def test_a_registry_that_cannot_be_reached_is_said_at_once(
 
 
 def test_a_login_is_sent_and_in_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without npm. The login was taken for a part of the host's name."""
+    """Without npm. The login is no part of the host's name."""
     monkeypatch.setenv("PATH", str(tmp_path))
     sent: list[str] = []
     with answering(401, sent) as address:
