@@ -72,7 +72,7 @@ def test_the_rarer_the_failure_the_dearer_the_plan() -> None:
 
 @pytest.mark.parametrize("passes", [1, 5])
 def test_masks_that_may_be_drawn_cost_at_most_the_worst_ones(passes: int) -> None:
-    """A tenth of delta was kept for them even where the bound was that of the worst masks."""
+    """Where the bound is that of the worst masks, no tenth of delta is kept for them."""
     noise = GaussianNoise(sigma_s=20.0, sigma_y=5.0)
     release = replace(RELEASE, noise=noise)
     masks = RandomMasks(alpha=1.0, failure=1e-6)
@@ -99,7 +99,7 @@ def test_the_distribution_of_counts_is_that_of_the_mixers_draw(k: int, alpha: fl
 
 @pytest.mark.parametrize("alpha", [1e-300, 0.5, 6.0, 1e6, 1e15, 1e308])
 def test_the_distribution_of_kept_patches_is_exact_for_any_alpha(alpha: float) -> None:
-    """Of large ones the logarithms of gamma functions lost all digits, or overflowed."""
+    """Of large ones the logarithms of gamma functions lose all digits, or overflow."""
     patches, k = 12, 3
 
     def rising(start: Fraction, factors: int) -> Fraction:
@@ -144,7 +144,7 @@ def test_masks_yet_to_be_drawn_cost_more_than_planned_as_rarely_as_promised(
 def test_a_plan_for_clients_of_whom_some_are_left_over_holds(
     n: int, alpha: float | None, k_times: bool
 ) -> None:
-    """Those in a smaller group send more: a plan for full groups lay below what they spent."""
+    """Those in a smaller group send more: a plan for full groups lies below what they spend."""
     k, passes, failure, runs = 3, 40, 0.05, 200
     release = replace(RELEASE, noise=replace(NOISE, sigma_s=4.0))
     masks = RandomMasks(alpha=alpha, failure=failure, clients=n, k_times=k_times)

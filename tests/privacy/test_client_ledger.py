@@ -32,7 +32,7 @@ def test_the_ledgers_own_states_change_nothing() -> None:
 
 @pytest.mark.parametrize("copier", COPIERS.values(), ids=COPIERS)
 def test_a_copy_goes_on_with_what_another_has_spent(copier: Copier) -> None:
-    """Copies of a client forgot what the first one had sent when a run went on with them."""
+    """A run that goes on with copies of a client must not forget what the first one sent."""
     template = ClientLedger(records=2)
     first, second = copier(template), copier(template)
     first.charge(SENT, records=[0])

@@ -223,7 +223,7 @@ def below(exact: Fraction) -> float:
 
 
 def test_a_sigma_whose_square_is_zero_has_no_price() -> None:
-    """It was priced as sigma 1: labels and patches went out as they are at epsilon 0.045."""
+    """Priced as sigma 1, labels and patches would go out as they are at epsilon 0.045."""
     noise = GaussianNoise(sigma_s=1e-170, sigma_y=1e-170)
     release = Release(noise=noise, patches=16, width=192, family="mixup", ratio=0.01)
     assert np.isinf(release_costs(release, "replace")).all()

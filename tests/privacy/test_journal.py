@@ -62,7 +62,7 @@ def test_an_unfinished_last_line_was_never_acknowledged(path: Path) -> None:
 def test_lines_of_any_length_are_found_from_the_end(
     path: Path, length: int, unfinished: str
 ) -> None:
-    """A line of a mebibyte used to make the journal unreadable, or an unfinished one empty it."""
+    """A line of a mebibyte does not make it unreadable, nor does an unfinished one empty it."""
     journal = Journal(path)
     journal.append({"n": 3, "text": "x" * length})
     journal.close()
@@ -116,7 +116,7 @@ def test_one_process_writes_at_a_time(path: Path) -> None:
 def test_a_file_system_without_locks_costs_no_descriptor(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a network file system; each attempt of a node kept one open."""
+    """As on a network file system; no attempt of a node keeps one open."""
 
     def refuse(*arguments: Any) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

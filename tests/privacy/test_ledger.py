@@ -281,7 +281,7 @@ def test_a_restored_ledger_goes_on_exactly_as_one_that_never_stopped(
 
 @pytest.mark.parametrize("records", [None, 2])
 def test_what_every_record_has_paid_without_a_bound_is_restored(records: int | None) -> None:
-    """A ledger by records had an infinity in its state, which is not JSON."""
+    """JSON has no infinity."""
     unbounded = Ledger()
     unbounded.charge(kept(0.5, noise=replace(NOISE, sigma_s=0.0)))
     ledger, again = Ledger(records=records), Ledger(records=records)
@@ -293,7 +293,7 @@ def test_what_every_record_has_paid_without_a_bound_is_restored(records: int | N
 @pytest.mark.parametrize("cost", ["nan", math.nan, -1.0])
 @pytest.mark.parametrize("part", ["everywhere", "smashed", "labels", "before", "worst"])
 def test_a_state_with_costs_that_cannot_be_is_refused(part: str, cost: Any) -> None:
-    """With NaN among them, epsilon was NaN, which is above no budget."""
+    """With NaN among them, epsilon would be NaN, which is above no budget."""
     ledger = Ledger(records=None if part in ("before", "worst") else 1)
     state = ledger.state_dict()
     kept_costs = state["book"][part]

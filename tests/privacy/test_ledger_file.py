@@ -113,7 +113,7 @@ def test_what_an_earlier_run_spent_counts_against_every_adversary(tmp_path: Path
 
 
 def test_two_runs_that_take_turns_pay_together(tmp_path: Path) -> None:
-    """The second of two that shared a node found its file locked, and was charged nowhere."""
+    """Otherwise the second of two that share a node would find its file locked."""
     first = LedgerFile(tmp_path / "ledger", "run-1", 4)
     spend(first, [0, 1])
     second = LedgerFile(tmp_path / "ledger", "run-2", 4)  # whose record 0 may be run-1's record 3
@@ -163,7 +163,7 @@ ROUNDS = [[0, 1], [2, 3], [0, 2], [1], [0, 3]] * 3
 def test_a_long_file_is_summed_up_and_no_number_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node's new process, in every round, read each line that any round had written."""
+    """Otherwise a node's new process would read, in every round, each line of any round."""
     monkeypatch.setattr("flwr_splitmix.privacy.ledger_file.LONG", 1)
     path, expected = tmp_path / "ledger", Ledger("replace", 4)
     for number, records in enumerate(ROUNDS):
@@ -218,7 +218,7 @@ def test_a_file_that_cannot_be_summed_up_is_left_as_it_was(
 
 @pytest.mark.parametrize("version", [1, 2, 4, 99, None])
 def test_a_ledger_of_another_version_is_refused(tmp_path: Path, version: int | None) -> None:
-    """Two versions that no release has written were read."""
+    """Also of versions that no release writes."""
     charge = {"batch": ["0.5", "0.25"], "everywhere": "0.0", "notes": ["gradients"], "count": 1}
     with closing(Journal(tmp_path / "ledger")) as journal:
         journal.append({"version": version, "run": "a", "records": 4})
@@ -232,7 +232,7 @@ def test_a_ledger_of_another_version_is_refused(tmp_path: Path, version: int | N
 
 
 def test_a_line_of_a_ledger_that_is_no_charge_is_refused(tmp_path: Path) -> None:
-    """One that noted a run's first weights was passed over."""
+    """Passed over, it could hide a charge."""
     with closing(Journal(tmp_path / "ledger")) as journal:
         journal.append({"version": 3, "run": "a", "records": 4}, {"key": "weights"})
     with pytest.raises(JournalError, match="ledger has a bad charge: 'batch'"):

@@ -54,7 +54,7 @@ def test_clipping_bounds_and_leaves_what_is_within(
 def test_smashed_data_of_any_size_are_clipped(
     clip: Clip, exponent: int, dtype: torch.dtype
 ) -> None:
-    """Below 1e-23 the length was 0 in float32: nothing was clipped, and next to nothing charged."""
+    """Below 1e-23 a length is 0 in float32: they would not be clipped, and hardly be charged."""
     smashed = torch.randn(3, 4, 50, generator=seeded(), dtype=torch.float64)
     smashed = (smashed * 10.0**exponent).to(dtype)
     bound = 1.2e-38

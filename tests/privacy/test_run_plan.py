@@ -26,6 +26,6 @@ RELEASE = Release(noise=NOISE, patches=16, width=192)
     ids=str,
 )
 def test_ratios_are_said_of_every_pass_or_as_the_most_and_the_least(kept: Any, said: str) -> None:
-    """One ratio for each pass ended in a TypeError of a format."""
+    """A plan may have one ratio for each pass."""
     plan = ReleasePlan(release=RELEASE, passes=3, delta=1e-5, kept=kept, k=2)
     assert ratio_in_words(plan).startswith(said)
