@@ -157,7 +157,7 @@ def flip(file: Path) -> None:
 def test_a_flipped_bit_of_a_checkpoint_means_the_one_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, it was loaded: a run's loss rose from 1.05 to 1.47, or was NaN."""
+    """Loaded, it would make a run's loss rise from 1.05 to 1.47, or NaN."""
     store = CheckpointStore(tmp_path)
     store.save(1, tensors(1), {})
     newest = store.save(2, tensors(2), {})

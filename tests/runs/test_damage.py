@@ -50,7 +50,7 @@ def test_a_damaged_file_is_named_with_its_remedy(file: str, damage: bytes, tmp_p
 def test_a_file_of_somebody_else_is_not_said_to_be_damaged(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever looked at a service's runs was told to remove them."""
+    """Otherwise whoever looks at a service's runs would be told to remove them."""
     run = Run.create({}, name="x", home=tmp_path)
     (run.path / file).write_text("{}\n")
     for name in ("read_text", "read_bytes"):
@@ -180,7 +180,7 @@ def test_beginnings_of_no_rounds_and_no_clients_are_damage(
 
 @pytest.mark.parametrize("key", sorted(BEGUN))
 def test_a_beginning_in_another_form_is_refused(key: str, tmp_path: Path) -> None:
-    """What it did not say was taken for nothing, or for unknown."""
+    """What it does not say must not be taken for nothing, or for unknown."""
     run = Run.create({}, name="x", home=tmp_path)
     line = {name: value for name, value in BEGUN.items() if name != key}
     (run.path / "begun.jsonl").write_text(json.dumps(line) + "\n")
@@ -199,7 +199,7 @@ def test_the_numbers_of_a_run_that_diverged_are_numbers_in_its_summary(tmp_path:
 
 
 def test_a_label_that_reads_like_a_number_stays_text(tmp_path: Path) -> None:
-    """As a float the run could not be resumed."""
+    """With a float for a label the run could not be resumed."""
     config = {"label": "inf", "alpha": float("-inf"), "more": [{"clip": "nan"}, float("inf")]}
     run = Run.create(config, name="x", home=tmp_path)
     run.config_file.extend(2)

@@ -57,7 +57,7 @@ def test_without_accounting_there_is_none(row: dict[str, Any]) -> None:
 def test_a_ledger_of_mixtures_covers_no_single_uploads(
     config: dict[str, Any], mixtures: bool
 ) -> None:
-    """Mixtures alone were counted, and the epsilon was said to cover each upload."""
+    """An epsilon that counts mixtures alone must not be said to cover each upload."""
     assert counts_mixtures(config) is mixtures
     covers = epsilon_facts({"epsilon": 2.0}, "DPMixSL", mixtures=mixtures)["epsilon_covers"]
     said = "mixtures of clients' uploads, about one record of a client, if another party than the"

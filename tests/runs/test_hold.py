@@ -1,7 +1,7 @@
 """One process at a time runs a run.
 
-Before, two processes that continued one run both ended with "ok": each rewound what the other had
-written, and the metrics were those of both.
+Two processes that continue one run would each rewind what the other has written, and the metrics
+would be those of both.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def test_a_file_that_does_not_say_who_is_no_obstacle(tmp_path: Path, content: st
 def test_a_lock_that_cannot_be_written_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk was an OSError that named no file."""
+    """An OSError of a full disk names no file."""
     run = Run.create({}, name="x", home=tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(hold, "write_all", _full)

@@ -34,7 +34,6 @@ def test_a_run_opened_again_has_its_config_rows_and_summary(tmp_path: Path) -> N
 def test_a_run_that_is_removed_while_runs_are_listed_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list was empty."""
     runs = [Run.create({}, name=f"run {number}", home=tmp_path) for number in range(3)]
     look = Path.stat
 
@@ -52,7 +51,7 @@ def test_a_run_that_is_removed_while_runs_are_listed_hides_no_other(
 def test_a_run_that_is_closed_to_this_user_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No run was listed, and the message named the folder of all runs. Root may read everything."""
+    """The message does not name the folder of all runs. Root may read everything."""
     runs = [Run.create({}, name=f"run {number}", home=tmp_path) for number in range(2)]
     look = Path.stat
 

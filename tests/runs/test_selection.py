@@ -36,7 +36,7 @@ def test_a_label_of_several_runs_chooses_none_and_their_ids_are_named(tmp_path: 
 
 
 def test_an_id_and_latest_come_before_a_label(tmp_path: Path) -> None:
-    """A label had priority where several runs are chosen, and the id where one is."""
+    """Wherever runs are chosen, one or several."""
     run = Run.create({}, name="run", home=tmp_path)
     config = run.path / "config.json"
     config.write_text('{"label": "latest"}', encoding="utf-8")  # by hand

@@ -20,7 +20,7 @@ FACTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_a_card_has_no_markdown_of_the_docs_and_denies_no_noise(method: Method) -> None:
-    """It said "have an docs/epsilon of flwr-splitmix", and of MixGuard that no noise was added."""
+    """No "have an docs/epsilon of flwr-splitmix"; nor is MixGuard said to add no noise."""
     card = model_card({**FACTS, "strategy": method.name})
     for value in vars(method).values():
         if isinstance(value, str):
@@ -48,7 +48,7 @@ def test_averaging_is_outside_the_epsilon_of_uploads_only() -> None:
 def test_segments_that_were_averaged_are_among_what_the_server_got(
     kind: str, shape: str, whose: str
 ) -> None:
-    """The card named only what crosses the cut."""
+    """The card does not name only what crosses the cut."""
     pixels = {"mean": [0.5], "std": [0.5], "channels": 1, "stored_size": [8, 8], "image_size": 8}
     images = {"preprocessing": pixels, "timm_lacks": "none", "classes": ["a", "b"]}
     for method in (method for method in METHODS if method.shape == shape):
@@ -62,7 +62,7 @@ def test_segments_that_were_averaged_are_among_what_the_server_got(
 def test_data_are_said_to_be_divided_among_those_they_were_divided_among(
     trained: int, said: str
 ) -> None:
-    """With clients that have no data, the card named another division."""
+    """Clients that have no data do not count."""
     card = model_card({**FACTS, "strategy": "USplitSL", "parts": 6, "clients": trained})
     assert f"iid among {said}" in card
 

@@ -38,7 +38,7 @@ def nested(within: Any, levels: int, *, lists: bool) -> dict[str, Any]:
 def test_a_nested_configuration_is_refused(
     config: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """The search through it ended in a RecursionError, and did not look into lists."""
+    """A search through it would end in a RecursionError, and must look into lists."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({"weight": torch.ones(1)}, tmp_path / "model.safetensors")
     with pytest.raises(ExportError, match=said):
@@ -81,7 +81,7 @@ def test_a_sound_folder_is_opened(model: Path) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_weights_that_are_not_finite_are_refused(value: float, model: Path) -> None:
-    """`splitmix predict` printed classes of nan, or an empty answer, and the exit code was 0."""
+    """`splitmix predict` would print classes of nan, or an empty answer, and exit with 0."""
     change(model, torch.full((64,), value))
     with pytest.raises(ExportError) as refused:
         open_pretrained(model, "AutoModelForCausalLM")
@@ -95,7 +95,6 @@ def test_weights_that_are_not_finite_are_refused(value: float, model: Path) -> N
 def test_weights_that_are_no_floating_point_numbers_are_refused(
     dtype: torch.dtype, model: Path
 ) -> None:
-    """They were cast without a word."""
     change(model, torch.ones(64).to(dtype))
     said = rf"^model\.safetensors of '{model}' has {WEIGHT} as numbers of type .* export the run"
     with pytest.raises(ExportError, match=said):
@@ -104,7 +103,7 @@ def test_weights_that_are_no_floating_point_numbers_are_refused(
 
 @pytest.mark.parametrize("name", ["../elsewhere.safetensors", "weights.bin"])
 def test_an_index_names_only_files_of_weights_beside_it(name: str, model: Path) -> None:
-    """Files anywhere on the machine were read."""
+    """Files anywhere on the machine could be read otherwise."""
     folder = model.with_name("shards")
     file = folder / "model.safetensors.index.json"
     index = json.loads(file.read_text())

@@ -53,7 +53,7 @@ def test_damaged_weights_are_named_with_a_remedy(
 def test_weights_that_are_not_finite_predict_nothing(
     make: Make, splitmix: Splitmix, pictures: list[Path], value: float, tmp_path: Path
 ) -> None:
-    """The classes were printed with the probability nan, and the exit code was 0."""
+    """Otherwise classes would be printed with the probability nan, and the exit code be 0."""
     splitmix("export", make("CutMixSFL").run.id, tmp_path / "model")
     weights = tmp_path / "model" / LOWER
     tensors = load_file(weights)
@@ -97,7 +97,7 @@ class ExporterError(Exception):
 
 
 def test_a_model_that_torch_cannot_export_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    """It was hundreds of lines of a traceback."""
+    """Not in hundreds of lines of a traceback."""
     pytest.importorskip("onnx", reason="needs the extra `onnx`")
     steps = Preprocessing(1, (8, 8), 8, (0.5,), (0.5,))
     with pytest.raises(ExportError, match=r"torch cannot write this model .* without --onnx$"):
@@ -198,7 +198,7 @@ def test_a_client_has_no_negative_number(make: Make, splitmix: Splitmix, tmp_pat
 
 
 def test_a_full_disk_is_named_with_a_remedy(make: Make, tmp_path: Path) -> None:
-    """It was "[Errno 28]" alone. A limit on the size of files stands in for the disk."""
+    """Errno 28 alone does not help. A limit on the size of files stands in for the disk."""
     script = (
         "import resource, signal\n"
         "from flwr_splitmix.cli import app\n"
@@ -245,7 +245,7 @@ def test_a_terminated_export_leaves_nothing(
 def test_an_apps_defaults_do_not_say_what_trained_a_scripts_run(
     make: Make, splitmix: Splitmix, tmp_path: Path
 ) -> None:
-    """Before: a card that named the app's strategy, and what it hides, over untrained weights."""
+    """A card would name the app's strategy, and what it hides, over untrained weights."""
     run = make("SFL").run
     (run.path / "config.json").write_text('{"model": "lenet5", "seed": 0}')
     app = Path(__file__).resolve().parents[3] / "apps" / "vision"

