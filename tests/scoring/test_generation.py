@@ -185,7 +185,7 @@ def test_overlap_has_its_known_values() -> None:
     "text", ["Привет, мир!", "你好 世界", "مرحبا", "blau äöü", "हिन्दी की किताब"]
 )
 def test_words_of_any_alphabet_count(text: str) -> None:
-    """rouge-score keeps a-z and 0-9 only: a text that was read whole had 0."""
+    """rouge-score keeps a-z and 0-9 only: a text that is read whole would have 0."""
     assert rouge_l([text], [text.lower()]) == 1.0
     assert rouge_l(["blau ßßß"], [text]) < 0.6
     assert rouge_l([unicodedata.normalize("NFD", text)], [text]) == 1.0

@@ -17,7 +17,7 @@ def batch(labels: list[list[int]]) -> MaskedBatch:
 
 
 def test_texts_without_a_label_have_no_score() -> None:
-    """They counted as a loss of 0 and a perplexity of 1, the best there is."""
+    """A loss of 0 and a perplexity of 1 would be the best there is."""
     scores = TextScores()
     scores.add(torch.zeros(2, 3, 8), batch([[4, IGNORED, IGNORED], [IGNORED] * 3]))
     with pytest.raises(ExamplesError, match="none of the 2 test texts has a label to score"):
