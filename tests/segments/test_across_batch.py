@@ -171,7 +171,7 @@ def test_a_segment_is_asked_itself(module: nn.Module, expected: bool) -> None:
 @pytest.mark.parametrize("number", [1, 4])
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_examples_that_are_all_alike_hide_nothing(number: int, value: float) -> None:
-    """Nothing was tried with four black images at the beginning of the data."""
+    """Such as four black images at the beginning of the data."""
     images = torch.full((number, 4, 4), value)
     assert mixes_examples(nn.TransformerEncoderLayer(4, 2, 8), images)
     assert mixes_examples(OfFunctions(), images)
@@ -181,7 +181,7 @@ def test_examples_that_are_all_alike_hide_nothing(number: int, value: float) -> 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("place", ["bias", "weight"])
 def test_weights_of_somebodys_choice_hide_nothing(dtype: torch.dtype, place: str) -> None:
-    """A large bias made every difference small beside the largest output."""
+    """A large bias makes every difference small beside the largest output."""
     segment = nn.TransformerEncoderLayer(4, 2, 8, dtype=dtype)
     with torch.no_grad():
         if place == "bias":
@@ -308,7 +308,7 @@ class Gated(nn.Module):
 
 @pytest.mark.parametrize("gate", [0.0, 1e-6, 1.0])
 def test_a_branch_that_training_opens_is_found(gate: float) -> None:
-    """With the first weights it did nothing, and the epsilon of the later ones did not hold."""
+    """With the first weights it does nothing; the epsilon of later ones would not hold."""
     segment = Gated(gate)
     before = {name: value.clone() for name, value in segment.state_dict().items()}
     assert mixes_examples(segment, torch.randn(4, 5))

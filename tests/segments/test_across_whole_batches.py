@@ -80,7 +80,7 @@ def test_an_example_that_moves_any_other_one_is_found(size: int) -> None:
 
 @pytest.mark.parametrize("layer", [Far(), OfMany(), Scaled()], ids=lambda each: type(each).__name__)
 def test_what_shows_in_larger_batches_is_found(layer: nn.Module) -> None:
-    """A trial had four examples, whatever the batch."""
+    """A trial of four examples would not show it."""
     assert mixes_examples(layer, torch.rand(8, 3, 2))
 
 

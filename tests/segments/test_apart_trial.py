@@ -32,7 +32,7 @@ def found_and_asked(
 
 
 def test_whatever_it_found_it_is_not_made_again_of_the_same_module_and_inputs() -> None:
-    """An incomplete one was, and clients are attached twice in their first round."""
+    """Not even if it is incomplete: clients are attached twice in their first round."""
     for found in ("", "a layer", None):
         assert found_and_asked([found], changes=False) == ([found] * 4, [(True, True)])
 

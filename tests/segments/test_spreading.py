@@ -110,7 +110,7 @@ def test_no_derivative_is_needed() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("mixes", [False, True])
 def test_of_tokens_of_a_text_it_is_told_in_any_dtype(dtype: torch.dtype, mixes: bool) -> None:
-    """Integers became floats with a segment in 16 bits, which no embedding takes."""
+    """With a segment in 16 bits, integers stay such, as an embedding takes no floats."""
     layers: list[nn.Module] = [nn.Embedding(9, 3)]
     if mixes:
         layers.append(nn.TransformerEncoderLayer(3, 1, 4, batch_first=True))
@@ -156,7 +156,7 @@ def test_of_outputs_that_do_not_depend_on_inputs_it_cannot_be_told() -> None:
 
 
 def test_many_tokens_cost_a_few_passes() -> None:
-    """Derivatives of each token took ten seconds here, and a gigabyte."""
+    """Derivatives of each token would take ten seconds here, and a gigabyte."""
     passes = 0
 
     class Counted(Patches):

@@ -268,7 +268,7 @@ def test_checkpoints_that_are_not_the_configurations_are_refused(tmp_path: Path)
 def test_another_number_of_labels_than_the_checkpoints_is_refused(
     name: str, tmp_path: Path
 ) -> None:
-    """The check without weights says the same as the build, which read them first."""
+    """The check without weights says the same as the build, which reads them first."""
     model = saved(tmp_path, name, "classification")
     said = (
         r"(classifier|score)\S* has shape \(3.* and \(5.* its classifier has 3 classes, but "

@@ -63,7 +63,7 @@ def test_a_model_exported_and_loaded_computes_the_same(
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o027, 0o640), (0o077, 0o600)])
 def test_all_files_are_as_readable_as_the_umask_says(mask: int, mode: int, tmp_path: Path) -> None:
-    """The weights were readable by their owner alone."""
+    """Otherwise the weights would be readable by their owner alone."""
     tokenizer = train_tokenizer(["what crosses the cut is mixed"], 300)
     parts = build_language_parts(config_of("llama"), LanguageCut(1, 1))
     with umask(mask):
@@ -93,7 +93,7 @@ def test_the_tokenizer_goes_along_and_gives_its_padding_token(tmp_path: Path) ->
 def test_an_exported_classifier_reads_the_batches_of_its_tokenizer(
     padding: int | None, tmp_path: Path
 ) -> None:
-    """Whatever token its configuration named before."""
+    """Whatever token its configuration names before."""
     tokenizer = train_tokenizer(["what crosses the cut is mixed"], 300)
     config = config_of("llama")
     config.vocab_size, config.pad_token_id = len(tokenizer), padding
@@ -118,7 +118,7 @@ def test_an_exported_classifier_reads_the_batches_of_its_tokenizer(
 def test_a_decoder_that_classifies_is_not_exported_to_pad_with_what_ends_each_text(
     name: str, task: Any, padding: str, tmp_path: Path
 ) -> None:
-    """It was, and computed other classes than the trained one."""
+    """It would compute other classes than the trained one."""
     tokenizer = ended(train_tokenizer(["what crosses the cut is mixed"], 300))
     tokenizer.pad_token = "<end>"
     config = config_of(name)

@@ -22,7 +22,7 @@ SIZES: dict[str, Any] = {
 def test_key_value_heads_that_do_not_divide_the_heads_are_named(
     kind: str, default: int, part: str
 ) -> None:
-    """They were the configuration's default, and the first round said: inputs do not fit."""
+    """They may be a configuration's default, of which the first round says: inputs do not fit."""
     config = getattr(transformers, f"{kind}Config")
     said = f"num_attention_heads is 4, num_key_value_heads is {default}.*must divide"
     with pytest.raises(ValueError, match=said):

@@ -90,7 +90,7 @@ def test_a_configuration_with_impossible_numbers_is_named(
 @pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "intermediate_size", "head_dim"])
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_size_that_no_model_has_is_named(key: str, nested: bool, tmp_path: Path) -> None:
-    """`splitmix check` found nothing wrong, and the run filled the memory."""
+    """Otherwise the run would fill the memory, and `splitmix check` find nothing wrong."""
     whole_model(config_of("llama", "generation"), "generation").save_pretrained(tmp_path)
     described = json.loads((tmp_path / CONFIG).read_text())
     described |= {"text_config": {key: 10**12}} if nested else {key: 10**12}

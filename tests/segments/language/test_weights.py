@@ -91,7 +91,7 @@ def test_a_saved_model_passes_the_check_without_memory(
 def test_weights_that_do_not_fit_are_told_by_the_check_as_by_the_build(
     damage: Damage, said: str, tmp_path: Path
 ) -> None:
-    """`splitmix check` found nothing wrong, and the run ended with an error."""
+    """Otherwise the run would end with an error that the check does not find."""
     damage(saved(tmp_path))
     checked, built = refusals(tmp_path)
     assert checked == built
@@ -100,7 +100,7 @@ def test_weights_that_do_not_fit_are_told_by_the_check_as_by_the_build(
 
 @pytest.mark.parametrize("cut", [False, True], ids=["missing", "truncated"])
 def test_a_damaged_shard_is_told_by_the_check_as_by_the_build(cut: bool, tmp_path: Path) -> None:
-    """`splitmix check` looked only for the output layer, and passed over files that lacked."""
+    """The check does not only look for the output layer, nor pass over files that lack."""
     file = shard_of(saved(tmp_path, "2KB"))
     whole = file.read_bytes()
     file.unlink()
@@ -139,7 +139,7 @@ def test_files_that_a_hub_has_yet_to_hand_out_are_not_missed(
 def test_weights_that_are_no_floating_point_numbers_are_refused(
     dtype: torch.dtype, kind: str, tmp_path: Path
 ) -> None:
-    """They were cast without a word: int8 without its scale, complex without a part of it."""
+    """Cast, int8 would lack its scale, and complex numbers a part of it."""
     change(saved(tmp_path), WEIGHT, torch.zeros(24, 16).to(dtype))
     checked, built = refusals(tmp_path)
     assert checked == built
@@ -163,7 +163,7 @@ def test_other_floating_point_numbers_are_converted(dtype: torch.dtype, tmp_path
 def test_weights_that_are_not_finite_are_refused_where_they_are_loaded(
     value: float, tmp_path: Path
 ) -> None:
-    """The server blamed clients for them: their messages overflow in the trunk."""
+    """Otherwise the server would blame clients for them: their messages overflow in the trunk."""
     weight = torch.zeros(24, 16)
     weight[3, 4] = value
     change(saved(tmp_path), WEIGHT, weight)
@@ -185,7 +185,7 @@ def test_numbers_too_large_for_the_runs_type_are_told_with_the_remedy(tmp_path: 
 
 @pytest.mark.parametrize("name", ["../m/x.safetensors", "/m/x.safetensors", "a\\x", "..", "", 3])
 def test_an_index_names_only_files_beside_it(name: Any, tmp_path: Path) -> None:
-    """Files anywhere on the machine were read."""
+    """Files anywhere on the machine could be read otherwise."""
     folder = saved(tmp_path / "model", "2KB")
     (tmp_path / "m").mkdir()
     os.replace(shard_of(folder), tmp_path / "m" / "x.safetensors")
@@ -212,7 +212,7 @@ def test_a_file_beside_the_index_may_be_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["config.json", SINGLE, INDEX])
 @pytest.mark.parametrize("link", [False, True], ids=["pipe", "device"])
 def test_a_file_that_is_no_regular_one_is_named(name: str, link: bool, tmp_path: Path) -> None:
-    """It was said to be missing."""
+    """The error is not that of a missing file."""
     saved(tmp_path)
     (tmp_path / name).unlink(missing_ok=True)
     if link:

@@ -32,7 +32,7 @@ class Embedding(nn.Sequential):
 def test_patches_of_more_than_a_pixel_of_a_map_that_is_not_projected_are_refused(
     patch_size: int,
 ) -> None:
-    """With 2 the first batch ended in a RuntimeError of sizes 16 and 4; with 4 it was one patch."""
+    """With 2 the first batch would end in an error of sizes 16 and 4; with 4 it is one patch."""
     sizes: dict[str, Any] = {"image_size": 64, "patch_size": patch_size, "depth": 2}
     said = r"embedding makes 16 patches, and it has positions for .*'s map: try patch_size=1$"
     with pytest.raises(ValueError, match=said):

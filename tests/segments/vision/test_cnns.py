@@ -197,7 +197,7 @@ def test_tokens_cross_as_they_are(name: str) -> None:
 
 
 def test_a_model_with_a_part_that_its_family_lacks_is_refused() -> None:
-    """Its stem has three convolutions; two of them would have been left out without a word."""
+    """Its stem has three convolutions; two of them would be left out without a word."""
     with pytest.raises(ValueError, match="densenetblur121d cannot be cut: it has a part that"):
         split_vision_model("densenetblur121d", image_size=64)
 
@@ -304,6 +304,6 @@ def test_lenet5_takes_images_of_other_sizes(size: int) -> None:
 
 
 def test_a_size_that_a_model_cannot_compute_is_told() -> None:
-    """MViTv2 looks relative positions up beyond its tables, which was an IndexError."""
+    """MViTv2 looks relative positions up beyond its tables, which ends in an IndexError."""
     with pytest.raises(ValueError, match="does not compute images of 72 x 72 pixels: index"):
         split_vision_model("mvitv2_tiny", image_size=72)

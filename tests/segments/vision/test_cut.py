@@ -236,7 +236,7 @@ def test_images_of_another_shape_are_refused_with_both_shapes() -> None:
 
 
 def test_pretrained_weights_are_of_the_models_own_depth() -> None:
-    """Of twelve trained blocks six were kept, without a word, by the default of `depth`."""
+    """The default of `depth` must not keep six of twelve trained blocks, without a word."""
     with pytest.raises(ValueError, match=r"pretrained weights are those of .*: pass depth=None"):
         split_vision_model("vit_tiny_patch16_224", pretrained=True)
 

@@ -35,7 +35,7 @@ SMALL: list[tuple[str, dict[str, Any], str]] = [
 def test_layers_that_know_the_slots_must_be_above_the_cut_to_have_patches_moved(
     name: str, options: dict[str, Any], free: str
 ) -> None:
-    """Of maps it had no effect: one patch told its slot to who got them shuffled."""
+    """Otherwise one patch of a map would tell its slot to who gets them shuffled."""
     options = {"image_size": 64, "cell": 1, **options}
     with pytest.raises(ValueError, match=rf"cut at '{free}' .*no position embeddings .* their slo"):
         split_vision_model(name, positions="upper", **options)
