@@ -1,6 +1,6 @@
 """What one client of five, or of two, can do to a run at the end of a round.
 
-The honest five reach a top-1 of 0.803; figures in the tests are those before the guard was there.
+The honest five reach a top-1 of 0.803; figures in the tests are those without the guard.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def robust() -> list[tuple[str, flower.Strategy, int]]:
 
 @pytest.mark.parametrize("value", [3e38, 1e7, -1e7])
 def test_numbers_that_would_overflow_are_not_averaged(value: float) -> None:
-    """Before: the honest clients refused the average, and round 2 ended the run with no client."""
+    """The honest clients would refuse the average, and no client be left."""
     seen = fit(liar(everywhere(value)))
     assert seen.failures == {
         LIAR: "returned weights with numbers beyond 1e+06 in 'position'; "
@@ -72,7 +72,7 @@ def negative_variance(arrays: Arrays) -> Arrays:
 
 
 def test_a_negative_variance_is_not_averaged() -> None:
-    """Before: the average was below 0, so it became 0 for all, and top-1 fell to chance."""
+    """An average below 0 would become 0 for all, and top-1 fall to chance."""
     seen = fit(liar(negative_variance), replace(TOY, batch_norm=True), rounds=1)
     (reason,) = seen.failures.values()
     assert list(seen.failures) == [LIAR]
@@ -80,7 +80,7 @@ def test_a_negative_variance_is_not_averaged() -> None:
 
 
 def test_a_poisoned_update_is_named_and_measured(caplog: pytest.LogCaptureFixture) -> None:
-    """With plain FedAvg top-1 fell, and nothing said why."""
+    """With plain FedAvg top-1 falls, and nothing else would say why."""
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         seen = fit(liar(everywhere(5.0)), rounds=1)
     (said,) = [r.getMessage() for r in caplog.records if "unusual" in r.getMessage()]
@@ -94,7 +94,7 @@ def test_a_poisoned_update_is_named_and_measured(caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("value", [1e3, 9e5])
 def test_an_absurd_update_is_left_out_of_the_average(value: float) -> None:
-    """With 1e3 top-1 fell from 0.803 to 0.313; with 9e5 a run ended, and the honest were blamed."""
+    """With 1e3 top-1 would fall from 0.803 to 0.313; with 9e5 the honest would be blamed."""
     seen = fit(liar(everywhere(value)))
     assert list(seen.failures) == [LIAR]
     assert seen.failures[LIAR].endswith(
@@ -180,7 +180,7 @@ def test_an_update_of_more_than_ten_times_the_median_is_named(
 
 
 def test_where_most_change_nothing_nobody_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """The only client that learned was called a fault, or an attempt to spoil the average."""
+    """The only client that learns is no fault, and no attempt to spoil the average."""
     toy, seen = Toy(clients=3, batch_norm=False), Rounds()
     clients = [*toy.make_clients(sgd(0.0))[:2], toy.make_clients(sgd(0.1))[2]]
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
@@ -258,7 +258,7 @@ MANY = 2**31 - 1
 def test_an_exaggerated_number_of_examples_is_capped_and_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Before: of the average, 99.99999 % was the liar's."""
+    """Otherwise 99.99999 % of the average would be the liar's."""
     kind = liar(zeros, lambda metrics: {**metrics, "num-examples": MANY}, num_examples=MANY)
     strategy = SFL(
         TOY.upper(), optimizer=sgd(0.1), schedule=constant, device="cpu", steps_per_round=2
@@ -297,7 +297,7 @@ def test_a_client_whose_epsilon_is_infinite_stays_in_an_average() -> None:
 def test_half_an_example_costs_its_client_where_nothing_is_averaged(
     strategy: type[SplitStrategy],
 ) -> None:
-    """Before: its weight was 0, and a division by the sum of weights ended the run for all."""
+    """Its weight is 0, by whose sum the run would divide."""
     seen = Rounds()
     kind = liar(metrics=lambda metrics: {"num-examples": 0.5, "train-loss": 1.0})
     made = strategy(
@@ -320,7 +320,7 @@ def test_half_an_example_costs_its_client_where_nothing_is_averaged(
     ids=["number", "nan", "list"],
 )
 def test_a_metric_that_others_lack_costs_nobody_anything(change: Any, clients: int) -> None:
-    """Before: of two clients the one with the lower index stayed, and the honest one could go."""
+    """Of two clients the one with the lower index has no priority."""
     toy = replace(TOY, clients=clients)
     seen = fit(liar(metrics=change), toy, rounds=2)
     assert seen.failures == {}

@@ -53,7 +53,7 @@ def test_an_aggregator_by_name_is_that_of_flower_and_takes_a_single_node(
 
 
 def test_a_strategy_of_split_learning_is_no_aggregator() -> None:
-    """It failed in the first round, with a message about a link."""
+    """Otherwise it would fail in the first round, with a message about a link."""
     own = SFL(Toy().upper(), device="cpu")
     for aggregator in (own, noisy(own)):
         with pytest.raises(AggregatorError, match="SFL runs rounds of split learning, and aggreg"):
@@ -103,7 +103,7 @@ def test_an_aggregator_that_configures_its_rounds_is_refused_outside_a_flower_ru
 def test_fit_refuses_what_an_aggregator_asks_of_a_grid(
     options: dict[str, Any], sentence: str
 ) -> None:
-    """It ignored both, and a Flower run with the same strategy did not."""
+    """`fit` has no grid, and must not ignore what a Flower run with the same strategy heeds."""
     toy = Toy(clients=2)
     strategy = SFL(toy.upper(), device="cpu", aggregator=flower.FedAvg(**{**ANY_NODES, **options}))
     with pytest.raises(AggregatorError, match=sentence):

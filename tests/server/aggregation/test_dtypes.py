@@ -50,7 +50,7 @@ def fitted(
 
 
 def test_what_a_server_optimizer_widens_is_as_the_clients_sent_it() -> None:
-    """The buffers of float32 became float64."""
+    """Otherwise buffers of float32 would become float64."""
     kept = fitted(make_aggregator("FedAdam"))
     dtypes = {name: str(array.dtype) for name, array in kept.items()}
     assert dtypes.pop("norm.num_batches_tracked") == "int64"
@@ -77,7 +77,7 @@ def test_another_width_is_cast_back_and_a_narrower_one_told_once(
 @pytest.mark.parametrize("dtype", ["int8", "bool", "complex64", "S4"])
 @pytest.mark.parametrize("overridden", [False, True], ids=["aggregator", "strategy"])
 def test_weights_of_another_kind_are_refused(dtype: str, overridden: bool) -> None:
-    """As int8, every weight became 0, and the run went on."""
+    """As int8, every weight would become 0, and the run go on."""
 
     def change(array: NDArray[Any]) -> NDArray[Any]:
         return array.astype(dtype)
@@ -105,7 +105,7 @@ def test_whole_numbers_that_a_strategy_averages_itself_are_whole_again() -> None
 def test_numbers_that_the_clients_dtype_has_not_are_refused(
     dimensions: int, number: float, said: str
 ) -> None:
-    """Weights became infinite, and a count -9223372036854775808."""
+    """Weights would become infinite, and a count -9223372036854775808."""
 
     def change(array: NDArray[Any]) -> NDArray[Any]:
         return np.full(array.shape, number) if array.ndim == dimensions else array
@@ -126,7 +126,7 @@ def test_narrow_averages_of_whole_numbers_are_no_narrow_weights(
 
 
 def test_narrow_initial_arrays_do_not_narrow_averages() -> None:
-    """The average of every round was rounded to float16."""
+    """The average of every round would be rounded to float16."""
     given = TOY.lower().float().state_dict()
     initial = ArrayRecord(
         {

@@ -105,7 +105,7 @@ def test_a_float_that_no_argument_gives_is_restored(
 def test_an_option_that_is_given_anew_holds_in_a_resumed_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was 0.1 again, without a word."""
+    """The checkpoint's 0.1 does not replace it."""
     run = new_run(tmp_path)
     sfl(run, flower.FedAdam(eta=0.1, **ANY_NODES)).fit(TOY.make_clients(), 2)
     again = flower.FedAdam(eta=0.001, **ANY_NODES)
@@ -114,7 +114,7 @@ def test_an_option_that_is_given_anew_holds_in_a_resumed_run(
     said = "FedAdam.eta = 0.001, as given now; the run began with 0.1"
     assert [said in text for text in caplog.messages].count(True) == 1
     assert caplog.text.count("as given now") == 1
-    assert again.m_t is not None  # the moments went on
+    assert again.m_t is not None  # the moments go on
     caplog.clear()
     third = flower.FedAdam(eta=0.001, **ANY_NODES)
     sfl(run, third).fit(TOY.make_clients(), 4)
@@ -123,7 +123,7 @@ def test_an_option_that_is_given_anew_holds_in_a_resumed_run(
 
 
 def test_noise_that_is_given_anew_is_not_weakened(caplog: pytest.LogCaptureFixture) -> None:
-    """A noise multiplier of 4 became the 0.5 of the checkpoint."""
+    """A noise multiplier of 4 does not become the 0.5 of the checkpoint."""
     state = LowerAggregator(private(0.5)).state()
     for given in (4.0, 4):
         caplog.clear()
@@ -210,7 +210,7 @@ def test_a_value_given_anew_is_put_back_before_its_first_round_is_repeated(
 def test_a_value_given_as_it_has_become_goes_on_however_often_it_is_given(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second command that gave it was taken for a change, and took back what came since."""
+    """The second command that gives it is no change that takes back what has come since."""
     run = new_run(tmp_path)
     sfl(run, first := Decaying()).fit(TOY.make_clients(), 2)
     given = first.lr
@@ -254,7 +254,7 @@ def test_an_attribute_of_the_class_is_given_too(caplog: pytest.LogCaptureFixture
 
 
 def test_a_checkpoint_that_does_not_say_as_what_a_number_was_given_is_refused() -> None:
-    """It was restored, and what was given now was lost, with a warning."""
+    """Restored, it would take the place of what is given now, with a warning."""
     state = LowerAggregator(private(0.5)).state()
     for name in [name for name in state if name.endswith("noise_multiplier.float.began")]:
         del state[name]

@@ -64,7 +64,7 @@ def test_server_optimizers_take_their_first_step_in_fit(
         "FedAdagrad": {"eta": 0.3, "tau": 0.1},
     }.get(name, {"eta": 0.3, "tau": 0.1, "beta_1": 0.5, "beta_2": 0.75})
     after = fitted(getattr(flower, name)(**ANY_NODES, **options))
-    # Of Adam, Flower corrects the bias as if a round had been before the first.
+    # Of Adam, Flower corrects the bias as if there were a round before the first.
     corrected = 0.3 * np.sqrt(1 - 0.75**2) / (1 - 0.5**2)
     for key, (start, moved) in {k: (change[0][k], change[1][k]) for k in change[0]}.items():
         expected = {
@@ -127,7 +127,7 @@ def test_a_wrapped_server_optimizer_of_a_model_without_statistics_is_not_told_of
 
 @pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
 def test_a_server_optimizer_makes_no_variance_negative(name: AggregatorName) -> None:
-    """It took its step on BatchNorm's variances too, after which every output was NaN."""
+    """A step on BatchNorm's variances could make one negative, and then every output NaN."""
     options = {"server_learning_rate": 2.0} if name == "FedAvgM" else {"eta": 9.0}
     aggregator = LowerAggregator(getattr(flower, name)(**ANY_NODES, **options))
     arrays, _ = aggregator.aggregate(1, replies_to(aggregator))
@@ -156,7 +156,7 @@ def test_moments_count_in_fit_and_survive_its_interruption(
 
 
 def test_fedavgm_begins_a_run_with_the_runs_weights() -> None:
-    """The way from the end of an earlier run to the new weights became momentum."""
+    """The way from the end of an earlier run to the new weights must not become momentum."""
     aggregator = LowerAggregator(flower.FedAvgM(**ANY_NODES, server_momentum=0.9))
 
     def arrays_of(weight: float) -> ArrayRecord:
@@ -229,7 +229,7 @@ def numbers(seed: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_the_moments_of_fedadam_survive_a_checkpoint(wrapped: bool) -> None:
-    """Those of a strategy inside one that adds noise used to be lost."""
+    """Also those of a strategy inside one that adds noise."""
     first, second = flower.FedAdam(), flower.FedAdam()
     outer: Any = noisy if wrapped else lambda strategy: strategy
     for strategy, start in ((first, 1), (second, 5)):
@@ -277,7 +277,7 @@ def test_records_lists_and_numbers_survive_a_checkpoint() -> None:
     ids=["nothing", "a pair of nothing", "no pair", "a pair of numbers", "no metrics"],
 )
 def test_what_an_own_aggregator_returns_is_named(returned: object, sentence: str) -> None:
-    """A method that ends without a return was Python's error about unpacking."""
+    """Python's error about unpacking would not name a method that ends without a return."""
 
     class Own(flower.FedAvg):
         def aggregate_train(self, *arguments: Any) -> Any:
@@ -300,7 +300,7 @@ def test_what_an_own_aggregator_returns_is_named(returned: object, sentence: str
 def test_an_own_aggregator_that_changes_names_is_named(
     change: Callable[[str], str | None], sentence: str
 ) -> None:
-    """central_evaluation's lower segment, or the clients, got the blame."""
+    """Otherwise central_evaluation's lower segment, or the clients, would get the blame."""
 
     class Own(flower.FedAvg):
         def aggregate_train(self, *arguments: Any) -> Any:
@@ -318,7 +318,7 @@ def test_an_own_aggregator_that_changes_names_is_named(
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_an_aggregator_that_makes_nan_is_named(number: float) -> None:
-    """In the last round the run finished with such weights; a round earlier clients were blamed."""
+    """In the last round a run would finish with such weights; earlier, clients would be blamed."""
 
     class Own(flower.FedAvg):
         def aggregate_train(self, *arguments: Any) -> Any:

@@ -47,7 +47,7 @@ class Permuting(nn.Module):
 @pytest.mark.parametrize("name", ["FedAvg", "FedAvgM", "FedAdam", "FedMedian"])
 @pytest.mark.parametrize("clients", [3, 6])
 def test_tables_and_masks_come_back_as_they_were(name: AggregatorName, clients: int) -> None:
-    """An average of 7, 7 and 7 was 6.9999999, which became the index 6."""
+    """An average of 7, 7 and 7 may be 6.9999999, which would become the index 6."""
     data: Any = TensorDataset(torch.randn(8, 4, 3), torch.arange(8) % 2)
     segment, upper = Permuting(), nn.Sequential(nn.Flatten(), nn.Linear(4 * 256, 2))
     own = [SplitClient(deepcopy(segment), data, batch_size=4) for _ in range(clients)]
@@ -80,7 +80,7 @@ class PartlyFrozen(nn.Module):
 def test_a_server_optimizer_moves_no_array_that_no_client_has_changed(
     name: AggregatorName,
 ) -> None:
-    """It took steps by the rounding of their average: after 100 rounds a constant had moved."""
+    """Steps by the rounding of their average would move a constant in 100 rounds."""
     segment, upper = PartlyFrozen(), nn.Sequential(nn.Flatten(), nn.Linear(4 * 8, 2))
     sizes = (8, 12, 28)  # an average by these is rounded
     own = [
@@ -203,7 +203,7 @@ class OfChosenWeight(SplitClient):
 
 @pytest.mark.parametrize("name", ["FedAvg", "FedAdam"])
 def test_statistics_are_weighted_as_the_aggregator_is_told(name: str) -> None:
-    """A server optimizer's were weighted by examples, whatever its weighted_by_key."""
+    """A server optimizer's, too, go by its weighted_by_key."""
     toy = Toy(clients=2)
     clients = toy.make_clients(sgd(0.1), OfChosenWeight)
     own = getattr(flower, name)(weighted_by_key="q", **ANY_NODES)

@@ -128,7 +128,7 @@ class Sending(flower.FedAvg):
 def test_the_lower_segment_comes_first_whatever_else_an_aggregator_sends(
     strategy: flower.Strategy,
 ) -> None:
-    """Clients took the first record, in whichever order they were."""
+    """Clients take the first record."""
     grid = cast(Grid, FakeGrid([1]))
     (message,) = LowerAggregator(strategy).configure(1, ArrayRecord(), ConfigRecord(), grid, [1])
     arrays = arrays_of(message.content)

@@ -42,7 +42,7 @@ class Wrapping(flower.FedAvg):
 
 
 def test_flowers_accountant_goes_on_where_it_was() -> None:
-    """It began anew after a resume, and so granted its budget twice."""
+    """If it began anew after a resume, it would grant its budget twice."""
     first, second = accounted(releases=3), accounted()
     LowerAggregator(second).restore(LowerAggregator(first).state())
     assert second.privacy_spent() == first.privacy_spent()

@@ -60,7 +60,7 @@ class Begins(Observer):
 def test_a_lost_client_costs_the_round_and_not_the_run(
     lost: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One lost client of seven ended the run."""
+    """One of seven is lost."""
     toy = Toy(clients=NEEDED)
     seen = Begins()
     result = bulyan(toy, observers=[seen]).fit(clients_of(toy, [lost]), 3)
@@ -75,7 +75,7 @@ def test_a_lost_client_costs_the_round_and_not_the_run(
 
 
 def test_too_few_clients_from_the_beginning_are_an_error() -> None:
-    """Every round began with the first weights."""
+    """Every round would begin with the first weights."""
     toy = Toy(clients=NEEDED - 1)
     with pytest.raises(AggregatorError, match="Bulyan made nothing of the weights of 6 clients"):
         bulyan(toy).fit(clients_of(toy), 1)

@@ -23,7 +23,7 @@ def combined(*reads: ReadScores, told: Once | None = None) -> dict[str, float]:
 
 
 def test_the_perplexity_is_that_of_the_mean_loss() -> None:
-    """Its mean was that of the worst client: 34.41 beside a loss of 1.2414."""
+    """A mean of perplexities is that of the worst client: 34.41 beside a loss of 1.2414."""
     made = combined(read(0.5, 24, perplexity=math.exp(0.5)), read(4.0, 8, perplexity=math.exp(4)))
     assert made["loss"] == pytest.approx(1.375)
     assert made["perplexity"] == pytest.approx(math.exp(1.375))
@@ -48,7 +48,7 @@ def two_classes(matthews: float) -> ReadScores:
 def test_a_score_that_not_all_clients_have_is_named_once(
     others: int, mean: float | None, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Matthews' correlation covered half of the clients, or vanished, without a word."""
+    """Without a word, Matthews' correlation could cover half of the clients, or vanish."""
     told = Once()
     reads = [two_classes(0.2), two_classes(0.4), *[read(1.0)] * others]
     with caplog.at_level(logging.WARNING, logger="flwr.splitmix"):

@@ -58,7 +58,7 @@ def test_what_is_no_metric_is_named(returned: Any, said: str) -> None:
 def test_an_accuracy_that_is_no_share_is_told_once(
     accuracy: float, told: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """71.5 became a top-1 of 7150 %."""
+    """71.5 would become a top-1 of 7150 %."""
     strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1)
     strategy.fit(TOY.make_clients(), 3, evaluate_fn=lambda *_: MetricRecord({"accuracy": accuracy}))
     said = [text for text in caplog.messages if "divide percentages by 100" in text]
@@ -67,7 +67,6 @@ def test_an_accuracy_that_is_no_share_is_told_once(
 
 
 def test_an_evaluation_beside_a_central_one_has_columns_of_its_own() -> None:
-    """It was in no row."""
     rows: list[dict[str, Any]] = []
     evaluate: Any
     for evaluate in (None, lambda *_: {"accuracy": 0.25, "loss": 1.5, "f1": 0.1}):
@@ -109,7 +108,7 @@ def test_arguments_of_central_evaluation(changes: dict[str, Any], said: str) -> 
 
 @pytest.mark.parametrize("shared", ["weight", "buffer"])
 def test_a_lower_segment_that_shares_tensors_with_the_upper_one_is_refused(shared: str) -> None:
-    """The upper segment was scored with the clients' weights in place of its own."""
+    """The upper segment would be scored with the clients' weights in place of its own."""
     lower, upper = TOY.lower(), TOY.upper()
     if shared == "weight":
         upper.tied = next(lower.parameters())
@@ -135,7 +134,7 @@ def test_another_lower_segment_than_the_clients_is_named(lower: nn.Module) -> No
 
 
 def test_further_numbers_become_columns_of_the_row() -> None:
-    """They were in Flower's result only, though the page promised columns."""
+    """The page promises columns for all that is in Flower's result."""
     _, row = rows(lambda server_round, arrays: {"accuracy": 0.5, "loss": 1.0, "f1-macro": 0.75})
     assert (row["eval_loss"], row["eval_f1_macro"]) == (1.0, 0.75)
 
@@ -148,7 +147,7 @@ def test_metrics_without_an_accuracy_are_told(caplog: pytest.LogCaptureFixture) 
 
 
 def test_they_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A run of 100 rounds had 100 warnings."""
+    """A run of 100 rounds does not have 100 warnings."""
     strategy = SFL(TOY.upper(), device="cpu", steps_per_round=1)
     with caplog.at_level("WARNING", logger="flwr.splitmix"):
         result = strategy.fit(

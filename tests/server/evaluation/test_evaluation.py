@@ -97,7 +97,7 @@ class Calls(Observer):
 def test_clients_are_asked_in_groups_if_their_tests_are_more_than_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All at once, a thousand clients' tests took 12 GB; the result is the same, bit by bit."""
+    """All at once, a thousand clients' tests take 12 GB; the result is the same, bit by bit."""
     monkeypatch.setattr(module, "TEST_BATCH", 6)
     toy = replace(TOY, clients=5)
 
@@ -282,7 +282,7 @@ def test_a_nan_in_a_clients_test_data_is_blamed_on_them(caplog: pytest.LogCaptur
 
 
 def test_a_nan_in_a_central_test_set_is_refused() -> None:
-    """It gave an accuracy, without a word."""
+    """It would otherwise give an accuracy, without a word."""
     strategy = SFL(TOY.upper(), device="cpu")
     evaluate = central_evaluation(strategy.upper, TOY.lower(), with_a_nan(TOY.test_data(0)))
     with pytest.raises(ValueError, match="the test set has NaN or infinite numbers: replace them"):
@@ -299,7 +299,7 @@ def test_a_central_test_set_may_have_nan_that_the_lower_segment_replaces() -> No
 
 
 def test_of_a_far_larger_test_set_examples_of_all_classes_are_asked_for() -> None:
-    """Before, it was the first ones: of a set in the order of its classes, one class only."""
+    """The first ones of a set in the order of its classes are of one class only."""
     clients = Toy(clients=2, tests=1).make_clients(sgd(0.1))
     large = Toy(clients=1, tests=900).test_data(0)
     assert large is not None

@@ -1,7 +1,7 @@
 """The only client with test data says that it has two thousand million of them.
 
-Before, that was 8.6 million exchanges in the L shape, and as many as the client liked in the U
-shape: an evaluation without end, while the others waited.
+Believed, that is 8.6 million exchanges in the L shape, and as many as the client likes in the
+U shape: an evaluation without end, while the others wait.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_no_client_is_asked_for_more_than_a_million(said: int) -> None:
 
 
 def test_what_is_left_out_of_a_large_test_set_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Of the 1,000 examples of one client, the accuracy was that of the first 200."""
+    """Of the 1,000 examples of one client, the accuracy may be that of the first 200."""
     said = {client: {"federated-examples": n} for client, n in enumerate((2, 2, 1000))}
     assert sizes_of_tests(Says(1, said, {}, None), "federated") == {0: 2, 1: 2, 2: 200}
     assert (
@@ -126,7 +126,7 @@ def test_what_is_left_out_of_a_large_test_set_is_said(caplog: pytest.LogCaptureF
 def test_a_client_of_the_u_shape_is_evaluated_on_all_of_its_texts_or_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It was asked for 400 of its texts, and then refused to score them: all are scored at once."""
+    """All are scored at once, so it would refuse to score 400 of them."""
     toy, seen = TextToy(clients=3, tests=4), Seen()
     strategy = USplitSL(
         toy.server(), device="cpu", evaluation="federated", steps_per_round=1, observers=[seen]
@@ -177,7 +177,7 @@ def test_who_is_through_its_tests_when_the_time_is_up_stays(
         asked.append(sorted(payloads))
         monkeypatch.setattr(time_limit.TimeLimit, "over", True)
     assert asked == [[0, 1]]
-    assert clients.alive == (0,)  # client 1 has a second batch, and the others had no first one
+    assert clients.alive == (0,)  # client 1 has a second batch, and the others have no first one
 
 
 @pytest.mark.parametrize(("run", "batch"), [(run_images, 250), (run_texts, TEXTS.batch)])

@@ -49,7 +49,7 @@ def test_the_majority_decides_where_the_upper_segment_does_not() -> None:
 def test_of_two_clients_the_one_that_exaggerates_does_not_decide(
     liar: int, said: dict[str, int]
 ) -> None:
-    """Client 0 did: its batch-size of 2**31 - 1 ended the run for want of memory."""
+    """Its batch-size of 2**31 - 1 would end the run for want of memory."""
     clients = Described(*(says(**(said if client == liar else {})) for client in range(2)))
     assert agree_on_shape(clients, None)[0] == SHAPE
     assert clients.alive == (1 - liar,)
@@ -59,7 +59,7 @@ def test_of_two_clients_the_one_that_exaggerates_does_not_decide(
 def test_shapes_that_the_upper_segment_does_not_take_decide_nothing(
     patches: tuple[int, ...],
 ) -> None:
-    """Of two clients, the one with smaller images decided, and the run ended with torch's error."""
+    """Otherwise one client with smaller images could end the run with torch's error."""
     clients = Described(*(says(patches=number) for number in patches))
     asked: list[int] = []
 
@@ -74,7 +74,7 @@ def test_shapes_that_the_upper_segment_does_not_take_decide_nothing(
 
 
 def test_if_the_upper_segment_takes_nothing_most_clients_decide_as_before() -> None:
-    """The rarest shape did: an upper segment may fail in a trial and not in training."""
+    """A trial may fail where training does not, so that the rarest shape must not decide."""
     clients = Described(says(), says(), says(), says(patches=9))
     assert agree_on_shape(clients, None, takes=lambda shape: False)[0] == SHAPE
     assert clients.alive == (0, 1, 2)
@@ -103,10 +103,7 @@ def test_the_upper_segment_decides_against_any_majority() -> None:
 
 
 def test_the_grid_of_patches_is_that_of_the_upper_segment_or_else_of_most_lower_ones() -> None:
-    """A grid of the lower segment, the only one that docs show, counted for nothing.
-
-    Then clients that named none, or another, were left out, also by methods that need none.
-    """
+    """Clients that name no grid, or another, are left out only by methods that need one."""
     clients = Described(says(grid_columns=3), says(), says(grid_columns=3), says(grid_columns=2))
     assert agree_on_shape(clients, None)[0].grid == (2, 3)
     assert agree_on_shape(clients, Geometry(6, 3))[0].grid == (2, 3)

@@ -115,7 +115,7 @@ def test_where_weights_are_averaged_epsilons_are_not() -> None:
 
 
 def test_lost_beginnings_are_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Only the epsilon of a ledger of uploads was looked for."""
+    """Whatever the ledger is that misses them, not only one of uploads."""
     run = Run.create({}, name="x", home=tmp_path)
     for rounds in (1, 2):
         again = Run.open(run.id, home=tmp_path)
@@ -184,7 +184,7 @@ def test_the_last_evaluation_is_in_the_epsilon_of_its_round() -> None:
     result = strategy.fit(clients, 2)
     assert seen.epsilons[1] == max(map(spent, clients))
     assert dict(result.train_metrics_clientapp[2])["epsilon"] == seen.epsilons[1]
-    # Each test text was sent once for each of its tokens, in each of two evaluations.
+    # Each test text is sent once for each of its tokens, in each of two evaluations.
     alone = with_tests()
     DPForwardSL(TOY.server(), device="cpu", steps_per_round=1).fit([alone], 2)
     assert spent(clients[0]) > spent(alone)

@@ -68,7 +68,7 @@ def test_elsewhere_bad_tensors_become_zeros_and_their_senders_are_named_late() -
 
 
 def test_what_an_interrupted_round_has_left_costs_no_client_of_the_next_its_round() -> None:
-    """A step with NaN, then Ctrl-C: the next `fit` left out the client of the same index."""
+    """After a step with NaN and Ctrl-C, the next `fit` leaves out nobody of the same index."""
     toy = Toy(clients=2)
     strategy = PSL(toy.upper(), optimizer=sgd(0.1), device="cpu")
     strategy._intake.finite.cleaned(1, BAD)
@@ -91,7 +91,7 @@ def test_a_client_that_sends_nan_is_reported_at_the_end_of_the_round(
 
 
 def test_too_large_a_gradient_costs_a_step_and_no_client(caplog: pytest.LogCaptureFixture) -> None:
-    """Clients with a budget refuse it, and were left out of the round for what the server sent."""
+    """Clients with a budget refuse it; what the server sends must not cost them the round."""
     toy = Toy(clients=4, batch_norm=False)
     noise = GaussianNoise(sigma_s=1.0, sigma_y=1.0)
 

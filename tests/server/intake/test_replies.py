@@ -45,7 +45,7 @@ def sized(described: dict[int, Any], said: list[Any], kind: type[Clients]) -> tu
 def test_another_number_of_examples_costs_its_client_where_nothing_is_averaged(
     number: Any, why: str
 ) -> None:
-    """Before: half an example was a weight of 0, whose sum divided a loss, and ended the run."""
+    """As a weight, half an example is 0, by whose sum a loss would be divided."""
     clients, means = sized({0: 10, 1: 10}, [10, number], Alone)
     assert clients.failures == {1: why}
     assert len(clients.replies) == 1
@@ -84,7 +84,7 @@ TEN = {"num-examples": 10}
 
 
 def test_names_and_order_are_the_servers() -> None:
-    """Before: other names of the records, or another order, made an aggregator skip the round."""
+    """Otherwise an aggregator could skip the round for other names, or another order."""
     turned = {name: LIKE[name] for name in reversed(LIKE)}
     clients = checked(
         reply_of(turned, {**TEN, "x": 1}, ["mine", "also mine"]),
@@ -100,7 +100,7 @@ def test_names_and_order_are_the_servers() -> None:
 
 
 def test_a_record_that_a_mod_adds_costs_nobody() -> None:
-    """Before: every client failed, for metrics that it had."""
+    """It has metrics of its own, which nobody asked for."""
     replies = [reply_of(LIKE, {**TEN, "x": 1}) for _ in range(2)]
     for reply in replies:
         reply.content["extra"] = MetricRecord({"seconds": 2.0, "num-examples": 5})
@@ -136,7 +136,7 @@ def lies_of_its_shape() -> Array:
     ids=["another shape than it says", "no array", "another kind", "complex", "text", "shape"],
 )
 def test_arrays_that_are_none_cost_their_client_only(other: Array) -> None:
-    """Before: a complex number, or bytes that are not an array, ended the run with a traceback."""
+    """Such as a complex number, or bytes that are not an array."""
     clients = checked(reply_of(LIKE, TEN), reply_of({**LIKE, "a": other}, TEN))
     assert clients.alive == (0,)
     assert clients.failures[1].startswith("returned ")
@@ -172,7 +172,7 @@ def test_counters_may_be_large_and_weights_may_not() -> None:
 
 @pytest.mark.parametrize("dtype", [np.longdouble, np.float64, np.float16])
 def test_one_clients_width_of_numbers_is_not_everybodys(dtype: Any) -> None:
-    """A longdouble in one reply used to make an average that no node could read."""
+    """No node could read an average that a longdouble in one reply would make."""
     odd = {name: value.astype(dtype) for name, value in LIKE.items() if value.dtype.kind == "f"}
     clients = checked(reply_of({**LIKE, **odd}, TEN), reply_of(LIKE, TEN))
     assert clients.failures == {}
@@ -185,7 +185,7 @@ def test_one_clients_width_of_numbers_is_not_everybodys(dtype: Any) -> None:
 
 @pytest.mark.parametrize("large", [10**30, [10**30, 1]], ids=["number", "list"])
 def test_a_large_whole_number_is_averaged(large: int | list[int]) -> None:
-    """NumPy has no integers so large: its TypeError ended the `fit`."""
+    """NumPy has no integers so large."""
     clients = checked(reply_of(LIKE, {**TEN, "own": large}), reply_of(LIKE, {**TEN, "own": large}))
     assert clients.failures == {}
     _, metrics = fedavg().aggregate_train(1, list(clients.replies.values()))

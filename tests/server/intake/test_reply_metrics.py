@@ -20,7 +20,7 @@ def test_means_of_what_clients_say_have_the_same_cap(size: str, name: str) -> No
 
 
 def test_the_training_loss_is_the_mean_over_the_steps_that_the_trunk_learned_from() -> None:
-    """A client with ten times the texts counted ten times, though it sent as many batches."""
+    """A client with ten times the texts does not count ten times, if it sends as many batches."""
     said: list[dict[str, Any]] = [
         {"num-examples": 12, "num-steps": 30, "train-loss": 0.2, "own": 0.2},
         {"num-examples": 120, "num-steps": 30, "train-loss": 1.3, "own": 1.3},
@@ -54,7 +54,7 @@ def test_an_epsilon_without_a_bound_is_the_largest(said: list[float], largest: f
 
 @pytest.mark.parametrize("name", ["epsilon_greedy", "epsilons"])
 def test_only_epsilons_are_taken_for_epsilons(name: str) -> None:
-    """The rate of exploration that most clients had was the largest of any."""
+    """A rate of exploration, though most clients have one, is none."""
     replies = [reply_of({}, {"num-examples": 1, name: own}) for own in (0.1, 0.3, math.inf)]
     assert client_means(replies) == {name: pytest.approx(0.2)}
 
@@ -78,7 +78,7 @@ def test_half_an_example_is_no_weight() -> None:
 
 @pytest.mark.parametrize("beyond", [10**400, -(10**400), 10**5000], ids=["400", "minus", "5000"])
 def test_a_whole_number_that_no_float_can_hold_is_in_no_mean(beyond: int) -> None:
-    """It ended the `fit` with an OverflowError, which named no client."""
+    """Its OverflowError would end the `fit`, and name no client."""
     replies = [reply_of({}, {"num-examples": 1, "own": own}) for own in (1, 3, beyond)]
     assert client_means(replies) == {"own": 2.0}
 
@@ -90,7 +90,7 @@ def test_whole_numbers_that_only_their_sum_takes_beyond_all_floats_have_no_mean(
 
 
 def test_what_a_reply_lacks_is_named() -> None:
-    """Clients of which none returned num-examples were told that most did."""
+    """If no client returns num-examples, none is told that most do."""
     without = [reply_of({}, {"own": 1.0}) for _ in range(2)]
     with pytest.raises(UploadError, match="returned no num-examples, the number of its examples"):
         read_metrics(without[0], common_metrics(without), 4)

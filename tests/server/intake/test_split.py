@@ -130,7 +130,7 @@ def filled(plan: Plan, number: float, label: float) -> dict[str, Any]:
 def test_smashed_data_that_no_noise_can_make_are_refused(
     clip: Any, number: float, mixer: Mixer
 ) -> None:
-    """Numbers of 1e6 in one step used to ruin a run."""
+    """Numbers of 1e6 in one step could ruin a run."""
     plan = noised(replace(NOISE, clip=clip), mixer)
     for sign in (1, -1):
         read(filled(plan, sign * number, 0.0), plan)

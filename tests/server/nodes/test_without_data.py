@@ -76,7 +76,7 @@ class Groups(Observer):
 def test_groups_are_smaller_without_them(
     asked: type[Empty], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second round, which does not ask them, ended the run, though the first had trained."""
+    """The second round, which does not ask them, does not end a run whose first one trains."""
     toy, groups = Toy(clients=4), Groups()
     clients = [*toy.make_clients(sgd(0.1))[:2], *toy.make_clients(sgd(0.1), kind=asked)[2:]]
     strategy = CutMixSL(
@@ -147,13 +147,13 @@ def test_a_run_knows_nothing_of_another_runs_clients(
     caplog.set_level(logging.WARNING, "flwr.splitmix")
     strategy.fit(toy.make_clients(sgd(0.1)), 1)
     assert sorted(strategy.last_trained_round) == list(range(len(clients)))
-    (told,) = caplog.messages  # in particular, no client has lost its state
+    (told,) = caplog.messages  # in particular, no client is said to have lost its state
     assert "has learned in an earlier run of this PSL" in told
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_others_are_drawn_in_their_place(asked: type[Empty], seed: int) -> None:
-    """With small samples, rounds that drew one lacked a partner, and ended the run."""
+    """With small samples, rounds that draw one would lack a partner, and end the run."""
     toy = Toy(clients=6)
     clients: list[SplitClient] = list(toy.make_clients(sgd(0.1)))
     for empty in (1, 3):
@@ -198,7 +198,7 @@ def test_a_resumed_run_draws_the_same_clients(asked: type[Empty], tmp_path: Path
 def test_a_resumed_run_names_whom_it_does_not_ask(
     asked: type[Empty], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever gave a node its data meanwhile could not see that it took no part."""
+    """Whoever gives a node its data meanwhile must see that it takes no part."""
     toy = Toy(clients=3)
     run = Run.create({}, name="toy", home=tmp_path)
     for rounds in (1, 2):
@@ -223,7 +223,7 @@ def test_a_resumed_run_names_whom_it_does_not_ask(
 def test_evaluations_draw_others_in_their_place_too(
     asked: type[Empty], seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An evaluation that drew only such clients ended without a score, in every round anew."""
+    """An evaluation that draws only such clients would have no score, in every round anew."""
     toy = Toy(clients=5, tests=6)
     clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=asked))
     clients[3] = toy.make_clients(sgd(0.1))[3]
@@ -259,7 +259,7 @@ class AsksTheSame(PSL):
 def test_who_names_the_clients_of_an_evaluation_is_not_asked_for_others(
     asked: type[Empty], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An own configure_evaluate was called again, and its clients were reported three times."""
+    """An own configure_evaluate is called once, and its clients are reported once."""
     toy = Toy(clients=4, tests=6)
     clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=asked))
     for index in (0, 3):
@@ -290,7 +290,7 @@ class Lost(SplitClient):
 
 
 def test_what_is_drawn_again_is_named(asked: type[Empty], caplog: pytest.LogCaptureFixture) -> None:
-    """An evaluation that was drawn again was called the round, which was not."""
+    """An evaluation that is drawn again is not called the round, which is not."""
     toy = Toy(clients=3, tests=6)
     clients: list[SplitClient] = list(toy.make_clients(sgd(0.1), kind=Lost))
     clients[2] = toy.make_clients(sgd(0.1), kind=asked)[2]
@@ -309,7 +309,7 @@ def test_what_is_drawn_again_is_named(asked: type[Empty], caplog: pytest.LogCapt
 
 
 def test_an_evaluation_to_which_nobody_attaches_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """It left no score and no word; the U shape had one."""
+    """It leaves no score."""
     toy = Toy(clients=2, tests=6)
     strategy = PSL(toy.upper(), device="cpu", steps_per_round=1, evaluation="federated")
     caplog.set_level(logging.WARNING, "flwr.splitmix")

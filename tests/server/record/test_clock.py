@@ -29,7 +29,7 @@ def test_the_time_between_two_fits_of_a_run_is_not_counted(tmp_path: Path) -> No
 
 
 def test_the_time_left_is_estimated_without_the_start_up(caplog: pytest.LogCaptureFixture) -> None:
-    """The first round's estimate took every round to be as long as start-up and round together."""
+    """If it counted, every round would seem as long as start-up and round together."""
 
     class Slow(PSL):
         def configure_train(self, server_round: int, *arguments: Any) -> Iterable[Message]:

@@ -45,7 +45,7 @@ def begun(home: Path, **config: Any) -> Run:
 
 
 def test_the_run_of_any_app_is_found_by_its_number_in_flower(tmp_path: Path) -> None:
-    """`splitmix run` found only those of this package's apps, and ended without a summary."""
+    """`splitmix run` needs it for the summary."""
     run = Run.create({}, name="mine", home=tmp_path)
     assert find_flower_run(7, tmp_path) is None
     start(run)
@@ -55,7 +55,7 @@ def test_the_run_of_any_app_is_found_by_its_number_in_flower(tmp_path: Path) -> 
 
 
 def test_a_resumed_run_is_found_among_many_newer_ones(tmp_path: Path) -> None:
-    """It was looked for among the newest, so that a run that had completed was said to have not."""
+    """Looked for among the newest, a run that has completed would seem to have not."""
     old = Run.create({}, name="old", home=tmp_path)
     for number in range(51):
         note_flower_run(Run.create({}, name="new", home=tmp_path), number)
@@ -77,7 +77,7 @@ class Reading(Observer):
 
 
 def test_the_progress_of_any_run_with_a_directory_can_be_followed(tmp_path: Path) -> None:
-    """For own apps there was no progress within a round."""
+    """Also within a round, and of own apps."""
     run = Run.create({}, name="mine", home=tmp_path)
     reading = Reading(run)
     strategy = PSL(TOY.upper(), device="cpu", run=run, steps_per_round=1, observers=[reading])
@@ -96,7 +96,7 @@ def test_a_run_that_another_process_executes_keeps_its_number(tmp_path: Path) ->
 def test_keys_given_to_a_resumed_run_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Clients trained with the first lr, and the ServerApp, silently, with the new one."""
+    """Clients train with the first lr, so that the ServerApp must not take a new one silently."""
     run = begun(tmp_path, **{"lr": 0.01, "k": 2, "resume": "", "num-server-rounds": 5})
     given = {
         "lr": 0.5,

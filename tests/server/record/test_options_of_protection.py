@@ -164,7 +164,7 @@ def test_so_are_those_of_a_mixer_around_another(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", HIDINGS, ids=lambda kind: kind.__name__)
 def test_options_of_a_hiding_are_those_it_was_given(kind: Any) -> None:
-    """DP-Forward's epsilon was what it had spent, and its clipping norm was not told."""
+    """Not what DP-Forward has spent of its epsilon; and its clipping norm is among them."""
     if kind is DPSGD:
         pytest.importorskip("opacus")
     expected = dict(HIDINGS[kind])

@@ -13,7 +13,7 @@ from tests.server.record.test_refused_resumes import TOY, contents, finished, ps
 
 @pytest.mark.parametrize("lacks", ["method", "seed-of-run", "trained", "observers", "kind"])
 def test_a_checkpoint_in_another_form_is_refused(lacks: str, tmp_path: Path) -> None:
-    """What it did not say was not compared, or states were given to observers by their place."""
+    """What it does not say would not be compared, or states go to observers by their place."""
     run = finished(tmp_path, psl)
     kept = run.checkpoints.load()
     meta = {name: value for name, value in kept.meta.items() if name != lacks}
@@ -29,7 +29,7 @@ def test_a_checkpoint_in_another_form_is_refused(lacks: str, tmp_path: Path) -> 
 
 
 def test_an_observers_state_in_another_form_is_refused(tmp_path: Path) -> None:
-    """Keys that were missing were taken for nothing owed."""
+    """Keys that are missing would be taken for nothing owed."""
     run = finished(tmp_path, psl)
     kept = run.checkpoints.load()
     entries = [
@@ -45,7 +45,7 @@ def test_an_observers_state_in_another_form_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_in_another_form_is_not_replaced_by_the_one_before(tmp_path: Path) -> None:
-    """One without a digest was read; skipped as damaged, its charges would be forgotten."""
+    """One without a digest must not be skipped as damaged: its charges would be forgotten."""
     run = finished(tmp_path, psl)
     file = run.path / "checkpoints" / "round-000002.safetensors"
     save_tensors(file, *load_tensors(file), digested=False)

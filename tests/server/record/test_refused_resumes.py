@@ -86,7 +86,7 @@ def momentum(toy: Toy, run: Run) -> SplitStrategy:
 def test_another_strategy_or_model_leaves_the_run_as_it_was(
     tmp_path: Path, first: Make, then: Make, toy: Toy, said: str
 ) -> None:
-    """The first three went on silently; the others lost the summary, and said only `momentum`."""
+    """Going on would be wrong silently, or lose the summary and say only `momentum`."""
     run = finished(tmp_path, first)
     strategy = then(toy, Run.open(run.id, home=tmp_path))
     with pytest.raises(RunError, match=said.replace("(", r"\(")):
@@ -97,7 +97,7 @@ def test_another_strategy_or_model_leaves_the_run_as_it_was(
 
 
 def test_without_its_checkpoints_a_run_does_not_begin_anew(tmp_path: Path) -> None:
-    """It did, without a word, and first removed its metrics and its summary."""
+    """It would remove its metrics and its summary first."""
     run = finished(tmp_path, psl)
     shutil.rmtree(run.path / "checkpoints")
     rows, summary = run.rows, run.summary
@@ -158,7 +158,6 @@ def seeded(toy: Toy, run: Run, seed: int) -> SplitStrategy:
 
 
 def test_another_seed_is_refused(tmp_path: Path) -> None:
-    """A run went on with it, without a word."""
     run = finished(tmp_path, psl)
     before = contents(run)
     with pytest.raises(
@@ -186,7 +185,7 @@ def test_another_number_of_clients_is_warned_of(
 def test_only_an_averaged_lower_segment_is_called_lower(
     make: Make, averages: bool, tmp_path: Path
 ) -> None:
-    """Who loaded it, as the pages say, got untrained weights without a word."""
+    """Who loads it, as the pages say, would get untrained weights without a word."""
     tensors = finished(tmp_path, make).checkpoints.load().tensors
     assert bool(under("lower", tensors)) == averages
     assert lower_of(tensors).keys() == TOY.lower().state_dict().keys()
@@ -266,7 +265,7 @@ def test_whatever_ends_a_resumption_before_its_first_round_changes_no_file(
     prevent: Prevent, kind: type[SplitClient], raises: type[BaseException], said: str | None,
     status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """It lost the summary, raised the number of rounds, and left the run failed or stopped.
+    """Neither summary, number of rounds nor state change.
 
     The newest checkpoint is missing, so that a resumption repeats a round.
     """
@@ -321,7 +320,6 @@ def test_a_new_run_that_begins_no_round_has_failed(tmp_path: Path) -> None:
 
 
 def test_a_run_that_never_began_keeps_its_newest_failure(tmp_path: Path) -> None:
-    """It kept the first."""
     run = Run.create({}, name="x", home=tmp_path)
     with pytest.raises(LinkError, match="the door is shut"):
         psl(TOY, run).fit(TOY.make_clients(kind=Unwilling), 2)
@@ -334,7 +332,7 @@ def test_a_run_that_never_began_keeps_its_newest_failure(tmp_path: Path) -> None
 def test_a_full_disk_when_a_run_goes_on_is_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run was stopped then, without a reason."""
+    """It is not stopped without a reason."""
     run = finished(tmp_path, psl)
 
     def full(run: Run, kept: int) -> None:

@@ -57,7 +57,7 @@ def warnings(log: pytest.LogCaptureFixture) -> list[str]:
 def test_noise_that_begins_amid_a_run_leaves_it_no_epsilon(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its epsilon was that of the rounds with noise."""
+    """An epsilon of the rounds with noise alone would be false."""
     run = new_run(tmp_path)
     go_on(run, 3, None)
     caplog.clear()
@@ -75,7 +75,7 @@ def test_noise_that_begins_amid_a_run_leaves_it_no_epsilon(
 def test_rounds_without_noise_amid_a_run_forget_no_charge(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A checkpoint of a round without noise had lost the ledger, and a later one began anew."""
+    """Otherwise a checkpoint of a round without noise would lose the ledger."""
     run, through = new_run(tmp_path), new_run(tmp_path)
     for each in (run, through):
         go_on(each, 2, NOISE)
@@ -153,7 +153,7 @@ def test_who_was_lost_in_a_round_without_noise_has_no_epsilon(tmp_path: Path) ->
 def test_an_interrupted_round_without_noise_is_not_priced_with_noise(
     before: int, tmp_path: Path
 ) -> None:
-    """It was, as if the first time had had the noise of the second."""
+    """The second time has noise, the first one had none."""
     run = new_run(tmp_path)
     if before:
         go_on(run, before, NOISE)
@@ -168,7 +168,7 @@ def test_an_interrupted_round_without_noise_is_not_priced_with_noise(
 def test_clients_of_a_fit_tell_the_next_strategy_that_they_have_no_epsilon(
     budget: PrivacyBudget | None,
 ) -> None:
-    """The server said a number, and each of its clients infinity."""
+    """Or the server would say a number, and each of its clients infinity."""
     clients = TOY.make_clients(repeatable_secrets=False, privacy=budget)
     go_on(None, 1, None, clients=clients)
     strategy = go_on(None, 1, NOISE, clients=clients)
@@ -188,7 +188,7 @@ def test_clients_of_a_fit_tell_the_next_strategy_that_they_have_no_epsilon(
 def test_another_kind_of_ledger_is_refused_with_the_remedy(
     first: dict[str, Any], then: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """The first was a bare ValueError, the second a number that lacked the first rounds' cost."""
+    """Otherwise it would be an error without a remedy, or lack the first rounds' cost."""
     run = new_run(tmp_path)
     go_on(run, 1, NOISE, kind=DPMixSL, **first)
     summary = again(run).summary

@@ -26,7 +26,7 @@ from flwr_splitmix.testing.toy import Toy
 def test_a_run_killed_before_its_first_checkpoint_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first row was written already, and no other could follow it: the run was lost."""
+    """Its first row may be written already, so that no other could follow it."""
     toy = Toy(tests=0)
 
     def fit(run: Run) -> list[Any]:

@@ -88,7 +88,7 @@ def warned(log: pytest.LogCaptureFixture) -> list[str]:
 def test_another_kind_of_mixer_is_refused(
     first: Mixer, then: Mixer | None, said: str, tmp_path: Path
 ) -> None:
-    """The rest of the run was sent unmixed, without a word."""
+    """The rest of the run would be sent unmixed, without a word."""
     run = begun(tmp_path, first)
     with pytest.raises(RunError, match=said.replace("(", r"\(").replace(")", r"\)")):
         fit(run, 2, then)
@@ -170,7 +170,7 @@ def fit_texts(run: Run, rounds: int, toy: TextToy, kind: Callable[..., UShapeStr
 def test_a_hiding_is_treated_as_a_mixer_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Clients that hid nothing any more, or mixed with fewer texts, went on without a word."""
+    """Clients that hide nothing any more, or mix with fewer texts, would go on without a word."""
     toy = text_toy("MixGuard", clients=2)
     run = Run.create({}, name="x", home=tmp_path)
     fit_texts(run, 1, toy, UShapeStrategy)
@@ -193,7 +193,7 @@ def private(*options: dict[str, Any]) -> TextToy:
 def test_what_a_hiding_has_spent_is_no_option_of_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every resumption warned of it as a change, and none of a weaker guarantee."""
+    """Warned of in every resumption, it would hide a weaker guarantee, which is warned of."""
     run = Run.create({}, name="x", home=tmp_path)
     for rounds in (1, 2):
         fit_texts(run, rounds, private({}, {}), DPForwardSL)
@@ -231,7 +231,7 @@ def test_hidings_of_all_clients_are_compared(
     said: str | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Only the first client's were."""
+    """Not only the first client's."""
     facts = [facts_of_hidings(private(*options).clients_for()) for options in (first, then)]
     began = json.loads(json.dumps(facts[0]))  # as a checkpoint keeps it
     check_same("the checkpoint", began, facts[1])

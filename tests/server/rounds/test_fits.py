@@ -112,7 +112,7 @@ class Drawing(SplitClient):
 
 
 def test_another_fit_of_the_same_clients_draws_other_dropout_from_where_it_was() -> None:
-    """Every fit had the dropout masks of the first."""
+    """Otherwise every fit would have the dropout masks of the first."""
 
     def drawn(*rounds: int) -> tuple[list[float], list[int]]:
         toy = Toy()
@@ -136,7 +136,7 @@ def test_another_fit_of_the_same_clients_draws_other_dropout_from_where_it_was()
 def test_a_fit_after_one_that_was_interrupted_goes_on_with_what_was_learned(
     kind: type[SplitStrategy], error: type[BaseException]
 ) -> None:
-    """Client 0's lower segment replaced those of all others."""
+    """Client 0's lower segment must not replace those of all others."""
 
     def stop(server_round: int, arrays: ArrayRecord) -> None:
         if server_round == 2:
@@ -195,7 +195,7 @@ class Interrupts(Observer):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_other_clients_do_not_pay_for_rounds_that_earlier_ones_began(same: bool) -> None:
-    """They charged themselves a second time for batches that they had not sent before."""
+    """They would charge themselves for batches that they have not sent."""
 
     def make() -> Sequence[SplitClient]:
         return toy.make_clients(privacy=PrivacyBudget(), repeatable_secrets=False)
@@ -236,7 +236,7 @@ def test_a_client_that_failed_leaves_no_infinite_epsilon_to_others() -> None:
 
 
 def test_how_fast_clients_are_is_forgotten_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others were grouped by the speeds of those that had their indices before."""
+    """Others must not be grouped by the speeds of those that had their indices before."""
     toy, seen = Toy(clients=4), list[int]()
     strategy = CutMixSL(toy.upper(), device="cpu", pace=Pace(grouping="speed"))
     group_within = strategy.mixer.group_within
@@ -288,7 +288,7 @@ def same_weights(one: SplitClient, other: SplitClient) -> bool:
 def test_a_fit_that_resumes_leaves_all_clients_trained(
     kind: type[SplitStrategy], tmp_path: Path
 ) -> None:
-    """Clients that no round asked again kept their initial weights, without a word."""
+    """Clients that no round asks again do not keep their initial weights."""
     toy = Toy()
     _, trained = resumed(kind, tmp_path, 4, toy, new=True)
     assert not all(map(same_weights, trained, toy.make_clients()))
@@ -303,7 +303,7 @@ def test_a_fit_that_resumes_leaves_all_clients_trained(
 def test_a_resumed_run_without_a_round_left_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`flwr run` ended at once with exit status 0, and nothing told why."""
+    """`flwr run` ends at once with exit status 0, so the log must tell why."""
     said = "the run has finished its 4 rounds, and nothing is left to do: raise num_rounds"
     resumed(PSL, tmp_path, 4, Toy(), new=True)
     assert said not in caplog.text
@@ -324,7 +324,7 @@ def test_a_client_that_its_state_does_not_fit_is_named(
 def test_a_start_after_a_fit_takes_the_link_that_was_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It went on with the clients of the fit, in this process, and asked no node."""
+    """It does not go on with the clients of the fit, in this process."""
     monkeypatch.setattr(directory, "_question", question)
     toy = Toy(clients=2)
     grid = FakeGrid(toy_app(toy), toy.clients)

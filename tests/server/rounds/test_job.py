@@ -19,7 +19,7 @@ TOY = Toy(clients=2)
 
 
 def test_entries_that_no_client_fn_sees_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    """`start(train_config=...)` was taken without a word, as a Flower app's clients read it."""
+    """`start(train_config=...)` looks as if clients read it, as those of a Flower app do."""
     entries = ConfigRecord({"lr": 0.1, "epochs": 2})
     assert message_config("train_config", entries) is entries
     assert "train_config (epochs, lr) reaches mods and the aggregator, but no" in caplog.text
@@ -61,7 +61,7 @@ def test_what_is_no_record_of_arrays_is_refused_in_words(how: str, arrays: Any, 
 
 @pytest.mark.parametrize("how", ["start", "fit"])
 def test_an_empty_first_lower_segment_is_not_the_clients_fault(how: str) -> None:
-    """The message said that the clients have no weights."""
+    """The message does not say that the clients have no weights."""
     with pytest.raises(AggregatorError, match="initial_arrays is empty, and a strategy that av"):
         begin(SFL(TOY.upper(), device="cpu"), how, ArrayRecord())
 
@@ -78,7 +78,7 @@ def test_an_empty_first_lower_segment_is_not_the_clients_fault(how: str) -> None
 def test_an_app_says_how_long_its_nodes_may_take(
     given: dict[str, Any], waits: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No argument reached the default link: it gave up after 120 s."""
+    """The default link gets it, which gives up after 120 s otherwise."""
     made: list[float] = []
 
     def link_of(run: object, attach_timeout: float) -> Any:
@@ -109,7 +109,7 @@ NO_WAITS = [
     + [(name, *each) for name in ("timeout", "attach_timeout") for each in NO_WAITS],
 )
 def test_a_wait_is_a_number_of_seconds(name: str, wrong: Any, said: str) -> None:
-    """No `timeout` was checked: text was a TypeError without a name, and NaN waited for ever."""
+    """Text is no TypeError without a name, and NaN does not wait for ever."""
     toy = Toy()
     grid: Any = None
     arrays = ArrayRecord(toy.lower().state_dict())

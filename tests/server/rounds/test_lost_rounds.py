@@ -80,7 +80,7 @@ def reopened(run: Run) -> Run:
 def test_a_last_round_that_is_lost_is_evaluated_all_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing evaluated the run: its summary had no accuracy."""
+    """Otherwise the run's summary would have no accuracy."""
     run, scores = new_run(tmp_path), Scores()
     strategy = losing([3], run, evaluate_every=3)
     with caplog.at_level(logging.INFO, "flwr.splitmix"):
@@ -112,7 +112,7 @@ def test_its_checkpoint_outlasts_a_power_loss_before_the_end_of_the_run(
 
 
 def test_its_state_is_the_newest_checkpoint(tmp_path: Path) -> None:
-    """The checkpoint was that of the round before, without the steps of the lost one."""
+    """Not that of the round before, without the steps of the lost one."""
     run, scores = new_run(tmp_path), Scores()
     strategy = losing([3], run, evaluate_every=3, checkpoint_every=5)
     strategy.fit(TOY.make_clients(), 3, evaluate_fn=scores)
@@ -139,7 +139,7 @@ def test_a_lost_round_before_the_last_leaves_the_end_as_it_is(tmp_path: Path) ->
 
 
 def test_a_run_without_a_round_fails_and_begins_anew(tmp_path: Path) -> None:
-    """It was "finished", with no failure; resumed, it was refused for lack of a checkpoint."""
+    """It is not "finished", and needs no checkpoint to be resumed."""
     run, scores, ended = new_run(tmp_path), Scores(), Ended()
     said = "every round of the run was lost.*round 3, the last: the mixer hung up in round 3"
     with pytest.raises(LinkError, match=said):
@@ -176,7 +176,7 @@ def test_a_run_that_an_observer_ends_after_a_lost_round_is_evaluated() -> None:
 
 
 def test_an_observer_that_asks_to_stop_ends_a_run_whose_rounds_are_lost(tmp_path: Path) -> None:
-    """It was not heard before a round came through, however many were lost until then."""
+    """It is heard before a round comes through, however many are lost until then."""
     run, scores, observer = new_run(tmp_path), Scores(), Enough()
     strategy = losing([2, 3, 4], run, evaluate_every=5, observers=[observer])
     strategy.fit(TOY.make_clients(), 6, evaluate_fn=scores)

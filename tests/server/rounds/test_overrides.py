@@ -42,7 +42,7 @@ def with_nan(arrays: ArrayRecord) -> ArrayRecord:
 
 
 def test_messages_may_come_from_a_generator() -> None:
-    """Flower's type is an iterable; only the first loop over the messages had some."""
+    """Flower's type is an iterable, which may be gone after one loop."""
     expected = rows(SFL, evaluation="federated")
     for name in ("configure_train", "configure_evaluate"):
         assert rows(own(SFL, name, each), evaluation="federated") == expected
@@ -67,13 +67,13 @@ def test_messages_may_come_from_a_generator() -> None:
     ],
 )
 def test_what_an_override_returns_is_named(name: str, made: Method, sentence: str) -> None:
-    """Each was an error about something else, and without arrays nothing learned, silently."""
+    """Otherwise it would be an error about something else, or nothing would learn, silently."""
     with pytest.raises(AggregatorError, match=sentence):
         rows(own(SFL, name, made), evaluation="federated")
 
 
 def test_a_method_that_is_set_on_the_object_is_checked_too() -> None:
-    """A missing metric was taken, and NaN told of a round later, as the clients' fault."""
+    """A missing metric would make NaN a round later, as if by the clients' fault."""
     toy = Toy(tests=4)
     strategy = SFL(toy.upper(), device="cpu", steps_per_round=1, optimizer=sgd(0.1))
     aggregate = strategy.aggregate_train
@@ -87,7 +87,7 @@ def test_a_method_that_is_set_on_the_object_is_checked_too() -> None:
 
 
 def test_an_aggregation_is_checked_by_whoever_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each was read as a whole twice, though no method was overridden."""
+    """None is read as a whole twice."""
     checked: list[str] = []
     for module in (lower, one_round):
         monkeypatch.setattr(
@@ -119,7 +119,6 @@ def test_no_messages_are_no_evaluation() -> None:
     ],
 )
 def test_what_an_evaluation_of_ones_own_returns_is_named(made: Method, said: str) -> None:
-    """It was an AttributeError."""
     with pytest.raises(TypeError, match=f"evaluate_round of Own {said}; needed is an EvaluationR"):
         rows(own(SFL, "evaluate_round", made), evaluation="federated")
 

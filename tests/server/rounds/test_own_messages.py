@@ -50,12 +50,12 @@ def rows(kind: type[SplitStrategy], orders: dict[int, list[int]]) -> list[dict[s
 
 @pytest.mark.parametrize("kind", [SFL, PSL])
 def test_the_order_of_messages_changes_nothing(kind: type[SplitStrategy]) -> None:
-    """Clients whose sizes were another's were left out, and an update's norm was another's."""
+    """Neither is a client left out for another's sizes, nor is an update's norm another's."""
     assert rows(kind, ORDERS) == rows(kind, {number: sorted(ORDERS[number]) for number in ORDERS})
 
 
 def test_an_epsilon_is_of_who_reported_it() -> None:
-    """In round 5 client 0 was taken for the one that had spent more, which later rounds forgot."""
+    """Client 0 must not be taken in round 5 for the one that has spent more."""
     toy = TextToy(clients=2, hiding=lambda: DPForward(epsilon=8.0, clip_norm=2.0, releases=8))
     orders = {1: [1], 2: [1], 3: [1], 4: [1], 5: [1, 0], 6: [0]}
     strategy = asking(DPForwardSL, orders)(toy.server(), device="cpu", steps_per_round=2)
@@ -91,7 +91,7 @@ def test_two_messages_to_one_client_are_refused_before_it_trains(kind: type[Spli
 def test_two_messages_to_one_node_are_refused_before_it_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Over Ray the ServerApp waited for the reply to each until its timeout."""
+    """Over Ray the ServerApp would wait for the reply to each until its timeout."""
     monkeypatch.setattr(directory, "_question", question)
     grid = FakeGrid(toy_app(TOY), TOY.clients)
     strategy = asking(SFL, {1: [0, 1, 2, 3, 1]})(TOY.upper(), device="cpu", optimizer=sgd(0.1))

@@ -58,9 +58,9 @@ def test_what_no_checkpoint_could_hold_is_named(made: Made, sentence: str, tmp_p
 def test_what_the_strategy_itself_keeps_may_not_be_missing(
     kind: type[SplitStrategy | UShapeStrategy], part: int, tmp_path: Path
 ) -> None:
-    """Checkpoints were written without the server's segment, and a resumed run began with another.
+    """A checkpoint without the server's segment would have a resumed run begin with another.
 
-    Over the stream, the lower segments of the clients went on, with an upper one that was new.
+    Over the stream, the lower segments of the clients would go on, with an upper one that is new.
     """
 
     def without(pair: Any) -> Any:
@@ -78,7 +78,7 @@ def test_what_the_strategy_itself_keeps_may_not_be_missing(
 def test_a_name_that_a_checkpoint_has_for_something_else_is_refused(
     name: str, tmp_path: Path
 ) -> None:
-    """The strategy's own value was lost without a word."""
+    """The strategy's own value would be lost without a word."""
     with pytest.raises(ValueError, match=rf"^server_state\(\) returns '{name}', a name that a"):
         fitted(PSL, lambda pair: (pair[0], {**pair[1], name: 3}), tmp_path)
     with pytest.raises(

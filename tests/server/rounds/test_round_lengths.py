@@ -65,7 +65,7 @@ def test_a_strategy_may_choose_the_length_of_every_round(fit: Any, kind: type[An
 
 @SHAPES
 def test_a_length_that_changes_within_its_round_is_refused(fit: Any, kind: type[Any]) -> None:
-    """It was the next round's, silently: ledgers count on the length that was announced."""
+    """Ledgers count on the length that is announced, so it is not the next round's, silently."""
     with pytest.raises(RuntimeError, match=r"after a round of 7 steps had begun: .* in `agree`"):
         fit(own(kind, "train_round"), steps_per_round=7)
 
@@ -105,7 +105,7 @@ def returning(made: Callable[[int], Any]) -> Callable[[Any, Clients], Any]:
 def test_a_length_is_not_believed(
     made: Callable[[int], Any], sentence: str, fit: Any, kind: type[Any], tmp_path: Path
 ) -> None:
-    """It was written down, so that an interrupted round was charged short."""
+    """Written down, it would let an interrupted round be charged short."""
     run = Run.create({}, name="own", home=tmp_path)
     with pytest.raises(RuntimeError, match=sentence):
         fit(agreeing(kind, returning(made)), steps_per_round=7, run=run)
@@ -127,7 +127,7 @@ def test_a_length_may_be_numpys_or_unknown(fit: Any, kind: type[Any], tmp_path: 
 def test_a_bad_length_set_in_agree_is_refused_by_name(
     value: Any, fit: Any, kind: type[Any]
 ) -> None:
-    """-2 gave rows of -2 steps, 0 the full length, the others errors of Python."""
+    """Otherwise -2 would give rows of -2 steps, and 0 the full length."""
     with pytest.raises(ValueError, match=f"steps_per_round is {value!r}; it must be"):
         fit(agreeing(kind, set_to(value)))
 
@@ -137,7 +137,7 @@ def test_a_bad_length_set_in_agree_is_refused_by_name(
 def test_an_agree_without_that_of_the_shape_is_refused(
     fit: Any, kind: type[Any], first: int
 ) -> None:
-    """It was an AttributeError, and from the second round on the length of the first."""
+    """In later rounds it would have the length of the first."""
 
     def agree(self: Any, clients: Clients) -> Any:
         return kind.agree(self, clients) if clients.server_round < first else 3
@@ -150,7 +150,6 @@ def test_an_agree_without_that_of_the_shape_is_refused(
     "strategy", [PSL(Toy().upper(), device="cpu"), USplitSL(TextToy().server(), device="cpu")]
 )
 def test_a_round_of_which_nothing_was_agreed_is_refused(strategy: Any) -> None:
-    """It was an AttributeError about a name of the package's own."""
     nobody = cast(Clients, None)
     with pytest.raises(RuntimeError, match=r"was called before agree, .*: call agree\(clients\)"):
         strategy.train_round(nobody, 1)

@@ -266,7 +266,7 @@ def test_who_is_skipped_for_a_whole_round_is_named(caplog: pytest.LogCaptureFixt
 def test_a_client_that_counts_less_in_the_length_of_a_round_is_named_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing was said where nothing is averaged: 2 steps, where the mean was 83."""
+    """Also where nothing is averaged: 2 steps, where the mean is 83."""
     run(PSL, Toy(clients=3, examples=(4, 4, 500)), 2)
     lines = [record.getMessage() for record in caplog.records]
     said = "client 2 has far more examples than most: 400 of each client's count for the length of"

@@ -21,7 +21,7 @@ ANEW = "has learned in an earlier run of this"
 def test_other_clients_go_on_from_a_trained_server_with_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The second method of a comparison began with what the first had learned, silently."""
+    """The second method of a comparison begins with what the first has learned."""
     toy = Toy()
     strategy = PSL(toy.upper(), device="cpu", steps_per_round=1, optimizer=sgd(0.1))
     clients = toy.make_clients(sgd(0.1))
@@ -64,7 +64,7 @@ def test_a_run_that_is_resumed_does_not_begin_anew(
 def test_an_aggregator_of_two_strategies_keeps_its_moments_with_a_word(
     kind: Any, told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second strategy began with the moments of the first, silently."""
+    """The second strategy begins with the moments of the first."""
     toy, said = Toy(), "has aggregated for another strategy, and may still have its state"
     shared = kind(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     first, second = (SFL(toy.upper(), aggregator=shared, device="cpu") for _ in range(2))
@@ -82,7 +82,7 @@ ELSEWHERE = "has learned in another strategy, and goes on from that; to compare 
 def test_an_upper_segment_of_two_strategies_goes_on_with_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The second method of a comparison began with the weights of the first, silently."""
+    """The second method of a comparison begins with the weights of the first."""
     toy = Toy()
     upper = toy.upper()
     PSL(upper, device="cpu", steps_per_round=1).fit(toy.make_clients(sgd(0.1)), 1)

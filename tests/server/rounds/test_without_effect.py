@@ -146,7 +146,7 @@ def reports(**metrics: float) -> type[SplitClient]:
 
 @pytest.mark.parametrize("strategy", [PSL, SFL])
 def test_metrics_that_share_a_column(strategy: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """One of the two was in no row."""
+    """One of the two is in no row."""
     assert said(caplog, "column", strategy, reports(own__norm=1.0, own_norm=2.0)) == [
         "the clients' metrics 'own-norm' and 'own_norm' share the column train_own_norm, which has "
         "the latter; give one another name"
@@ -165,7 +165,7 @@ def test_a_loss_of_clients_beside_the_servers(
 
 
 def test_a_link_that_fit_does_not_use(caplog: pytest.LogCaptureFixture) -> None:
-    """Its wire_dtype seemed to round what fit passed on as it was."""
+    """Its wire_dtype seems to round what fit passes on as it is."""
     strategy = PSL(TOY.upper(), device="cpu", steps_per_round=1, link=StreamLink(wire_dtype="int8"))
     clients = TOY.make_clients(sgd(0.1))
     for _ in range(2):

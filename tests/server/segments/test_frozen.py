@@ -25,7 +25,7 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     [*((update, 1) for update in get_args(ServerUpdate)), ("sum", 2), ("mean", 2)],
 )
 def test_a_frozen_upper_segment_serves_two_clients(update: ServerUpdate, parts: int) -> None:
-    """With server_update "mean" the run ended: torch divides no empty list."""
+    """There is no gradient to take a mean of, also with server_update "mean"."""
     toy = Toy(clients=2, batch_norm=False)
     upper = toy.upper().requires_grad_(False)
     strategy = PSL(upper, device="cpu", server_update=update, micro_batches=parts)
@@ -38,7 +38,7 @@ def test_a_frozen_upper_segment_serves_two_clients(update: ServerUpdate, parts: 
 
 
 def test_a_frozen_trunk_serves_two_clients() -> None:
-    """The run ended: torch divides no empty list."""
+    """There is no gradient to take a mean of."""
     toy = TextToy(clients=2)
     trunk = toy.server().requires_grad_(False)
     strategy = USplitSL(trunk, device="cpu")

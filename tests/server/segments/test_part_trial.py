@@ -141,7 +141,7 @@ def test_mixed_precision_does_not_hide_it() -> None:
 
 
 def test_it_is_refused_each_time_it_is_to_learn() -> None:
-    """Another `fit` of the same strategy trained it without a word."""
+    """Another `fit` of the same strategy does not train it without a word."""
     segment = TrainedUpper(
         MIXING["standardised"](), num_classes=CLASSES, server_update="sum", device="cpu"
     )
@@ -197,7 +197,7 @@ def test_an_upper_segment_with_examples_apart_learns(
 
 
 def test_rounding_of_logits_that_are_near_0_by_chance_is_no_difference() -> None:
-    """Under noise hidden units are saturated in all examples: one run of 50 was refused."""
+    """Under noise hidden units are saturated in all examples, and logits are near 0."""
     torch.manual_seed(0)
     upper = TOY.upper()
     for _ in range(150):
@@ -215,7 +215,7 @@ def test_rounding_of_logits_that_are_near_0_by_chance_is_no_difference() -> None
 def test_one_that_draws_as_many_numbers_as_examples_make_it_cannot_be_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It was refused: others' draws are other ones after those of another example."""
+    """Others' draws are other ones after those of another example."""
     learn(nn.Sequential(nn.RReLU(), head()), mixed=part(40))
     (warned,) = caplog.messages
     assert warned.endswith("how many random numbers it draws depends on the examples")
@@ -278,7 +278,7 @@ def test_a_loss_of_each_example_alone_learns(
 
 
 def test_what_says_that_it_may_be_cut_is_not_tried() -> None:
-    """A trial that found nothing would have passed this test, too."""
+    """Passes are counted, as a trial that finds nothing leaves no other trace."""
     passed: list[int] = []
     counted: list[int] = []
     module = mixing_and_counted(passed)
@@ -322,7 +322,7 @@ def test_a_trial_that_cannot_tell_is_told(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_whole_batches_are_not_tried() -> None:
-    """A trial that found nothing would have passed this test, too."""
+    """Passes are counted, as a trial that finds nothing leaves no other trace."""
     passed: list[int] = []
     segment = TrainedUpper(
         mixing_and_counted(passed), num_classes=CLASSES, loss=contrastive, server_update="sum",

@@ -26,7 +26,7 @@ class Beginning(nn.Module):
 
 @pytest.mark.parametrize("which", ["trunk", "tail"])
 def test_trunk_and_tail_may_overwrite_their_inputs(which: str) -> None:
-    """The run ended: torch refuses that of a leaf."""
+    """Torch refuses that of a leaf."""
 
     def learned(*, in_place: bool) -> list[Tensor]:
         toy = TextToy()

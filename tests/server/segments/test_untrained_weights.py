@@ -44,7 +44,7 @@ class Unfreezing(Observer):
 def test_weights_that_are_unfrozen_later_are_named_once(
     shape: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Progressive unfreezing had no effect, and nothing said so."""
+    """Progressive unfreezing has no effect on them."""
     toy: AnyToy = TOY if shape == "upper" else TextToy()
     module = toy.server()
     frozen = next(module.parameters()).requires_grad_(False)

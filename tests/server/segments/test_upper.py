@@ -202,7 +202,7 @@ def test_one_group_whose_gradients_overflow_ruins_neither_weights_nor_adam(
 def test_a_gradient_that_clients_would_refuse_is_not_sent(
     update: ServerUpdate, waits: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Clients with a max-epsilon used to leave the round, one group after the other."""
+    """Clients with a max-epsilon would leave the round, one group after the other."""
     segment = TrainedUpper(TOY.upper(), device="cpu", server_update=update)
     segment.waits = waits
     mixed = mixture()
@@ -224,7 +224,7 @@ def test_a_gradient_that_clients_would_refuse_is_not_sent(
 def test_the_loss_of_many_groups_is_exact_in_16_bits(
     update: ServerUpdate, dtype: torch.dtype
 ) -> None:
-    """In 16 bits the sum of a thousand losses stops growing: 0.13 was reported for 0.47."""
+    """In 16 bits the sum of a thousand losses stops growing: 0.13 instead of 0.47."""
     groups, model = 1000, TOY.upper().to(dtype)
     smashed = torch.ones(groups, 6, 3, dtype=dtype)
     targets = torch.tensor([[1.0, 0.0, 0.0]], dtype=dtype).expand(groups, 3)

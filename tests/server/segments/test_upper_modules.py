@@ -173,7 +173,7 @@ class Pieces(nn.Conv2d):
 def test_a_client_with_smaller_images_does_not_end_the_run_for_those_that_fit(
     sides: tuple[int, ...],
 ) -> None:
-    """It did, as the smallest shape decided where none was the most frequent."""
+    """The smallest shape must not decide where none is the most frequent."""
     clients = [
         SplitClient(
             Pieces(1, 8, 8, stride=8),
@@ -201,7 +201,7 @@ def test_a_trial_of_a_shape_changes_nothing() -> None:
 
 
 def test_a_shape_is_tried_with_two_examples_as_some_modules_cannot_take_one() -> None:
-    """With one, the shape of most clients was not taken, and that of a single other one won."""
+    """With one, the shape of most clients would not be taken, and that of a single one win."""
     upper = nn.Sequential(
         nn.Flatten(), nn.Linear(12, 3), nn.BatchNorm1d(3, track_running_stats=False)
     )

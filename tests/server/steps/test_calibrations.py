@@ -33,7 +33,7 @@ def due(calibrations: Calibrations, said: dict[int, int]) -> tuple[dict[int, int
 
 
 def test_who_claims_calibration_alone_is_compared_with_what_all_have_said() -> None:
-    """From the second round on honest clients report 0, and the liar was compared with itself."""
+    """Honest clients report 0 from the second round on; a liar is not compared with itself."""
     calibrations = Calibrations()
     assert due(calibrations, {0: 3, 1: 4}) == ({0: 3, 1: 4}, {})
     steps, failures = due(calibrations, {0: 0, 1: 0, 2: 100_000})

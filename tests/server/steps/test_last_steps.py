@@ -43,7 +43,7 @@ def told(make: Any, monkeypatch: pytest.MonkeyPatch, rounds: int = 2) -> dict[Lo
 def test_a_rounds_last_step_and_no_other_waits_for_an_accelerator(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call without a plan was taken for the last one, and a batch in parts had none."""
+    """A call without a plan does not pass for the last one, and a batch in parts has one."""
     for lasts in told(make, monkeypatch).values():
         assert lasts == [*[False] * (STEPS - 1), True] * 2
 

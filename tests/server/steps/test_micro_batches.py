@@ -219,7 +219,7 @@ def test_a_node_killed_between_two_parts_costs_its_step_only(tmp_path: Path) -> 
     assert second.clients_alive == 3
     came = [set(step.uploads) for step in watch.steps]
     assert came == [{0, 1, 2}, {1, 2}, {1, 2}, *[{0, 1, 2}] * 3]
-    # What came of it before is in the mixture, and was learned from.
+    # What has come of it is in the mixture, and is learned from.
     mixed = watch.steps[1].mixed
     assert mixed is not None
     assert [source.members[0].client for source in mixed.sources] == [0, 1, 2]

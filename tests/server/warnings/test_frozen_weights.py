@@ -75,7 +75,7 @@ def warnings(
 def test_clients_with_frozen_heads_of_other_seeds_are_named_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They trained against each other without a word: accuracy 0.13 where 0.31 is reached."""
+    """They train against each other: accuracy 0.13 where 0.31 is reached."""
     (said,) = warnings(caplog, [client(i, seed, learns="tail") for i, seed in enumerate((0, 1, 2))])
     assert said.startswith(f"clients 1 and 2 have {SAID} 0: ")
     assert "torch.manual_seed" in said

@@ -99,7 +99,7 @@ def test_a_client_whose_inputs_are_scaled_otherwise_is_named(
 def test_more_clients_left_over_than_one_a_step_are_named_though_one_was_told(
     unmixed: dict[int, int], told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One in each step is what was said before the first; more are so because clients left."""
+    """One in each step is told before the first; more are so because clients leave."""
     remarks = Remarks(Mixup(k=2))
     remarks.on_leftover(3)
     assert "in each step one is left over" in caplog.text
@@ -151,7 +151,7 @@ class Idle(NoMixing):
 def test_what_a_mixer_cannot_do_with_the_only_patch_is_told_once(
     mixer: Mixer, patches: int, told: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is sent whole or not at all, in its only place: such runs looked like masked ones."""
+    """It is sent whole or not at all, in its only place: such runs look like masked ones."""
     segments = [nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (1, 3))) for _ in range(2)]
     if patches > 1:
         segments = [nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))) for _ in range(2)]
@@ -176,7 +176,7 @@ def test_what_a_mixer_cannot_do_with_the_only_patch_is_told_once(
 def test_patches_that_tell_their_places_are_told_where_a_mixer_moves_them(
     mixer: Mixer, positions: Any, told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only the geometry of the upper segment was looked at, which one's own seldom has."""
+    """Also by the geometry of the lower segment; one's own upper segment seldom has one."""
     segments = [nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))) for _ in range(2)]
     if positions is not None:
         for segment in segments:
@@ -222,7 +222,7 @@ def test_patches_that_tell_their_places_are_told_where_a_mixer_moves_them(
 def test_who_starts_over_within_an_epoch_is_named(
     options: dict[str, Any], named: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A client of 6 batches was not, with 8 steps in a round and a mean of 6 batches."""
+    """Also a client of 6 batches, with 8 steps in a round and a mean of 6 batches."""
     toy = Toy(clients=3, examples=(16, 24, 32))
     PSL(toy.upper(), device="cpu", **options).fit(toy.make_clients(), 1)
     said = [message for message in caplog.messages if "start over" in message]
