@@ -42,7 +42,7 @@ def test_every_option_is_documented_once(
 
 @pytest.mark.parametrize("rest", [SplitOptions, RoundOptions])
 def test_what_is_passed_on_to_the_loop_of_rounds_is_all_that_it_takes(rest: type) -> None:
-    """`metrics` was taken, and neither typed nor in any `help`."""
+    """Such as `metrics`: typed, and in a `help`."""
     assert set(inspect.signature(RoundLoop).parameters) <= {
         *rest.__annotations__,
         "recording",
@@ -111,7 +111,7 @@ class OwnU(UShapeStrategy):
 
 
 def test_an_own_strategy_of_the_u_shape_lists_what_it_passes_on() -> None:
-    """`width` and `max_length` were missing from its `help`."""
+    """Such as `width` and `max_length`, in its `help`."""
     passed_on = set(inspect.signature(UShapeStrategy).parameters) - {"trunk", "options"}
     assert sorted(documented(OwnU)) == sorted({"trunk", "strength", *passed_on, *ROUND})
 

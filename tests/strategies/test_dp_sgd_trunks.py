@@ -52,7 +52,7 @@ TOY = text_toy("DPSGDSL", clients=2)
 
 
 def test_a_trunk_with_batch_norm_is_refused_before_anything_is_sent() -> None:
-    """The clipped sum moved by 11.2 clip norms with one example, and was charged for 2."""
+    """The clipped sum could move by 11.2 clip norms with one example, and is charged for 2."""
     strategy = DPSGDSL(Behind(TOY, Normed(TOY.width)), device="cpu", steps_per_round=1)
     clients = TOY.clients_for(strategy)
     with pytest.raises(ValueError, match=r"the trunk has BatchNorm, .* no epsilon: take a trunk"):
@@ -62,7 +62,7 @@ def test_a_trunk_with_batch_norm_is_refused_before_anything_is_sent() -> None:
 
 @pytest.mark.parametrize("gate", [1.0, 0.0])
 def test_a_trunk_that_mixes_examples_by_no_known_name_is_refused(gate: float) -> None:
-    """Nobody looked at the trunk, so that every mixing layer of it was charged as none."""
+    """A mixing layer of the trunk would otherwise be charged as none."""
     strategy = DPSGDSL(Behind(TOY, Unnamed(), gate), device="cpu", steps_per_round=1)
     clients = TOY.clients_for(strategy)
     before = [deepcopy(client.head.state_dict()) for client in clients]

@@ -86,7 +86,7 @@ def test_a_shuffle_needs_positions_in_the_upper_segment(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [ShuffledPSL, ShuffledCutMixSL])
 def test_a_shuffle_behind_layers_that_mix_by_slot_is_told_the_models_own_cut(kind: Any) -> None:
-    """It was told to cut at an embedding, which such a model does not have."""
+    """Such a model has no embedding to cut at."""
     with pytest.raises(
         ValueError, match=f"{kind.__name__} moves patches.*cut_at='stem'"
     ) as refused:

@@ -59,7 +59,7 @@ def nan(tensor: Tensor) -> Tensor:
 
 
 def test_a_strategy_takes_no_texts_that_are_hidden_in_another_way() -> None:
-    """`DPForwardSL` trained on plain hidden states, and reported no epsilon."""
+    """`DPForwardSL` would train on plain hidden states, and report no epsilon."""
     toy = TextToy(clients=3)
     strategy, plain = DPForwardSL(toy.server()), toy.clients_for()
     said = r"not hidden by DPForward, as DPForwardSL promises; make it .*hiding=DPForward\(\.\.\.\)"
@@ -214,7 +214,7 @@ def test_the_loss_of_a_round_is_the_clients_mean() -> None:
 
 
 def test_one_client_without_a_loss_does_not_take_it_out_of_flowers_result() -> None:
-    """Flower's aggregators need it from all, so the aggregator was given none."""
+    """Flower's aggregators leave out what not all clients report."""
     toy = TextToy(clients=2)
     nothing = TextSet([[1, 2, 3, 4]] * 9, [[-100] * 4] * 8 + [[1, 2, 3, 4]])
     strategy = USplitFL(toy.server(), device="cpu", steps_per_round=1)
@@ -296,7 +296,7 @@ def test_what_clients_say_of_their_round_is_in_its_row() -> None:
 
 
 def test_a_row_and_flowers_result_have_the_same_loss() -> None:
-    """FedAvg's own mean was weighted by examples, and the row's by steps."""
+    """FedAvg's own mean is weighted by examples, and the row's by steps."""
     few, many = TextToy(clients=2, examples=4), TextToy(clients=2, examples=40)
     strategy = USplitFL(few.server(), device="cpu", steps_per_round=2)
     few_texts, many_texts = few.clients_for(strategy)[0], many.clients_for(strategy)[1]

@@ -224,7 +224,7 @@ def test_scores_are_finite_and_an_accuracy_is_one(reply: dict[str, Any], sentenc
 
 
 def test_further_scores_that_are_none_are_left_out_alone() -> None:
-    """One of them discarded the whole evaluation."""
+    """One of them does not discard the whole evaluation."""
     bad = {"F1": 0.4, "Bad Name": 1.0, "f": float("nan"), "g": HUGE, "h": "1", "i": None, 3: 1.0}
     read = read_scores({"examples": 4, "scores": {"accuracy": 0.5, "loss": 1, "r2": -3, **bad}})
     assert read.scores == {"accuracy": 0.5, "loss": 1.0, "r2": -3.0}

@@ -160,7 +160,7 @@ def test_a_way_to_hide_texts_says_that_it_takes_no_images(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [NaiveMix, NoPeek])
 def test_a_way_to_hide_among_images_refuses_batches_of_one(kind: type[Hiding]) -> None:
-    """NaiveMix sent each image unmixed, and NoPeek reported a correlation of 0 with all of it."""
+    """NaiveMix would send each image unmixed, and NoPeek report a correlation of 0 for it."""
     made = parts()
     client = UShapeClient(
         made.head, made.tail, images(0), batch_size=1, hiding=kind(), device="cpu"
@@ -226,7 +226,7 @@ def test_rows_of_a_table_are_learned_in_the_u_shape() -> None:
 
 
 def test_whole_numbers_below_zero_are_no_token_ids() -> None:
-    """They became 0 without a word."""
+    """They would become 0 without a word."""
     rows = torch.randint(-30, 42, (40, 6), generator=torch.Generator().manual_seed(0))
     data: Any = TensorDataset(rows, torch.zeros(40, dtype=torch.int64))
     client = UShapeClient(Columns(), Answer(), data, batch_size=20, device="cpu")

@@ -73,7 +73,7 @@ def image_clients(kind: type[UShapeClient], made: VisionParts) -> list[UShapeCli
 
 @pytest.mark.parametrize("make", [small_vit, small_xcit])
 def test_an_image_with_a_token_less_costs_only_its_own_client(make: Any) -> None:
-    """The error of the trunk, which knows each token's place, ended the run for all."""
+    """An error of the trunk, which knows each token's place, would end the run for all."""
     made, seen = make(), Seen()
     strategy = USplitSL(made.trunk, device="cpu", steps_per_round=2, observers=[seen])
     strategy.fit(image_clients(Short, made), 1)

@@ -55,7 +55,7 @@ def test_who_overflows_in_the_forward_pass_is_left_out_before_anybody_is_answere
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_no_client_is_blamed_for_a_trunk_that_is_not_finite_itself(value: float) -> None:
-    """All clients were left out: their messages overflow in the trunk."""
+    """Their messages overflow in the trunk, all of them."""
     trunk = Steep(torch.tanh)
     with torch.no_grad():
         trunk.own.weight[2, 3] = value

@@ -95,7 +95,7 @@ def test_options_that_a_strategy_does_not_have(
 
 @pytest.mark.parametrize("kind", [PSL, SFL, DPSL, DPSFL, CutMixSL, PatchShuffleSL])
 def test_a_mixer_is_refused_where_the_method_is_one(kind: Any) -> None:
-    """PSL, SFL and their forms with noise took it, and mixed under the name of no mixing."""
+    """PSL, SFL and their forms with noise would mix under the name of no mixing."""
     needed = {
         "noise": GaussianNoise(sigma_s=1.0, sigma_y=1.0) if kind.needs_noise else None,
         "labels": [torch.arange(4) % 3] * 2 if kind.needs_labels else None,
@@ -107,7 +107,7 @@ def test_a_mixer_is_refused_where_the_method_is_one(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [PatchShuffleSL, SpectralShuffleSL])
 def test_kappa_is_refused_where_tokens_do_not_leave_their_image(kind: Any) -> None:
-    """They took it, and shuffled as another method does."""
+    """They would shuffle as another method does."""
     labels = [torch.arange(4) % 3] * 2
     with pytest.raises(TypeError, match="multiple values for keyword argument 'kappa'"):
         kind(TOY.upper(), labels=labels, kappa=0.4)
@@ -150,14 +150,14 @@ def test_a_client_that_shares_weights_with_the_server_is_refused() -> None:
 
 @pytest.mark.parametrize("hiding", [DPForward, [], "mixguard"])
 def test_a_hiding_is_an_object(hiding: Any) -> None:
-    """An empty list was none at all."""
+    """An empty list is not taken for none at all."""
     texts = TextToy(clients=1)
     with pytest.raises(TypeError, match=r"hiding is .*; needed is an object"):
         UShapeClient(texts.head(), texts.tail(), texts.texts(0, 4), hiding=hiding, device="cpu")
 
 
 def test_a_subclass_that_is_not_initialized_is_told_what_it_must_call() -> None:
-    """It ended in an AttributeError of a name that the user has never seen."""
+    """An AttributeError would name what the user has never seen."""
 
     class Bare(SFL):
         def __init__(self) -> None:

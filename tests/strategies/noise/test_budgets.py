@@ -140,7 +140,7 @@ def test_one_client_with_a_budget_does_not_stop_the_others() -> None:
 
 @pytest.mark.parametrize("clients", [1, 2])
 def test_clients_with_a_budget_can_be_fitted_again_and_go_on_spending(clients: int) -> None:
-    """The weights that another fit begins with counted as an average, which a budget refuses."""
+    """The weights that another fit begins with are no average, which a budget refuses."""
     toy = replace(TOY, clients=clients)
     own = toy.make_clients(sgd(0.1), privacy=PrivacyBudget(max_epsilon=100.0))
     spent = []

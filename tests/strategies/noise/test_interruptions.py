@@ -231,7 +231,7 @@ def test_a_strategy_that_does_not_say_how_many_steps_a_round_has_is_warned_once(
 
 
 def test_a_run_that_goes_on_forgets_nothing_of_the_run_in_between(tmp_path: Path) -> None:
-    """The clients' ledgers became those of the first run's end."""
+    """The clients' ledgers do not become those of the first run's end."""
     home, sent = new_run(tmp_path), Sent()
     first = run(noised(DPSL), rounds=1, run=home, sent=sent)
     options: dict[str, Any] = {"noise": NOISE, "optimizer": sgd(0.1), "device": "cpu"}
@@ -257,7 +257,7 @@ class OneLeftOut(NoMixing):
 def test_who_is_asked_for_nothing_when_a_round_is_repeated_pays_for_it_later(
     tmp_path: Path,
 ) -> None:
-    """It forgot the round, as the last gradients were delivered to all."""
+    """The round is not forgotten because the last gradients are delivered to all."""
     home, sent, mixer = new_run(tmp_path), Sent(), OneLeftOut()
     kind = partial(SplitStrategy, mixer=Noisy(mixer, NOISE))
     with pytest.raises(InterruptionError):
@@ -272,7 +272,7 @@ def test_who_is_asked_for_nothing_when_a_round_is_repeated_pays_for_it_later(
 def test_who_was_lost_before_the_checkpoint_and_went_on_pays_where_it_went_on(
     steps: int, tmp_path: Path
 ) -> None:
-    """The rounds that were interrupted were charged where its last state stands."""
+    """Rounds that are interrupted are not charged where its last state stands."""
     home, sent = new_run(tmp_path), Sent()
 
     def lose(clients: Sequence[Any]) -> None:

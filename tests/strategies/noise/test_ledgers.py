@@ -104,7 +104,7 @@ def test_the_ledger_charges_the_masks_and_ratios_that_were_drawn(
 def test_of_a_batch_in_parts_each_sum_hides_by_the_noise_of_those_that_came(
     fails_at: int | None, hidden: tuple[bool, bool | None]
 ) -> None:
-    """Once by that of the first part: a partner that dropped out after it hid the others, too."""
+    """Not by that of the first part: a partner that drops out after it would hide others, too."""
 
     def fail(clients: Sequence[Any]) -> None:
         clients[1].fails_at_part = fails_at

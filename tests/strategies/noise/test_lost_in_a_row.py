@@ -168,7 +168,7 @@ def test_no_ledger_says_less_than_what_was_sent(seed: int, saves: bool, tmp_path
 
 
 def test_who_lives_on_is_charged_what_it_has_sent(tmp_path: Path) -> None:
-    """It was charged for all that a server allowed it in every round before, once more in each."""
+    """It is not charged once more for what a server allows it in every round before."""
     pair = Lossy(tmp_path)
     for _ in range(20):
         pair.train(9, 1, "before")
@@ -180,7 +180,7 @@ def test_who_lives_on_is_charged_what_it_has_sent(tmp_path: Path) -> None:
 
 
 def test_what_is_owed_by_a_process_that_begins_again_grows_with_the_rounds(tmp_path: Path) -> None:
-    """It grew with their square: each was counted on top of all before it."""
+    """Not with their square, as if each counted on top of all before it."""
     owed = []
     for number in (10, 40):
         pair = Lossy(tmp_path / str(number))
@@ -196,7 +196,7 @@ def test_what_is_owed_by_a_process_that_begins_again_grows_with_the_rounds(tmp_p
 
 
 def test_a_client_that_fails_in_170_rounds_keeps_its_epsilon(tmp_path: Path) -> None:
-    """It had none of its own: all that it might have sent was too much to be drawn again."""
+    """All that it might have sent must not be too much to be drawn again."""
     pair = Lossy(tmp_path)
     for _ in range(170):
         pair.restart()

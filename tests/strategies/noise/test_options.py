@@ -150,7 +150,7 @@ def test_soft_labels_outside_0_to_1_are_refused_where_they_are_to_be_clamped() -
 
 @pytest.mark.parametrize("part", ["smashed", "labels"])
 def test_one_client_that_sends_what_no_noise_can_make_ends_nobody_elses_run(part: str) -> None:
-    """Labels of -1e6 in one step used to bring gradients for which all others left the run."""
+    """Labels of -1e6 in one step would bring gradients for which all others leave the run."""
 
     class Absurd(Honest):
         @exchange
@@ -192,6 +192,6 @@ def test_noise_is_in_what_the_server_learns_from() -> None:
     ids=str,
 )
 def test_noise_within_another_mixer_is_refused(mixer: Mixer, noise: GaussianNoise | None) -> None:
-    """It had no ledger at the server."""
+    """It would have no ledger at the server."""
     with pytest.raises(ValueError, match="noise comes last and once: give noise="):
         SplitStrategy(TOY.upper(), mixer=mixer, noise=noise)
