@@ -53,13 +53,12 @@ def two(context: Context, more: int) -> SplitClient:
     ],
 )
 def test_what_makes_no_client_is_refused_at_once(client_fn: Any, said: str) -> None:
-    """It failed on every node."""
+    """Otherwise it would fail on every node."""
     with pytest.raises(TypeError, match=said):
         SplitClientApp(client_fn)
 
 
 def test_mods_are_a_list() -> None:
-    """It was an error about an iteration."""
     mods: Any = message_size_mod
     with pytest.raises(TypeError, match=r"mods is a function; needed is a list of mods, mods=\["):
         SplitClientApp(no_client, mods=mods)
@@ -67,7 +66,7 @@ def test_mods_are_a_list() -> None:
 
 @pytest.mark.parametrize("value", [None, -1, "0", "3", "", 1.0, True])
 def test_a_partition_id_is_an_index(value: Any) -> None:
-    """One that is text or negative was called missing."""
+    """One that is text or negative is not called missing."""
     config = {} if value is None else {"partition-id": value}
     reply = SplitClientApp(no_client)(message("query"), context(**config))
     assert reply.content.config_records[RECORD]["error"] == (
@@ -127,7 +126,7 @@ def test_what_is_no_mod_is_named() -> None:
 def test_a_function_left_over_from_a_client_app_is_named(
     kind: str, action: tuple[str, ...], typed: str
 ) -> None:
-    """Flower said that a function of this name was registered already, by whom it did not."""
+    """Flower says that a function of this name is registered already, by whom it does not."""
     app = SplitClientApp(no_client)
     said = (
         rf"itself: remove @app\.{re.escape(typed)} with .*, such as @app\.{kind}\('mine'\), .* in "
@@ -202,7 +201,7 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
 def test_the_home_of_a_user_that_there_is_not_is_refused_with_its_key(
     key: str, tmp_path: Path
 ) -> None:
-    """It raised RuntimeError; of a state-dir out of the app, so that nobody read the reason."""
+    """A RuntimeError out of the app would reach nobody."""
 
     def client_fn(context: Context) -> SplitClient:
         return TOY.make_clients()[0]

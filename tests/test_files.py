@@ -93,7 +93,7 @@ def umask(mask: int) -> Iterator[None]:
 def test_files_are_as_readable_as_the_umask_says_unless_they_are_private(
     tmp_path: Path, mask: int, mode: int
 ) -> None:
-    """Results were readable by their owner alone, or by all, as each happened to be written."""
+    """Whatever writes them."""
     with umask(mask):
         write_atomic(tmp_path / "result", b"new")
         write_json(tmp_path / "json", {})

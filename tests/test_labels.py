@@ -59,7 +59,7 @@ def test_equal_labels_have_no_correlation(labels: Tensor) -> None:
 
 @pytest.mark.parametrize("labels", [ONE, SEVERAL], ids=["classes", "multi-label"])
 def test_what_is_not_a_number_is_wrong(labels: Tensor) -> None:
-    """A NaN counted as class 0, so a model that had diverged was right on that class."""
+    """As class 0, a NaN would count as right on that class."""
     assert tally(torch.full((4, 3), math.nan), labels).accuracy == 0.0
     right = torch.where(labels > 0, 1.0, -1.0) if labels.dim() == 2 else torch.eye(3)[labels]
     right[0] = math.nan

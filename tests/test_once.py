@@ -8,7 +8,6 @@ from flwr_splitmix.once import Once
 
 
 def test_a_key_is_the_first_of_its_kind_once() -> None:
-    """Some thirty flags and sets did this, each under another name."""
     once = Once()
     assert [once.first(key) for key in ("few", ("lost", 3), "few", ("lost", 4))] == [
         True, True, False, True,

@@ -25,7 +25,7 @@ def deployment() -> Iterator[LocalDeployment]:
 def test_nobody_waits_for_a_supernode_that_has_ended(
     status: int, deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that had ended without an error was waited for to the end."""
+    """Also if it has ended without an error."""
     monkeypatch.setattr(deployment, "online", lambda: 0)
     node = deployment.node(0)
     node.process = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({status})"])

@@ -36,7 +36,7 @@ def test_the_papers_schedule() -> None:
 
 
 def test_what_makes_an_adamw_can_be_pickled() -> None:
-    """It was a local function, so that no client or strategy with it could be."""
+    """A local function could not be, nor any client or strategy with it."""
     weights = [nn.Parameter(torch.zeros(2))]
     for made in (
         adamw(0.1, 0.2, (0.5, 0.6)),
@@ -288,7 +288,7 @@ def scheduled(
 def test_an_optimizer_with_a_scheduler_of_torch_follows_the_schedule_and_says_so_once(
     scheduler: Callable[[torch.optim.Optimizer], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was refused: the scheduler puts a function in place of `step` that seemed to need self."""
+    """The scheduler puts a function in place of `step` that seems to need self."""
     model = nn.Linear(2, 1)
     optimizer = ScheduledOptimizer(model, scheduled([scheduler]), lambda progress, rounds: 0.5)
     for step in range(3):

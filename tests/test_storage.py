@@ -111,7 +111,7 @@ META = {"round": 3, "trained": {"0": 3}, "lr": 0.1, "text": "é", "none": None}
 
 
 def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
-    """Before, of the bits flipped here, one in each of 608 bytes, 220 were read as other values.
+    """Without the digest, flips in 220 of the 608 bytes would be read as other values.
 
     A bit whose flip changes nothing that is read (a space that pads the header) is none.
     """
@@ -136,7 +136,7 @@ def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_digest_is_refused_unless_it_is_written_so(tmp_path: Path) -> None:
-    """It was read, whatever had happened to its bytes."""
+    """Nothing would tell what has happened to its bytes."""
     file = tmp_path / "state.safetensors"
     save_tensors(file, {"weight": torch.ones(2)}, META, digested=False)
     with pytest.raises(OtherFormError, match=r"state\.safetensors has no digest, .*a new run"):

@@ -35,12 +35,11 @@ def test_an_epsilon_has_four_digits(epsilon: float, shown: str) -> None:
 def test_the_first_of_many_names_are_said_and_how_many_more_there_are(
     count: int, said: str
 ) -> None:
-    """Ten modules did so each in its own way, and two left the others out without a word."""
     assert listed(range(count), most=3) == said
 
 
 def test_a_verb_agrees_with_its_number() -> None:
-    """Of several clients it was said that "each of clients 0, 1 has"."""
+    """Of several clients "each of clients 0, 1 has" would be wrong."""
     assert [verb(1, plural) for plural in ("are", "were", "have", "send")] == [
         *("is", "was", "has", "sends")
     ]
