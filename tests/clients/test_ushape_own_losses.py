@@ -48,7 +48,7 @@ def client_of(kind: type[UShapeClient], labels: Tensor, **options: Any) -> UShap
 
 
 def test_labels_of_another_dtype_than_the_tails_are_named() -> None:
-    """Python's floats become float64: the server heard of a RuntimeError alone."""
+    """Python's floats become float64; the server would hear of a RuntimeError alone."""
 
     class Huber(Regressing):
         def loss(self, hidden: Tensor, sent: Sent) -> Tensor:

@@ -168,7 +168,7 @@ def test_a_plan_for_clients_of_whom_some_are_left_over_holds(
 
 @pytest.mark.parametrize("n", [4, 5, 6])
 def test_a_plan_for_the_worst_batch_of_each_pass_holds(n: int) -> None:
-    """A server's ledger charges these; the plan of one record lay below it."""
+    """A server's ledger charges these; the plan of one record lies below it."""
     k, alpha, passes, batches, failure, runs = 3, 1.5, 40, 8, 0.05, 200
     release = replace(RELEASE, noise=replace(NOISE, sigma_s=4.0))
     masks = RandomMasks(alpha=alpha, failure=failure, clients=n, batches=batches)

@@ -49,7 +49,7 @@ def test_a_run_cannot_loosen_a_nodes_limit_by_its_delta(tmp_path: Path) -> None:
 WEIGHTS = TOY.lower().state_dict()
 OTHERS = {name: t + 1 if t.is_floating_point() else t for name, t in WEIGHTS.items()}
 SAME_BYTES = {name: t.view(torch.int64) for name, t in WEIGHTS.items()}
-"""Other numbers, which used to count as the same weights."""
+"""Other numbers of the same bytes, which must not count as the same weights."""
 
 
 def assert_keeps_to_its_weights(node: Node) -> None:

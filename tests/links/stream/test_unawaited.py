@@ -93,7 +93,7 @@ def test_a_late_answer_is_dropped_and_its_client_goes_on(link: StreamLink) -> No
 
 
 def test_an_answer_that_came_while_the_server_computed_is_not_late(link: StreamLink) -> None:
-    """The test slept 0.5 s, at the first answer: with one answer nobody is late at any time."""
+    """The wait begins at the second answer: after one alone nobody is late at any time."""
     with a_round(link, [good, good, slow := Slow()]) as clients:
         call(clients, "first")
         came: list[int] = []
