@@ -5,19 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import cast, get_args
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flwr_splitmix.labels import loss_dtype
-from flwr_splitmix.mixers.mixer import Cover, Mixer
+from flwr_splitmix.mixers.facts import check_facts
+from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.mixers.share import Share
 from flwr_splitmix.mixers.wrapper import all_inside
-from flwr_splitmix.values import check_choice, check_kind, check_truth, whole_number
+from flwr_splitmix.values import check_kind
 from flwr_splitmix.words import counted, described
 
 Gradients = dict[int, list[Tensor | None]]
@@ -40,20 +41,7 @@ def check_mixer(mixer: object) -> None:
 
 
 def _check_layer(mixer: Mixer) -> None:
-    check_choice(f"{mixer}: cover", mixer.cover, get_args(Cover))
-    check_choice(f"{mixer}: regroup", mixer.regroup, ("step", "epoch"))
-    whole_number(f"{mixer}: min_members", mixer.min_members, least=1)
-    for name in ("k", "min_patches"):
-        whole_number(f"{mixer}: {name}", getattr(mixer, name), least=0)
-    for name in ("k_times", "mask_per_sample"):
-        check_truth(f"{mixer}: {name}", getattr(mixer, name))
-    if mixer.positions not in (None, "upper"):
-        raise ValueError(f"{mixer}: positions is {mixer.positions!r}; allowed are None and 'upper'")
-    shares: object = mixer.shares
-    if not isinstance(shares, Collection) or not all(
-        isinstance(kind, type) and issubclass(kind, Share) for kind in shares
-    ):
-        raise TypeError(f"{mixer}: shares is {shares!r:.80}; needed is a tuple of classes of Share")
+    check_facts(mixer)
     try:
         rng = np.random.default_rng(0)
         inspect.signature(mixer.plan).bind([], SmashedShape(1, 1, 1), rng, None)

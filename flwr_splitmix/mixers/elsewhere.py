@@ -22,6 +22,7 @@ from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.noisy import Noisy
 from flwr_splitmix.mixers.plan import Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import LabelKind, Share
+from flwr_splitmix.mixers.wrapper import OuterMixer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ GROUP_SHARES: tuple[type[Share], ...] = (_GroupShare, _NoisyGroupShare)
 """The shares of groups: clients do not know them, and they are never sent to a client."""
 
 
-class MixedElsewhere(Mixer):
+class MixedElsewhere(OuterMixer):
     """The server's view of a mixer run by a third party: one mixture from each group.
 
     Parameters
@@ -76,17 +77,12 @@ class MixedElsewhere(Mixer):
     """
 
     def __init__(self, mixer: Mixer) -> None:
+        # Each mixture is alone here, whole, and has soft labels.
+        super().__init__(mixer, cover="partition", needs_whole_batch=True, takes_noise=False)
         self.description = describe(mixer)
-        self.mixer = mixer
-        self.positions = mixer.positions
-        self.shares = mixer.shares  # type: ignore[misc]
 
     def __str__(self) -> str:
         return f"{self.mixer} of a third party"
-
-    def check_clients(self, n: int) -> None:
-        """Ask the mixer whether it can make groups of `n` clients."""
-        self.mixer.check_clients(n)
 
     def plan(
         self,

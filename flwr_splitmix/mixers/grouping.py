@@ -8,13 +8,13 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from flwr_splitmix.mixers.facts import Regroup as Regroup
 from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape
 from flwr_splitmix.values import check_choice, whole_number
 from flwr_splitmix.words import allowed_range, counted
 
-Regroup = Literal["step", "epoch"]
 Leftover = Literal["send", "skip"]
 
 WHOLE_OR_NOT = "mixes nothing: a sample is sent whole or not at all"

@@ -17,8 +17,9 @@ from flwr_splitmix.mixers.full_share import FullShare
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape, each_alone
 from flwr_splitmix.mixers.share import MAX_CLASSES, LabelKind, Plain, Share, share_from_wire
+from flwr_splitmix.mixers.wrapper import OuterMixer
 from flwr_splitmix.seeding import frozen_generator
-from flwr_splitmix.values import check_choice, check_kind, whole_number
+from flwr_splitmix.values import check_choice, whole_number
 from flwr_splitmix.words import described
 
 Across = Literal["clients", "batch"]
@@ -133,7 +134,7 @@ class InputShare(FullShare):
         return cls(parts=made, **rest)
 
 
-class InputLevel(Mixer):
+class InputLevel(OuterMixer):
     """Applies another mixer to raw inputs, divided into cells, instead of smashed data.
 
     Each client passes its own mixture through its lower segment and sends everything, with soft
@@ -164,30 +165,22 @@ class InputLevel(Mixer):
     Source: DP-CutMixSL, table 6 and appendix F.
     """
 
-    takes_noise = False
-
     def __init__(
         self, mixer: Mixer, grid: tuple[int, int] | None = None, *, across: Across = "batch"
     ) -> None:
         check_choice("across", across, get_args(Across))
-        check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
-        self.mixer = mixer
+        crosses = across == "clients"
+        here = {"raw_inputs_cross": crosses} | ({} if crosses else {"min_members": 1})
+        # Each mixture is alone at the cut, and inputs are mixed before a batch is cut into parts.
+        at_cut = {"cover": "partition", "positions": None, "needs_whole_batch": False}
+        super().__init__(mixer, **here, **at_cut, takes_noise=False)
         self.grid = None if grid is None else _checked_grid(grid)
         self.across = across
-        self.raw_inputs_cross = across == "clients"
-        self.min_members = mixer.min_members if self.raw_inputs_cross else 1
-        self.regroup = mixer.regroup
-        # Not `cover` and `needs_whole_batch`: each mixture is alone at the cut, and inputs are
-        # mixed before a batch is cut into parts.
-        self.shares = mixer.shares  # type: ignore[misc]
-
-    def __str__(self) -> str:
-        return f"{type(self).__name__}({self.mixer})"
 
     def check_clients(self, n: int) -> None:
         """Ask the inner mixer, unless mixing stays within a batch."""
-        if self.raw_inputs_cross:
-            self.mixer.check_clients(n)
+        if self.across == "clients":
+            super().check_clients(n)
 
     def without_effect(self, patches: int) -> str:
         """Ask the inner mixer of the cells, which without a grid are as patches lie at the cut."""
@@ -195,7 +188,7 @@ class InputLevel(Mixer):
 
     def group_within(self, classes: Mapping[int, int]) -> None:
         """Tell the inner mixer, unless mixing stays within a batch."""
-        if self.raw_inputs_cross:
+        if self.across == "clients":
             self.mixer.group_within(classes)
 
     def plan(
@@ -236,7 +229,7 @@ class InputLevel(Mixer):
     ) -> dict[int, tuple[tuple[int, Share], ...]]:
         """Return the parts of each client's mixture, its own part first."""
         parts: dict[int, tuple[tuple[int, Share], ...]] = {}
-        if self.raw_inputs_cross:
+        if self.across == "clients":
             for group in self._groups(members, cells, rng, order_rng):
                 drawn = [(member.client, member.share) for member in group.members]
                 for place, (client, _) in enumerate(drawn):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,12 +12,10 @@ from torch import Tensor
 
 from flwr_splitmix.labels import loss_dtype
 from flwr_splitmix.mixers.checked_share import picked, place_upload
+from flwr_splitmix.mixers.facts import MixerFacts
 from flwr_splitmix.mixers.mixture import Mixed, Source, Upload
 from flwr_splitmix.mixers.plan import Group, Plan, SmashedShape
-from flwr_splitmix.mixers.share import Share
 from flwr_splitmix.words import counted
-
-Cover = Literal["partition", "weighted", "partial"]
 
 LEAST_RATIO = 1e-6
 """Least sum of a group's arrived ratios: dividing by less gives noise or NaN."""
@@ -28,54 +25,13 @@ class EmptyMixtureError(ValueError):
     """No patch of a plan arrived, so there is nothing to learn from."""
 
 
-class Mixer(ABC):
+class Mixer(MixerFacts, ABC):
     """Decides what happens to smashed data between the clients and the upper segment.
 
     A new mixer overrides `plan`; one whose clients upload something new also brings a `Share`.
 
-    Attributes
-    ----------
-    shares
-        Kinds of shares in its plans that this package does not define; clients must be given them.
-    cover
-        How a group's shares cover a patch: "partition", exactly one member keeps it unchanged;
-        "weighted", all members contribute, by their mixing ratios; "partial", at most one member
-        keeps it.
-    positions
-        Where the patches' position embeddings must be added: in either segment (None), or in the
-        upper one ("upper"), because the mixer moves patches.
-    raw_inputs_cross
-        Whether clients see each other's raw inputs: for comparison within one process only.
-    takes_noise
-        Whether `Noisy` may add noise to what clients send.
-    min_members
-        The fewest clients with which it works as intended.
-    regroup
-        Whether clients are regrouped every "step" or every "epoch".
-    needs_whole_batch
-        Whether batches cannot be mixed in parts, only whole.
-    k
-        Clients in a full mixing group; 0 if that is not said, and is seen from a plan.
-    min_patches
-        The fewest patches that a member of a group keeps, if its members divide them.
-    k_times
-        Whether a group's k mixtures hold each member's batch k times.
-    mask_per_sample
-        Whether masks are drawn for every sample of a batch, instead of once for the batch.
+    Its attributes are those of `MixerFacts`.
     """
-
-    shares: ClassVar[tuple[type[Share], ...]] = ()
-    cover: Cover = "partition"
-    positions: Literal["upper"] | None = None
-    raw_inputs_cross: bool = False
-    takes_noise: bool = True
-    min_members: int = 1
-    regroup: Literal["step", "epoch"] = "step"
-    needs_whole_batch: bool = False
-    k: int = 0
-    min_patches: int = 0
-    k_times: bool = False
-    mask_per_sample: bool = False
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -95,7 +51,7 @@ class Mixer(ABC):
         """
         return ""
 
-    def group_within(self, classes: Mapping[int, int]) -> None:  # noqa: B027  # most have no groups
+    def group_within(self, classes: Mapping[int, int]) -> None:
         """From now on, group clients of the same class where possible.
 
         Mixers without groups of clients do nothing.

@@ -9,8 +9,9 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from flwr_splitmix.mixers.facts import Regroup
 from flwr_splitmix.mixers.full_share import FullShare
-from flwr_splitmix.mixers.grouping import GroupMixer, Leftover, Regroup
+from flwr_splitmix.mixers.grouping import GroupMixer, Leftover
 from flwr_splitmix.mixers.masks import check_alpha, sample_ratios
 from flwr_splitmix.mixers.plan import Member, SmashedShape
 from flwr_splitmix.privacy.events import Family

@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from flwr_splitmix.mixers.grouping import WHOLE_OR_NOT, GroupMixer, Leftover, Regroup
+from flwr_splitmix.mixers.facts import Regroup
+from flwr_splitmix.mixers.grouping import WHOLE_OR_NOT, GroupMixer, Leftover
 from flwr_splitmix.mixers.mask_share import PatchShare
 from flwr_splitmix.mixers.masks import Rounding, check_mask_options, sample_counts
 from flwr_splitmix.mixers.plan import Group, Member, Plan, SmashedShape

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_splitmix.mixers.grouping import WHOLE_OR_NOT, GroupMixer, Leftover, Regroup
+from flwr_splitmix.mixers.facts import Regroup
+from flwr_splitmix.mixers.grouping import WHOLE_OR_NOT, GroupMixer, Leftover
 from flwr_splitmix.mixers.mask_share import MaskShare
 from flwr_splitmix.mixers.plan import Member, SmashedShape
 from flwr_splitmix.once import Once

@@ -1,25 +1,29 @@
-"""The base class of mixers that wrap another mixer and delegate to it what they do not change."""
+"""The base classes of mixers around another one, to which they leave what they do not change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from flwr_splitmix.mixers.facts import adopt_facts
 from flwr_splitmix.mixers.mixer import Mixer
 from flwr_splitmix.mixers.mixture import Mixed, Upload
 from flwr_splitmix.mixers.plan import Plan
 from flwr_splitmix.values import check_kind
 
 
-class WrappedMixer(Mixer):
-    """Base class of mixers that change the plan or the mixture of another one.
+class OuterMixer(Mixer):
+    """Base class of mixers around another one, which have its facts (`MixerFacts`) and limits.
 
     Parameters
     ----------
     mixer
         The inner mixer.
+    **instead
+        By name, facts that do not hold as of the inner mixer.
 
     Raises
     ------
@@ -27,28 +31,18 @@ class WrappedMixer(Mixer):
         If it is none.
     """
 
-    def __init__(self, mixer: Mixer) -> None:
+    def __init__(self, mixer: Mixer, **instead: Any) -> None:
         check_kind("mixer", mixer, Mixer, "a Mixer, such as PatchCutMix(k=2)")
         self.mixer = mixer
-        self.cover = mixer.cover
-        self.positions = self.positions or mixer.positions
-        self.takes_noise = mixer.takes_noise
-        self.min_members = mixer.min_members
-        self.regroup = mixer.regroup
-        self.raw_inputs_cross = mixer.raw_inputs_cross
-        self.needs_whole_batch = self.needs_whole_batch or mixer.needs_whole_batch
-        self.k = mixer.k
-        self.min_patches = mixer.min_patches
-        self.k_times = mixer.k_times
-        self.mask_per_sample = mixer.mask_per_sample
-        self.shares = mixer.shares  # type: ignore[misc]
+        adopt_facts(self, mixer, **instead)
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self.mixer})"
 
     def check_clients(self, n: int) -> None:
-        """Ask the inner mixer."""
+        """Ask the inner mixer, and check its own `min_members`."""
         self.mixer.check_clients(n)
+        super().check_clients(n)
 
     def without_effect(self, patches: int) -> str:
         """Ask the inner mixer."""
@@ -57,6 +51,10 @@ class WrappedMixer(Mixer):
     def group_within(self, classes: Mapping[int, int]) -> None:
         """Tell the inner mixer."""
         self.mixer.group_within(classes)
+
+
+class WrappedMixer(OuterMixer):
+    """Base class of mixers that change the plan or the mixture of another one."""
 
     def merge(
         self,
