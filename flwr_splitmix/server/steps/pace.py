@@ -70,12 +70,12 @@ class Pace:
                 "on all groups; allowed with it is group_order 'random', or server_update "
                 "'sequential'"
             )
-        inner = innermost(mixer)
-        if self.group_order == "arrival" and inner.k_times:
+        if self.group_order == "arrival" and mixer.k_times:
             raise ValueError(
                 "group_order is 'arrival', but with k_times a client is in several groups of a "
                 "step; allowed with it is group_order 'random'"
             )
+        inner = innermost(mixer)
         if self.grouping == "speed" and not isinstance(inner, GroupMixer):
             raise ValueError(
                 f"grouping is 'speed', but {inner} forms no groups of clients; allowed with it is "

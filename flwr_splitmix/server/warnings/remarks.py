@@ -83,7 +83,7 @@ class Remarks:
         self._on_lost_states(
             {c: int(said["state-round"]) for c, said in known.items()}, last_trained_round
         )
-        self._on_shape(list(known), shape)
+        self._on_shape(clients.nodes, shape)
         self._on_positions([c for c, said in known.items() if said.get("positions") == "lower"])
 
     def _on_sizes(self, sizes: Mapping[int, int], batch: int, batches: int, epoch: int) -> None:

@@ -39,7 +39,7 @@ def test_a_lost_state_and_an_older_one_are_told_apart(
     strategy = PSL(toy.upper(), device="cpu")
     states = {0: 0, 1: 3, 2: 4}
     described = {c: {"num-examples": 8, "state-round": done} for c, done in states.items()}
-    clients: Any = SimpleNamespace(alive=[0, 1, 2], descriptions=described)
+    clients: Any = SimpleNamespace(alive=[0, 1, 2], nodes=[0, 1, 2], descriptions=described)
     shape = SmashedShape(batch=4, patches=4, width=8)
     remarks = Remarks(strategy.mixer, averages=averages)
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
@@ -60,7 +60,7 @@ def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
 ) -> None:
     """Own segments may be cut at the embedding, where a class token has seen nothing."""
     described = {c: {"num-examples": 8, "state-round": 0} for c in range(2)}
-    clients: Any = SimpleNamespace(alive=[0, 1], descriptions=described)
+    clients: Any = SimpleNamespace(alive=[0, 1], nodes=[0, 1], descriptions=described)
     mixer = CutMixSL(Toy().upper(), device="cpu").mixer
     shape = SmashedShape(batch=4, patches=4, width=8, prefix=1)
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
