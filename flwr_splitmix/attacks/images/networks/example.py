@@ -225,7 +225,9 @@ def whole_releases(view: View, public: Pictures, rows: int, seed: int) -> list[E
 def _batch_size(knowledge: Knowledge) -> int:
     """Return how many images are released together: few, unless their number matters."""
     # A frozen edge may exchange patches within a batch.
-    return knowledge.batch_size if isinstance(knowledge.mixer, FrozenEdge) else SMALL_BATCH
+    mixer = knowledge.mixer
+    whole = isinstance(mixer, FrozenEdge) or mixer.needs_whole_batch
+    return knowledge.batch_size if whole else SMALL_BATCH
 
 
 def _joined(examples: Sequence[Example]) -> Example:
