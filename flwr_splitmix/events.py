@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from flwr_splitmix.description import Description
 from flwr_splitmix.mixers import Mixed, Plan, Upload
 
 __all__ = [
@@ -104,7 +105,7 @@ class RoundBegun:
     server_round: int
     attempts: Mapping[int, Sequence[int | None]]
     averaged: bool
-    descriptions: Mapping[int, Mapping[str, Any]]
+    descriptions: Mapping[int, Description]
     segment: Callable[[], Mapping[str, Tensor]] | None = None
     nodes: Sequence[int] = ()
     steps: int | None = None

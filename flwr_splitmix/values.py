@@ -50,6 +50,23 @@ def real_number(name: str, value: Any) -> float:
     return float(value)
 
 
+def wrong_count(value: object, least: int, most: int = MAX_COUNT) -> str:
+    """Return what is wrong with a whole number of another process; "" if it is in least..most."""
+    if isinstance(value, int) and value > most:
+        return f"is more than {most}"
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        return f"is {shown(value)}; it must be an integer of at least {least}"
+    return ""
+
+
+def shown(value: object) -> str:
+    """Return an untrusted value as short text; Python refuses to print very long integers."""
+    if isinstance(value, int) and abs(value) > MAX_COUNT:
+        return f"more than {MAX_COUNT}" if value > 0 else f"less than -{MAX_COUNT}"
+    simple = value is None or isinstance(value, (int, float, str))
+    return repr(value)[:40] if simple else with_article(type(value).__name__)
+
+
 def check_truth(name: str, value: object) -> None:
     """Raise ValueError unless a value is True or False: "no" would count as true."""
     if not isinstance(value, bool):

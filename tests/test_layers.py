@@ -39,6 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "finite": set(),
     "labels": set(),
     "limits": set(),
+    # between client and server
+    "description": {"errors", "values"},
     "overriding": set(),
     "values": {"words"},
     "words": set(),
@@ -49,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # noise is a part of a share
     "mixers": {"seeding", "errors", "labels", "once", "overriding", "privacy", "values", "words"},
     # what shares cost: `privacy` knows no mixers, and `mixers` no ledgers
-    "accounting": {"mixers", "privacy", "once", "values", "words"},
+    "accounting": {"description", "mixers", "privacy", "once", "values", "words"},
     "segments": {
         "seeding", "optimizers", "files", "file_names", "finite", "extras", "limits", "pretrained",
         "private_names", "values", "words", "errors",
@@ -65,12 +67,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "values", "words",
     },
     "clients": {
-        "segments", "mixers", "accounting", "hiding", "privacy", "data", "scoring", *NEUTRAL,
+        "description", "segments", "mixers", "accounting", "hiding", "privacy", "data", "scoring",
+        *NEUTRAL,
     },
-    "links": {"clients", "events", "privacy", "runs", *NEUTRAL},
-    "observers": {"events", "privacy", "mixers", "accounting", "runs", "suggestions", *NEUTRAL},
+    "links": {"clients", "description", "events", "privacy", "runs", *NEUTRAL},
+    "observers": {
+        "description", "events", "privacy", "mixers", "accounting", "runs", "suggestions", *NEUTRAL,
+    },
     "client_app": {"clients", "links", "values"},
-    "events": {"mixers"},
+    "events": {"description", "mixers"},
 }  # fmt: skip
 """What each part of the library may import of the library, besides itself."""
 
@@ -78,8 +83,8 @@ LIBRARY_PARTS = set(MAY_IMPORT) - {"client_app"}
 MAY_IMPORT["server"] = LIBRARY_PARTS
 # a third party's process, which shares with a server how uploads are taken
 MAY_IMPORT["mixer_process"] = {
-    "accounting", "events", "labels", "limits", "links", "mixers", "once", "privacy", "seeding",
-    "segments", "server", "values", "words",
+    "accounting", "description", "events", "labels", "limits", "links", "mixers", "once", "privacy",
+    "seeding", "segments", "server", "values", "words",
 }  # fmt: skip
 MAY_IMPORT["strategies"] = {*LIBRARY_PARTS, "server"}
 MAY_IMPORT["trial"] = {"strategies"}

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from flwr_splitmix.accounting.data_pass import DataPass, longest
-from flwr_splitmix.accounting.description import Description
 from flwr_splitmix.accounting.earlier_charges import EarlierCharges
 from flwr_splitmix.accounting.mixtures import NO_SUMS, Ratios, merged
 from flwr_splitmix.accounting.uploads import release_of
+from flwr_splitmix.description import SplitDescription
 from flwr_splitmix.mixers import Mixed, Plan, Share, known_shares, share_from_wire
 from flwr_splitmix.privacy import (
     Event,
@@ -104,11 +104,11 @@ class ClientLedgers:
     def begin(
         self,
         server_round: int,
-        descriptions: Mapping[int, Mapping[str, Any]],
+        descriptions: Mapping[int, SplitDescription],
         attempts: Mapping[int, Sequence[int | None]],
         *,
         averaged: bool = False,
-    ) -> tuple[int, ...]:
+    ) -> None:
         """Begin a round: record each client's position in its data.
 
         Parameters
@@ -121,31 +121,21 @@ class ClientLedgers:
             and that did not finish count, too.
         averaged
             Whether the lower segments are sent at the end of the round.
-
-        Returns
-        -------
-        Clients whose descriptions lack one of the required non-negative integers, or have a size
-        beyond 2^31 - 1. Nothing can be charged to them, so nothing may be asked of them.
         """
-        strange = []
-        for client, described in descriptions.items():
-            description = Description.read(described)
-            if description is None:
-                strange.append(client)
-                continue
-            if client not in self._passes:  # what it sent before, this ledger has not charged
-                description = description._replace(goes_on=False)
+        for client, description in descriptions.items():
+            known = client in self._passes  # else it may have sent what is not charged here
+            if not known:
                 self._passes[client] = DataPass.met(description)
             before = longest(attempts.get(client, ()), self.unfinished(client))
-            self._passes[client].begin_round(server_round, description, before)
+            goes_on = known and description.uploads.goes_on
+            self._passes[client].begin_round(server_round, description, before, goes_on=goes_on)
             ledger = self._ledger_of(client)
             if averaged:
                 ledger.charge(Exposure("lower-segments"))
-            if description.batch_norm:
+            if description.uploads.batch_norm:
                 ledger.charge(Exposure("batch-norm"))
-            if description.unbounded:
-                ledger.post(Charge(notes=description.unbounded))
-        return tuple(strange)
+            if reasons := _known_reasons(description.uploads.unbounded):
+                ledger.post(Charge(notes=reasons))
 
     def unfinished(self, client: int) -> list[int | None]:
         """Return for how many batches a client was asked in each round since it last finished one.
@@ -294,6 +284,11 @@ class ClientLedgers:
         if client not in self.ledgers:
             self.ledgers[client] = Ledger(self.relation)
         return self.ledgers[client]
+
+
+def _known_reasons(named: Sequence[str]) -> tuple[str, ...]:
+    """Return which keys of `UNBOUNDED` a client names; others, of another version, as "unknown"."""
+    return tuple(sorted({key if key in UNBOUNDED else "unknown" for key in named}))
 
 
 def _as_sum(release: Release, ratios: Ratios) -> Release:

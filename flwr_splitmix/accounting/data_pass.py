@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
 from typing import Any, Self
 
-from flwr_splitmix.accounting.description import Description
+from flwr_splitmix.description import SplitDescription
 
 
 @dataclass
@@ -39,9 +39,9 @@ class DataPass:
     public_tests: bool = False
 
     @classmethod
-    def met(cls, description: Description) -> Self:
+    def met(cls, description: SplitDescription) -> Self:
         """Return the position of a client that is met for the first time, perhaps amid a pass."""
-        return cls(aligned=not description.begun)
+        return cls(aligned=not _place_in(description))
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Self:
@@ -56,7 +56,12 @@ class DataPass:
         return asdict(self)
 
     def begin_round(
-        self, server_round: int, description: Description, attempts: Sequence[int | None]
+        self,
+        server_round: int,
+        description: SplitDescription,
+        attempts: Sequence[int | None],
+        *,
+        goes_on: bool,
     ) -> None:
         """Begin a round.
 
@@ -65,28 +70,31 @@ class DataPass:
         attempts
             How many batches the client may have sent in each earlier attempt at the round, with
             other noise.
+        goes_on
+            Whether it is the object that was asked for all that is charged here.
         """
-        resized = (description.batch, description.per_epoch) != (self.batch, self.per_epoch)
+        size = (description.batch_size, _per_epoch(description))
+        resized = size != (self.batch, self.per_epoch)
         if self.finished and (resized or description.state_round < self.finished):
             # Other batches, an unfinished round, or a rewind: wherever the client continues, it
             # pays again.
             self.offset, self.drawn, self.aligned = self.epoch + 1, 0, False
-        self.batch, self.per_epoch = description.batch, description.per_epoch
-        self.tokens, self.width = description.tokens, description.width
-        self.place = description.begun
+        self.batch, self.per_epoch = size
+        self.tokens, self.width = description.segment.tokens, description.segment.width
+        self.place = _place_in(description)
         # A repeated round sends the same batches, with fresh noise unless secrets repeat too. What
         # no plan has priced yet is still owed.
-        if description.goes_on:
+        if goes_on:
             # It repeats nothing, and what came is charged; the rest it may have sent.
             self.earlier += [1] * self.unanswered
         else:
             self.earlier = longest(self.earlier, attempts)
-        if description.repeats:
+        if description.repeatable_secrets:
             self.earlier = []
         self.unanswered = 0
         # A round counts from its first batch on: one that is drawn again before has sent nothing.
         self.begun, self.asked = server_round, False
-        self.public_tests = description.public_tests
+        self.public_tests = description.uploads.public_evaluation
 
     def count_batch(self) -> None:
         """Count a batch that the client is asked for."""
@@ -135,6 +143,19 @@ class DataPass:
         if not self.per_epoch:
             return self.batch
         return 1 if self.aligned else 2
+
+
+def _per_epoch(description: SplitDescription) -> int:
+    """Return the full batches of a client's pass."""
+    return description.num_examples // description.batch_size
+
+
+def _place_in(description: SplitDescription) -> int:
+    """Return how many batches of a pass a client has drawn; if it does not say, the most."""
+    drawn = description.drawn
+    if drawn is None:
+        drawn = -1 if description.state_round else 0
+    return drawn % max(_per_epoch(description), 1)
 
 
 def longest(one: Sequence[int | None], other: Sequence[int | None]) -> list[int | None]:

@@ -118,5 +118,5 @@ def _geometry(client: SplitClient) -> Geometry:
     geometry = getattr(client.segment, "geometry", None)
     if isinstance(geometry, Geometry):
         return geometry
-    shape = describe_segment(client.segment, fetch(client.batches.data, np.arange(1))[0])
-    return Geometry(shape["patches"], shape["width"], shape["prefix"])
+    said = describe_segment(client.segment, fetch(client.batches.data, np.arange(1))[0])
+    return Geometry(said.patches, said.width, said.prefix)

@@ -35,7 +35,6 @@ from flwr_splitmix.events import (
 from flwr_splitmix.mixers import Plan, Upload
 from flwr_splitmix.mixers.shuffled import ShuffledPlan
 from flwr_splitmix.observers.observer import Observer
-from flwr_splitmix.values import MAX_COUNT
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -113,9 +112,8 @@ class Recorder(Observer):
         """
         self._drop_undone_steps()
         for client, described in event.descriptions.items():
-            drawn = described.get("drawn")
-            if type(drawn) is int and 0 <= drawn <= MAX_COUNT:
-                self._drawn[client] = drawn
+            if described.drawn is not None:
+                self._drawn[client] = described.drawn
         if event.averaged and event.segment is not None:
             self.trace.add_segment(event.server_round, event.segment())
 

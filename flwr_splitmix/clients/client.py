@@ -269,7 +269,8 @@ class Client(ABC):
 
         Returns
         -------
-        A description, in plain values, that the server needs before the first step.
+        A description, in plain values, that the server needs before the first step: the keys of
+        `flwr_splitmix.description`, and any of a subclass's own.
         """
 
     @abstractmethod

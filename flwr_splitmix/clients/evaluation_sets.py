@@ -51,12 +51,6 @@ def sizes_of(tests: Mapping[str, ExampleSet | None]) -> dict[str, int]:
     }
 
 
-def describe_tests(tests: Mapping[str, ExampleSet | None]) -> dict[str, int]:
-    """Return the size of each kind of test set as "KIND-examples"; 0 if there is none."""
-    sizes = sizes_of(tests)
-    return {f"{kind}-examples": sizes.get(kind, 0) for kind in tests}
-
-
 def part_of(data: ExampleSet, start: int, stop: int, *, shuffled: bool) -> Example:
     """Return test examples `start` to `stop` as one batch.
 

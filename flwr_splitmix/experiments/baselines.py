@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients import Client, ClientError, Order, SplitClient, exchange
 from flwr_splitmix.data.batches import TEST_BATCH
 from flwr_splitmix.data.examples import ExampleSet, fetch
+from flwr_splitmix.description import Description
 from flwr_splitmix.device import Precision, autocast, pick_precision
 from flwr_splitmix.events import EvaluationResult, RoundDone
 from flwr_splitmix.labels import Tally, tally, target_loss, target_rows
@@ -64,7 +65,7 @@ class WholeClient(SplitClient):
             what = "the server's lower segment does not fit this client's"
             self.lower.load(self.lower.fitted(arrays, what))
         self._restored = False
-        return {"num-examples": self.batches.examples, "batch-size": self.batches.size}
+        return Description(num_examples=self.batches.examples).to_plain()
 
     @exchange(place=("number",))
     def train(self, *, number: int, steps: int) -> dict[str, Any]:
@@ -187,8 +188,7 @@ class WholeModels(RoundLoop):
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train one epoch and return its steps: the mean number of full batches, at least 1."""
-        known = [clients.descriptions[client] for client in clients.alive]
-        batches = [int(d["num-examples"]) // int(d["batch-size"]) for d in known]
+        batches = [self._clients[client].batches.per_epoch for client in clients.alive]
         steps = max(1, round(sum(batches) / len(batches)))
         orders = {client: {"number": 0, "steps": steps} for client in clients.alive}
         replies = clients.call("train", orders)

@@ -7,17 +7,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from flwr_splitmix.description import Description
 from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.events import Exchange, Phase
 from flwr_splitmix.words import one_line
 
 Observe = Callable[[Exchange], None]
+
+Shape = TypeVar("Shape", bound=Description)
 
 
 class LinkError(ForeseenError, RuntimeError):
@@ -91,7 +94,7 @@ class Clients(ABC):
     def __init__(
         self,
         server_round: int,
-        descriptions: Mapping[int, dict[str, Any]],
+        descriptions: Mapping[int, Description],
         failures: Mapping[int, str],
         observe: Observe | None,
     ) -> None:
@@ -118,6 +121,11 @@ class Clients(ABC):
     def alive(self) -> tuple[int, ...]:
         """Indices of the clients that can be called, sorted."""
         return tuple(c for c in self.descriptions if c not in self.failures)
+
+    def described(self, shape: type[Shape]) -> dict[int, Shape]:
+        """Return the descriptions of the clients that can be called and have this shape."""
+        said = {client: self.descriptions[client] for client in self.alive}
+        return {client: own for client, own in said.items() if isinstance(own, shape)}
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flwr_splitmix.clients import Client
+from flwr_splitmix.description import Description, read_description
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.host import ClientHost, logged_reason
@@ -37,7 +38,7 @@ class LocalClients(Clients):
     def __init__(
         self,
         server_round: int,
-        descriptions: Mapping[int, dict[str, Any]],
+        descriptions: Mapping[int, Description],
         failures: Mapping[int, str],
         observe: Observe | None,
         *,
@@ -99,14 +100,15 @@ class LocalLink(Link):
     ) -> Iterator[Clients]:
         """Attach the clients addressed by the messages; at the end build their replies."""
         tickets = [Ticket.from_message(message) for message in messages]
-        descriptions: dict[int, dict[str, Any]] = {}
+        descriptions: dict[int, Description] = {}
         failures: dict[int, str] = {}
         for ticket, message in zip(tickets, messages, strict=True):
             index = ticket.client
             try:
-                descriptions[index] = self.host.attach(
+                said = self.host.attach(
                     ticket, partial(self.clients.__getitem__, index), arrays_of(message.content)
                 )
+                descriptions[index] = read_description(said)
             except Exception as error:  # the same failure rule as over any other link
                 failures[index] = logged_reason(index, "attach", error)
         server_round = tickets[0].server_round if tickets else 0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
-from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS
+from flwr_splitmix.description import Description, NodeDescription
 
-_GIVEN = {WEIGHTS: "another lower segment", ORDERS: "another configuration or ticket"}
-_COMPARED = (*_GIVEN, TRAINING)
+_SILENT = (
+    "does not say what the ServerApp gave it and what it allows; install the same flwr-splitmix "
+    "there as on the mixer"
+)
 
 
-def unlike(descriptions: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+def unlike(descriptions: Mapping[int, Description]) -> dict[int, str]:
     """Return the nodes that must not be mixed with the others, each with the reason.
 
     The largest set of nodes that were given the same, and allow the same, may be mixed; of several,
@@ -23,38 +24,33 @@ def unlike(descriptions: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
     descriptions
         Each client's description of itself, by client index.
     """
-    all_said = {
-        client: {key: described.get(key) for key in _COMPARED}
-        for client, described in sorted(descriptions.items())
-    }
-    said = {c: tuple(own.values()) for c, own in all_said.items() if None not in own.values()}
+    nodes = {client: descriptions[client].node for client in sorted(descriptions)}
+    said = [own for own in nodes.values() if not _silent(own)]
     if not said:
-        return dict.fromkeys(all_said, _SILENT)
+        return dict.fromkeys(nodes, _SILENT)
     # Of several that are as frequent, the first seen.
-    most = Counter(said.values()).most_common(1)[0][0]
-    return {
-        client: _why(own, dict(zip(_COMPARED, most, strict=True)))
-        for client, own in all_said.items()
-        if said.get(client) != most
-    }
+    most = Counter(said).most_common(1)[0][0]
+    return {client: _why(own, most) for client, own in nodes.items() if own != most}
 
 
-_SILENT = (
-    "does not say what the ServerApp gave it and what it allows; install the same flwr-splitmix "
-    "there as on the mixer"
-)
+def _silent(own: NodeDescription) -> bool:
+    return None in (own.given_weights, own.given_orders, own.allow_training)
 
 
-def _why(own: Mapping[str, Any], most: Mapping[str, Any]) -> str:
-    if None in own.values():
+def _why(own: NodeDescription, most: NodeDescription) -> str:
+    if _silent(own):
         return _SILENT
     reasons = []
-    if what := " and ".join(name for key, name in _GIVEN.items() if own[key] != most[key]):
+    differs = {
+        "another lower segment": own.given_weights != most.given_weights,
+        "another configuration or ticket": own.given_orders != most.given_orders,
+    }
+    if what := " and ".join(name for name, does in differs.items() if does):
         reasons.append(
             f"was given {what} than the others; an honest ServerApp gives all nodes the same, so "
             "either the ServerApp or this node is not honest"
         )
-    if own[TRAINING] != most[TRAINING]:
+    if own.allow_training != most.allow_training:
         reasons.append(
             "has another allow-training than the others, or had earlier in this run, so that "
             "gradients change one lower segment and not the other; before a run, set it alike on "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from flwr_splitmix.accounting.client_ledgers import ClientLedgers
+from flwr_splitmix.description import SplitDescription
 from flwr_splitmix.events import Exchange
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixers import Mixed, Plan
@@ -64,8 +64,8 @@ class RoundLedger:
         self._delta = delta
         self._attempts = attempts
 
-    def begin(self, descriptions: Mapping[int, Mapping[str, Any]]) -> tuple[int, ...]:
-        """Begin the round and return the clients to which nothing can be charged.
+    def begin(self, descriptions: Mapping[int, SplitDescription]) -> None:
+        """Begin the round with these clients.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class RoundLedger:
         with run.lock:
             run.newest = self
             run.rounds.add(self._round)
-            return run.ledger.begin(self._round, descriptions, self._attempts)
+            run.ledger.begin(self._round, descriptions, self._attempts)
 
     def observe(self, event: Exchange) -> None:
         """Count the batches that clients are asked for; the server does not see their uploads."""

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from flwr_splitmix.description import Description, SplitDescription
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.frames.codec import MAX_BODY
 from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.mixer.service import SMALL_CALL, RefusedError
 from flwr_splitmix.links.stream.clients import Changes, StreamClients
 from flwr_splitmix.links.stream.line import Line
-from flwr_splitmix.links.stream.replies import is_plain
 from flwr_splitmix.links.stream.server import StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.mixer_process.alike import unlike
@@ -156,8 +156,6 @@ class MixingRoom:
                 continue
             if line.failure is not None:
                 self._failures[client] = line.failure
-            elif line.description is not None:
-                self._failures[client] = "described itself in other than plain values"
             elif isinstance(gone, dict) and str(client) in gone:
                 self._failures[client] = one_line(str(gone[str(client)]))
             else:
@@ -167,8 +165,7 @@ class MixingRoom:
         return {"waiting": waiting, "failures": self._new(self._failures)}
 
     def _is_here(self, client: int) -> bool:
-        description = self._lines[client].description
-        return description is not None and is_plain(description)
+        return self._lines[client].description is not None
 
     def _begin(
         self,
@@ -179,8 +176,8 @@ class MixingRoom:
     ) -> dict[str, Any]:
         """Begin to mix with the nodes that have attached; others are left out of the round."""
         clients = self._clients(opening, ledger)
-        for client in () if ledger is None else ledger.begin(clients.descriptions):
-            clients.fail(client, "described itself in numbers that no ledger can count with")
+        if ledger is not None:
+            ledger.begin(clients.described(SplitDescription))
         steps = make_steps(clients, ledger)
         if SMALL_CALL + steps.mixture_bytes > MAX_BODY:
             raise RefusedError("a step's mixtures would be larger than a frame may be")
@@ -197,11 +194,11 @@ class MixingRoom:
     def _clients(self, opening: Opening, ledger: RoundLedger | None) -> StreamClients:
         """Return the nodes that have attached and may be mixed; tell the others to leave."""
         failures = dict(self._failures)
-        descriptions: dict[int, dict[str, Any]] = {}
+        descriptions: dict[int, Description] = {}
         for client, line in self._lines.items():
             if client in failures:
                 continue
-            if self._is_here(client) and line.description is not None:
+            if line.description is not None:
                 descriptions[client] = line.description
             else:
                 failures[client] = "had not attached when the round began"
@@ -242,7 +239,7 @@ class MixingRoom:
             reply["account"] = ledger.finish(clients.failures).to_plain()
         return reply
 
-    def _left_apart(self, descriptions: dict[int, dict[str, Any]]) -> dict[int, str]:
+    def _left_apart(self, descriptions: dict[int, Description]) -> dict[int, str]:
         """Take out the nodes that must not be mixed with the others; return why, by client."""
         apart = unlike(descriptions)
         for client, why in apart.items():

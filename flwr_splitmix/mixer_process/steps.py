@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_splitmix.description import SegmentDescription, SplitDescription
 from flwr_splitmix.labels import wrong_labels
 from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.links import Clients
@@ -128,14 +129,14 @@ class MixedSteps:
         number_bytes = groups * DTYPES[opening.dtype].itemsize
         self.gradient_bytes = number_bytes * math.prod(shape.size)
         self.mixture_bytes = self.gradient_bytes + number_bytes * shape.batch * opening.classes
-        self.sizes: dict[str, Any] = {
-            "groups": groups,
-            "batch-size": shape.batch,
-            "patches": shape.patches,
-            "width": shape.width,
-            "prefix": shape.prefix,
-            "num-examples": batches * shape.batch,
-        }
+        mixture = SplitDescription(
+            num_examples=batches * shape.batch,
+            batch_size=shape.batch,
+            segment=SegmentDescription(
+                prefix=shape.prefix, patches=shape.patches, width=shape.width
+            ),
+        )
+        self.sizes: dict[str, Any] = {"groups": groups, **mixture.to_plain()}
 
     @property
     def spent_nodes(self) -> int:

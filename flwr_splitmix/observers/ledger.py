@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flwr_splitmix.accounting.client_ledgers import ClientLedgers
+from flwr_splitmix.description import SplitDescription
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone, RoundsMissed, RunStarted, StepDone
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.observers.observer import Observer
@@ -109,9 +110,8 @@ class PrivacyLedger(Observer):
     def on_begin(self, event: RoundBegun) -> None:
         """Record each client's position in its data, and whether its uploads are rounded."""
         self._rounded = event.rounded
-        self._clients.begin(
-            event.server_round, event.descriptions, event.attempts, averaged=event.averaged
-        )
+        said = {c: d for c, d in event.descriptions.items() if isinstance(d, SplitDescription)}
+        self._clients.begin(event.server_round, said, event.attempts, averaged=event.averaged)
 
     def on_exchange(self, event: Exchange) -> None:
         """Count the batches that are requested of clients, and charge what they send.

@@ -8,6 +8,7 @@ from typing import Any, Literal, Unpack
 
 from torch import Tensor, nn
 
+from flwr_splitmix.description import SplitDescription
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import wrong_labels
 from flwr_splitmix.links import Clients
@@ -72,17 +73,17 @@ class _ShuffledEdgeSL(SplitStrategy):
 
     def _check_edges(self, clients: Clients) -> None:
         assert self.labels is not None
-        for client in clients.alive:
-            described = clients.descriptions[client]
-            wanted = json.dumps(self.edge, sort_keys=True)
-            if described.get("edge") != wanted:
+        wanted = json.dumps(self.edge, sort_keys=True)
+        for client, said in clients.described(SplitDescription).items():
+            segment = said.segment
+            if segment.edge != wanted:
                 clients.fail(
                     client,
                     f"its lower segment does not shuffle as {type(self).__name__} asks: its edge "
-                    f"is {described.get('edge')}, not {wanted}; split_shuffled_edge makes such "
+                    f"is {segment.edge}, not {wanted}; split_shuffled_edge makes such "
                     "segments, and one of your own says in its attribute edge how it shuffles",
                 )
-            elif described.get("trainable"):
+            elif segment.trainable:
                 clients.fail(
                     client,
                     f"its lower segment has trainable parameters; {type(self).__name__} freezes "
@@ -90,10 +91,10 @@ class _ShuffledEdgeSL(SplitStrategy):
                 )
             elif client >= len(self.labels):
                 clients.fail(client, f"the server has labels of {len(self.labels)} clients only")
-            elif described.get("num-examples") != len(self.labels[client]):
+            elif said.num_examples != len(self.labels[client]):
                 clients.fail(
                     client,
-                    f"has {described.get('num-examples')} examples, the server has "
+                    f"has {said.num_examples} examples, the server has "
                     f"{len(self.labels[client])} labels of it",
                 )
 

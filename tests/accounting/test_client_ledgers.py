@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from flwr_splitmix.accounting.client_ledgers import ClientLedgers
+from flwr_splitmix.description import SplitDescription
 from flwr_splitmix.mixers import Share
 from flwr_splitmix.observers import Observer, PrivacyLedger
 from flwr_splitmix.privacy.events import UNBOUNDED
-from tests.observers.ledger_exchanges import DELTA, DESCRIBED, cost, mask
+from tests.observers.ledger_exchanges import DELTA, cost, mask, says
 
 
 def begin(
-    ledgers: ClientLedgers, server_round: int, *clients: int, **described: Any
-) -> Mapping[int, Any]:
-    description = {**DESCRIBED, "state-round": server_round - 1, **described}
-    descriptions = dict.fromkeys(clients, description)
-    assert ledgers.begin(server_round, descriptions, {}) == ()
+    ledgers: ClientLedgers, server_round: int, *clients: int, **said: Any
+) -> Mapping[int, SplitDescription]:
+    descriptions = dict.fromkeys(clients, says(server_round, **said))
+    ledgers.begin(server_round, descriptions, {})
     return descriptions
 
 
@@ -68,10 +68,10 @@ def test_a_round_that_is_drawn_again_before_its_first_batch_is_charged_once() ->
 
 def test_a_request_charges_earlier_attempts_and_returns_the_shares_of_the_batch() -> None:
     ledgers = ClientLedgers(DELTA)
-    described = begin(ledgers, 1, 0)
+    said = begin(ledgers, 1, 0)
     ledgers.note_interrupted([0])
     assert ledgers.statements()[0].unbounded_because == (UNBOUNDED["owed"],)
-    assert ledgers.begin(1, described, {0: [1]}) == ()
+    ledgers.begin(1, said, {0: [1]})
     assert ledgers.charge_request(0, [mask(4).to_wire(), None]) == [mask(4), None]
     assert ledgers.statements()[0].unbounded_because == ()
     assert spent(ledgers, 0) == pytest.approx(2 * cost(8))  # everything, in both passes

@@ -14,6 +14,7 @@ from torch import Tensor
 from flwr_splitmix.attacks import Recorder
 from flwr_splitmix.attacks.recording.packing import UShapeStep
 from flwr_splitmix.clients import UShapeClient
+from flwr_splitmix.description import Description
 from flwr_splitmix.events import Exchange, Messages, RoundBegun, RunStarted, StepDone
 from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.toy_texts import TextToy
@@ -87,11 +88,10 @@ def test_only_as_many_clients_are_followed_as_it_may() -> None:
     assert list(steps_of(recorder)[0].messages) == [1, 2]
 
 
-@pytest.mark.parametrize("drawn", [-1, 2**31, 10**4300 - 1, 1.0, "7"], ids=range(5))
-def test_a_place_in_the_data_that_is_none_is_not_noted(drawn: Any) -> None:
-    """A number of thousands of digits would be written to every checkpoint, or could not be."""
+def test_who_does_not_say_where_it_is_in_its_data_is_counted_from_where_it_was() -> None:
     recorder = Recorder()
-    recorder.on_begin(RoundBegun(1, {}, False, {0: {"drawn": 3}, 1: {"drawn": drawn}}))
+    said = {0: Description(num_examples=8, drawn=3), 1: Description(num_examples=8)}
+    recorder.on_begin(RoundBegun(1, {}, False, said))
     recorder.on_exchange(Exchange(1, 1, "encode", "down", {"last": False}, 0))
     assert recorder.state() == {"drawn": {"0": 3, "1": 1}}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import UShapeClient
-from flwr_splitmix.clients.ushape.frozen_weights import ALIKE, FROZEN, sketch
+from flwr_splitmix.clients.ushape.frozen_weights import ALIKE, sketch
 from flwr_splitmix.testing.laws import TextToy
 from tests.clients.ushape import ORDER
 
@@ -93,8 +93,8 @@ def client() -> Iterator[UShapeClient]:
 def test_only_where_heads_and_tails_are_averaged_is_it_sent(client: UShapeClient) -> None:
     """Elsewhere a head may be its client's secret, and a server could confirm a guess of it."""
     client.head.requires_grad_(False)
-    assert FROZEN not in client.attach(ORDER, None)
-    assert client.attach(replace(ORDER, averaged=True), None)[FROZEN] == sketch(
+    assert "frozen-weights" not in client.attach(ORDER, None)
+    assert client.attach(replace(ORDER, averaged=True), None)["frozen-weights"] == sketch(
         {
             name: p
             for name, p in client.segments.named_parameters()
@@ -105,22 +105,22 @@ def test_only_where_heads_and_tails_are_averaged_is_it_sent(client: UShapeClient
 
 def test_weights_that_learn_and_buffers_are_not_in_it(client: UShapeClient) -> None:
     averaged = replace(ORDER, averaged=True)
-    assert FROZEN not in client.attach(averaged, None)
+    assert "frozen-weights" not in client.attach(averaged, None)
     client.head.register_buffer("of_its_data", torch.randn(5))
-    assert FROZEN not in client.attach(averaged, None)
+    assert "frozen-weights" not in client.attach(averaged, None)
     client.head.requires_grad_(False)
-    said = client.attach(averaged, None)[FROZEN]
+    said = client.attach(averaged, None)["frozen-weights"]
     client.head.of_its_data = torch.randn(5)
     with torch.no_grad():
         for weight in client.tail.parameters():
             weight.add_(1.0)
-    assert client.attach(averaged, None)[FROZEN] == said
+    assert client.attach(averaged, None)["frozen-weights"] == said
 
 
 def test_layers_that_are_frozen_later_count_from_then_on(client: UShapeClient) -> None:
     averaged = replace(ORDER, averaged=True)
     client.head.requires_grad_(False)
-    before = client.attach(averaged, None)[FROZEN]
+    before = client.attach(averaged, None)["frozen-weights"]
     last = [m for m in client.tail.modules() if isinstance(m, nn.Linear)][-1]
     last.requires_grad_(False)
-    assert client.attach(averaged, None)[FROZEN] != before
+    assert client.attach(averaged, None)["frozen-weights"] != before

@@ -12,6 +12,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flwr_splitmix.clients import ClientError
+from flwr_splitmix.description import Description
 from flwr_splitmix.errors import ForeseenError
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.arrays import to_arrays
@@ -62,7 +63,8 @@ class Failing(Clients):
 
 
 def test_reasons_why_clients_are_left_out_are_lines() -> None:
-    clients = Failing(1, {0: {}, 1: {}, 2: {}}, {2: EVIL}, None)
+    described = dict.fromkeys(range(3), Description(num_examples=8))
+    clients = Failing(1, described, {2: EVIL}, None)
     clients.fail(1, EVIL)
     clients.call("step", {0: {}})
     assert sorted(clients.failures) == [0, 1, 2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from flwr_splitmix.events import Exchange
 from flwr_splitmix.links.mixer.service import RefusedError
 from flwr_splitmix.mixer_process.ledgers import RoundLedger, RunLedgers
 from flwr_splitmix.mixers import Group, Member, Mixed, Plan, SmashedShape, Source, WeightedShare
-from tests.observers.ledger_exchanges import DELTA, DESCRIBED, D, L, N, noisy
+from tests.observers.ledger_exchanges import DELTA, D, L, N, noisy, says
 
 CLIENTS = (0, 1)
 SHARE = noisy(WeightedShare(lam=0.5), clamp_labels=False)
@@ -22,8 +21,7 @@ def begun(ledgers: RunLedgers, run: str, server_round: int = 1, attempt: int = 0
     """Begin a round of two clients."""
     attempts = dict.fromkeys(CLIENTS, [1] * attempt)
     ledger = RoundLedger(ledgers.of(run, "replace"), server_round, DELTA, attempts)
-    described = {**DESCRIBED, "state-round": server_round - 1}
-    assert ledger.begin(dict.fromkeys(CLIENTS, described)) == ()
+    ledger.begin(dict.fromkeys(CLIENTS, says(server_round)))
     return ledger
 
 
@@ -53,7 +51,7 @@ def test_epsilon_is_reported_at_the_delta_that_was_asked_for() -> None:
     said = []
     for run, delta in (("one", 1e-3), ("another", 1e-9)):
         ledger = RoundLedger(ledgers.of(run, "replace"), 1, delta, {})
-        ledger.begin(dict.fromkeys(CLIENTS, DESCRIBED))
+        ledger.begin(dict.fromkeys(CLIENTS, says()))
         step(ledger)
         said.append(ledger.finish(()).epsilon)
     assert 0 < said[0] < said[1]
@@ -148,10 +146,3 @@ def test_a_round_that_was_begun_before_is_paid_for(attempt: int, unfinished: boo
         assert spent(attempt, unfinished) == once
     else:  # the batches of a pass that begins anew may hold a record of the old one's end
         assert once <= spent(attempt, unfinished) == spent(0, True)
-
-
-def test_a_client_that_describes_itself_in_no_numbers_is_named() -> None:
-    ledger = RoundLedger(RunLedgers().of("one", "replace"), 1, DELTA, {})
-    described: dict[int, dict[str, Any]]
-    described = {0: DESCRIBED, 1: {**DESCRIBED, "state-round": -1}, 2: {**DESCRIBED, "width": "4"}}
-    assert ledger.begin(described) == (1, 2)

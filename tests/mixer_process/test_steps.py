@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from flwr_splitmix.description import read_description
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.mixer_process.opening import Opening
@@ -22,7 +23,7 @@ class Nodes(Clients):
     """Three nodes, of which some fail when they are asked to upload."""
 
     def __init__(self, failing: set[int]) -> None:
-        super().__init__(1, dict.fromkeys(range(3), DESCRIPTION), {}, None)
+        super().__init__(1, dict.fromkeys(range(3), read_description(DESCRIPTION)), {}, None)
         self.failing = failing
 
     def _exchange(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from flwr_splitmix.description import SplitDescription, read_description
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone
 from flwr_splitmix.mixers import (
     NoisyShare,
@@ -23,6 +24,13 @@ FULL = E_S + E_Y
 DESCRIBED = {
     "batch-size": 4, "num-examples": 12, "prefix": 0, "patches": N, "width": D, "state-round": 0,
 }  # fmt: skip
+
+
+def says(server_round: int = 1, **changed: Any) -> SplitDescription:
+    """Return what a client says at the begin of a round, by key, if it finished the one before."""
+    said = read_description({**DESCRIBED, "state-round": server_round - 1, **changed})
+    assert isinstance(said, SplitDescription)
+    return said
 
 
 def noisy(inner: Share, **changes: Any) -> NoisyShare:
@@ -43,9 +51,8 @@ def begin(
     clients: Sequence[int] = (0,), described: Mapping[str, Any] | None = None,
     rounded: bool = False,
 ) -> None:  # fmt: skip
-    description = {**DESCRIBED, "state-round": server_round - 1, **(described or {})}
     attempts = dict.fromkeys(clients, earlier)
-    descriptions = dict.fromkeys(clients, description)
+    descriptions = dict.fromkeys(clients, says(server_round, **(described or {})))
     ledger.on_begin(RoundBegun(server_round, attempts, averaged, descriptions, rounded=rounded))
 
 

@@ -28,9 +28,6 @@ from tests.observers.ledger_exchanges import (
     spent,
 )
 
-HUGE = 10**4300 - 1
-"""The largest integer that JSON reads: Python neither reads nor writes longer ones."""
-
 
 def test_a_pass_costs_its_worst_batch_and_passes_add() -> None:
     ledger = PrivacyLedger(DELTA)
@@ -198,34 +195,6 @@ def test_a_place_in_another_form_is_refused(form: str) -> None:
     said = "place in its data has, or lacks, " + ("attempts" if form == "has" else "earlier")
     with pytest.raises(ValueError, match=said):
         PrivacyLedger(DELTA).restore(json.loads(json.dumps(state)))
-
-
-@pytest.mark.parametrize(
-    "described",
-    [
-        {"batch-size": 0},
-        {"batch-size": -4},
-        {"batch-size": "4"},
-        {"batch-size": None},
-        {"num-examples": True},
-        {"patches": 1.5},
-        {"width": [4]},
-        {"state-round": "1"},
-        {"prefix": HUGE, "patches": HUGE},
-    ],
-    ids=lambda described: str(described)[:40],
-)
-def test_a_description_that_is_nonsense_costs_the_run_nothing(described: dict[str, Any]) -> None:
-    """The strategy leaves such a client out before it asks it for anything."""
-    ledger = PrivacyLedger(DELTA)
-    begin(ledger, clients=(0, 1))
-    end(ledger, 1)
-    begin(ledger, 2, clients=(1,), described=described)
-    begin(ledger, 2, clients=(0,))
-    send(ledger, mask(4), client=0)
-    assert spent(ledger, 0) == pytest.approx(cost(4))
-    assert spent(ledger, 1) == 0
-    assert json.dumps(ledger.state())  # the sum of two such prefixes would end the run here
 
 
 def test_each_client_has_a_ledger_of_its_own() -> None:

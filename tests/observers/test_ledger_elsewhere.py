@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.description import Description
 from flwr_splitmix.events import RoundBegun, RoundDone
 from flwr_splitmix.observers import LedgerElsewhere
 from flwr_splitmix.observers.metrics import row_of
@@ -27,7 +28,8 @@ def account(epsilon: float, *rounds: int, unbounded: Sequence[str] = ()) -> RunA
 
 
 def begin(ledger: LedgerElsewhere, server_round: int, nodes: Sequence[int] = (0, 1)) -> None:
-    ledger.on_begin(RoundBegun(server_round, {}, False, {-1: {}}, nodes=nodes))
+    said = {-1: Description(num_examples=12)}
+    ledger.on_begin(RoundBegun(server_round, {}, False, said, nodes=nodes))
 
 
 def end(ledger: LedgerElsewhere, server_round: int, failures: Sequence[int] = ()) -> RoundDone:

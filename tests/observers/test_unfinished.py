@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.description import Description
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import FullShare
@@ -17,7 +18,7 @@ from flwr_splitmix.runs.begun import Begun
 
 
 def begin(rounds: UnfinishedRounds, number: int, nodes: Sequence[int] = (0, 1)) -> None:
-    described: dict[int, dict[str, Any]] = {client: {} for client in nodes}
+    described = dict.fromkeys(nodes, Description(num_examples=12))
     rounds.on_begin(RoundBegun(number, {}, False, described, nodes=nodes, steps=number))
 
 
@@ -78,9 +79,9 @@ def chains(steps: Sequence[int]) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("steps", [[3], [2, 2], [1, 3], [3, 1], [2, 2, 2], [1, 2, 3], [1] * 5])
 def test_lengths_hold_whatever_rounds_may_have_sent(steps: list[int]) -> None:
-    rounds = UnfinishedRounds()
+    rounds, said = UnfinishedRounds(), {0: Description(num_examples=12)}
     for number, most in enumerate(steps, 1):
-        rounds.on_begin(RoundBegun(number, {}, False, {0: {}}, nodes=[0], steps=most))
+        rounds.on_begin(RoundBegun(number, {}, False, said, nodes=[0], steps=most))
         end(rounds, number, failures=[0])
     lengths = [length or 0 for length in rounds.of(0)]
     most_often = [max(each) for each in zip(*chains(steps), strict=True)]

@@ -62,8 +62,10 @@ def test_a_trunk_of_transformers_knows_its_width_and_length(kind: str) -> None:
         ({"batch-size": 10**5}, "says that its batch-size is more than 65536"),
         ({"calibration-steps": HUGE}, "says that its calibration-steps is more than 100000"),
         ({"width": True}, "says that its width is True; it must be an integer of at least 1"),
+        ({"drawn": 1.0}, "says that its drawn is 1.0; it must be an integer of at least 0"),
+        ({"hiding": 3}, "says that its hiding is 3; it must be a text"),
     ],
-    ids=["examples", "batch", "calibration", "width"],
+    ids=["examples", "batch", "calibration", "width", "drawn", "hiding"],
 )
 def test_what_a_client_says_of_itself_is_bounded(said: dict[str, Any], sentence: str) -> None:
     class Liar(UShapeClient):

@@ -20,6 +20,7 @@ from flwr_splitmix.apps.configuration.continuing import ROUNDS, continued
 from flwr_splitmix.apps.configuration.error import ConfigError, key_of, sentence_of
 from flwr_splitmix.apps.configuration.link_keys import check_link_keys
 from flwr_splitmix.apps.configuration.links import ray_link, stream_link
+from flwr_splitmix.description import MAX_BATCH
 from flwr_splitmix.device import Precision
 from flwr_splitmix.links import AutoLink, Link
 from flwr_splitmix.links.frames.feedback import check_feedback
@@ -30,7 +31,6 @@ from flwr_splitmix.observers.trackers.choice import split_names
 from flwr_splitmix.optimizers import OptimizerFactory, adamw
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.attack_recording import trace_dir
-from flwr_splitmix.server.intake.checks import MAX_BATCH
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 CountOrAuto = Annotated[int, Field(ge=0, lt=2**31)]

@@ -19,6 +19,7 @@ from flwr_splitmix.clients.guards.node_remarks import NodeRemarks
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.privacy_guard import PrivacyGuard
 from flwr_splitmix.data.batches import Batches
+from flwr_splitmix.description import UploadFacts
 from flwr_splitmix.mixers import NoisyShare, Share
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.policy import NodePolicy
@@ -206,23 +207,15 @@ class UploadGuard:
         """Return whether an error may tell of the data, of a step with these shares."""
         return not (self._requires_epsilon or _noisy(shares))
 
-    def facts(self, *, repeatable: bool) -> dict[str, Any]:
-        """Return the facts that a server's ledger needs; only true ones are included.
-
-        Parameters
-        ----------
-        repeatable
-            As for `govern`.
-        """
-        facts = {
-            "budget-spent": self.privacy_guard is not None and self.privacy_guard.spent,
-            "repeatable-secrets": repeatable,
-            "public-evaluation": self.budget is not None and self.budget.public_evaluation,
-            "batch-norm": bool(self._across_batch()),
-            "goes-on": self._first_asked is not None,
-            "unbounded": self._unbounded,
-        }
-        return {name: fact for name, fact in facts.items() if fact}
+    def facts(self) -> UploadFacts:
+        """Return what a server's ledger needs to know of uploads."""
+        return UploadFacts(
+            budget_spent=self.privacy_guard is not None and self.privacy_guard.spent,
+            public_evaluation=self.budget is not None and self.budget.public_evaluation,
+            batch_norm=bool(self._across_batch()),
+            goes_on=self._first_asked is not None,
+            unbounded=tuple(self._unbounded),
+        )
 
     def state(self) -> dict[str, Any]:
         """Return, as plain values, what is spent, told, and has left without an epsilon.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
-from flwr_splitmix.clients.evaluation_sets import describe_tests, evaluation_set, part_of, tests_of
+from flwr_splitmix.clients.evaluation_sets import evaluation_set, part_of, sizes_of, tests_of
 from flwr_splitmix.clients.exchanges import exchange
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.clients.guards.restrained import restrained
@@ -25,6 +25,7 @@ from flwr_splitmix.clients.split.round_batches import RoundBatches, inputs_asked
 from flwr_splitmix.clients.split.unknown_labels import warn_of_unknown
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example, ExampleSet
+from flwr_splitmix.description import SplitDescription
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.mixers import Share, known_shares
 from flwr_splitmix.once import Once
@@ -135,17 +136,20 @@ class SplitClient(LowerClient):
         # BatchNorm without running statistics needs two.
         first, _ = self._first_examples(self.batches, 2 if self.upload_guard.whole_batch else 1)
         with restrained(_DOES_NOT_DESCRIBE, hides=not self.may_name_data()):
-            smashed = self.lower.describe(first)
+            segment = self.lower.describe(first)
         self.upload_guard.try_batches(partial(self._first_inputs_here, self.batches.size))
         self.lower.begin_round()
-        return {
-            "num-examples": self.batches.examples,
-            "batch-size": self.batches.size,
-            "drawn": self.batches.drawn,
-            **smashed,
-            **self.upload_guard.facts(repeatable=self.repeatable_secrets),
-            **describe_tests(self.tests),
-        }
+        tests = sizes_of(self.tests)
+        return SplitDescription(
+            num_examples=self.batches.examples,
+            batch_size=self.batches.size,
+            drawn=self.batches.drawn,
+            segment=segment,
+            uploads=self.upload_guard.facts(),
+            repeatable_secrets=self.repeatable_secrets,
+            federated_examples=tests.get("federated", 0),
+            benchmark_examples=tests.get("benchmark", 0),
+        ).to_plain()
 
     def _forget_round(self) -> None:
         self._flying: BatchInFlight | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.explained import check_input_shape, explained
 from flwr_splitmix.clients.weights import check_shaped
+from flwr_splitmix.description import SegmentDescription
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.words import with_article
@@ -70,14 +70,8 @@ def check_described(smashed: Tensor, described: tuple[int, int]) -> None:
         )
 
 
-def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
+def describe_segment(segment: nn.Module, example: Tensor) -> SegmentDescription:
     """Describe a lower segment's output for an example or two (b, ...).
-
-    Returns
-    -------
-    "prefix", "patches" and "width" of its smashed data; "grid-columns" if its geometry says in how
-    many columns the patches lie, and "positions", "lower", if it says that they are added in it;
-    for an edge that shuffles also "edge", its description as JSON text, and "trainable".
 
     Raises
     ------
@@ -85,20 +79,21 @@ def describe_segment(segment: nn.Module, example: Tensor) -> dict[str, Any]:
         If the example or the smashed data have the wrong shape.
     """
     geometry = _geometry(segment, example)
-    description: dict[str, Any] = {
-        "prefix": geometry.prefix,
-        "patches": geometry.patches,
-        "width": geometry.width,
-    }
-    if geometry.grid is not None:
-        description["grid-columns"] = geometry.grid[1]
-    if geometry is getattr(segment, "geometry", None) and geometry.positions == "lower":
-        description["positions"] = geometry.positions  # what a trial finds says nothing of them
+    # What a trial finds says nothing of positions.
+    lower = geometry is getattr(segment, "geometry", None) and geometry.positions == "lower"
     edge = getattr(segment, "edge", None)
-    if isinstance(edge, Mapping):  # other modules may mean something else by these names
-        description["edge"] = json.dumps(dict(edge), sort_keys=True)
-        description["trainable"] = any(p.requires_grad for p in segment.parameters())
-    return description
+    if not isinstance(edge, Mapping):  # other modules may mean something else by this name
+        edge = None
+    trains = any(parameter.requires_grad for parameter in segment.parameters())
+    return SegmentDescription(
+        prefix=geometry.prefix,
+        patches=geometry.patches,
+        width=geometry.width,
+        grid_columns=None if geometry.grid is None else geometry.grid[1],
+        positions="lower" if lower else "",
+        edge=None if edge is None else json.dumps(dict(edge), sort_keys=True),
+        trainable=None if edge is None else trains,
+    )
 
 
 def _geometry(segment: nn.Module, example: Tensor) -> Geometry:

@@ -21,6 +21,7 @@ from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.split.lower_checks import check_described, describe_segment
 from flwr_splitmix.clients.weights import check_fits, without_bfloat16
+from flwr_splitmix.description import SegmentDescription
 from flwr_splitmix.once import Once
 from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
@@ -63,7 +64,7 @@ class LowerEnd:
         self._once = Once()
         self._began: KeptShapes | None = None
 
-    def describe(self, first: Tensor) -> dict[str, Any]:
+    def describe(self, first: Tensor) -> SegmentDescription:
         """Return `describe_segment` for the first examples (b, ...), and keep the size it says.
 
         Raises
@@ -72,7 +73,7 @@ class LowerEnd:
             If the examples or the smashed data have the wrong shape.
         """
         description = describe_segment(self.segment, first)
-        self.described = (description["prefix"] + description["patches"], description["width"])
+        self.described = (description.tokens, description.width)
         return description
 
     def smashed(self, inputs: Tensor, *, tells: bool) -> Tensor:

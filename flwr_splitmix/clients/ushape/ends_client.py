@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import Client, ClientError, Order
-from flwr_splitmix.clients.evaluation_sets import Tests, describe_tests
+from flwr_splitmix.clients.evaluation_sets import Tests, sizes_of
 from flwr_splitmix.clients.guards.first_weights import FirstWeights
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.requests import check_numbers
@@ -23,10 +23,11 @@ from flwr_splitmix.clients.ushape.ends import Ends, Learns
 from flwr_splitmix.clients.ushape.evaluation import EvaluationPlace, UShapeEvaluation
 from flwr_splitmix.clients.ushape.hiding_fit import check_batches
 from flwr_splitmix.clients.ushape.messenger import Messenger
-from flwr_splitmix.clients.ushape.round_side import RoundSides, frozen_facts, seeded_facts
+from flwr_splitmix.clients.ushape.round_side import RoundSides, frozen_weights
 from flwr_splitmix.clients.ushape.sent_tests import SentTests
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
+from flwr_splitmix.description import UShapeDescription
 from flwr_splitmix.hiding import Hiding, Sent
 from flwr_splitmix.overriding import is_own
 from flwr_splitmix.privacy.policy import NodePolicy
@@ -169,9 +170,6 @@ class EndsClient(Client):
     def attach(self, order: Order, arrays: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """Begin a round and describe the data: sizes, batches drawn, width of the hidden states.
 
-        Where heads and tails are averaged, "frozen-weights" is a number by which the server
-        compares what of them is frozen, and hence not sent (`frozen_weights.sketch`).
-
         Without arrays, or with an empty mapping, the client keeps its current head and tail.
 
         Raises
@@ -204,17 +202,20 @@ class EndsClient(Client):
             self._trials.rehearse(few, single=self.batches.size == 1)
         due = self._calibration.begin_round()
         self.ends.begin_round()
-        return {
-            "num-examples": self.batches.examples,
-            "batch-size": self.batches.size,
-            "drawn": self.batches.drawn,
-            "width": width,
-            "calibration-steps": due,
-            "hiding": self.hiding.names(),
-            **seeded_facts(repeatable=self.repeatable_secrets, governed=self._governed),
-            **frozen_facts(self.ends, order),
-            **describe_tests(self.tests),
-        }
+        tests = sizes_of(self.tests)
+        return UShapeDescription(
+            num_examples=self.batches.examples,
+            batch_size=self.batches.size,
+            drawn=self.batches.drawn,
+            width=width,
+            calibration_steps=due,
+            hiding=self.hiding.names(),
+            repeatable_secrets=self.repeatable_secrets,
+            seeded=seeded,
+            frozen_weights=frozen_weights(self.ends, order),
+            federated_examples=tests.get("federated", 0),
+            benchmark_examples=tests.get("benchmark", 0),
+        ).to_plain()
 
     def _forget_round(self) -> None:
         self.steps = 0

@@ -15,9 +15,6 @@ from torch.nn.parameter import is_lazy
 
 from flwr_splitmix.seeding import frozen_generator
 
-FROZEN = "frozen-weights"
-"""Key of a client's description: the `sketch` of its frozen weights."""
-
 ALIKE = 0.001
 """Most by which sketches of the same weights differ.
 

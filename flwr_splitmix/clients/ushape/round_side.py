@@ -14,7 +14,6 @@ from torch import nn
 from flwr_splitmix.clients.client import MOST_EARLIER, Order
 from flwr_splitmix.clients.evaluation_sets import Tests, sizes_of
 from flwr_splitmix.clients.ushape.ends import Ends
-from flwr_splitmix.clients.ushape.frozen_weights import FROZEN
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.hiding import ClientSide, Hiding
 
@@ -92,24 +91,9 @@ class RoundSides:
         return chain.from_iterable(spans), uncounted
 
 
-def seeded_facts(*, repeatable: bool, governed: bool) -> dict[str, bool]:
-    """Return, for the server, that secrets derive from the run's seed; only true facts.
-
-    Parameters
-    ----------
-    repeatable
-        Whether they do.
-    governed
-        Whether the client is on a node, so that its server is another process.
-    """
-    facts = {"repeatable-secrets": repeatable, "seeded": repeatable and governed}
-    return {name: fact for name, fact in facts.items() if fact}
-
-
-def frozen_facts(ends: Ends, order: Order) -> dict[str, float]:
+def frozen_weights(ends: Ends, order: Order) -> float | None:
     """Return, for the server, a number of the frozen weights, where heads and tails are averaged.
 
     A head that is not averaged may be its client's secret: a server could confirm a guess.
     """
-    said = ends.frozen_sketch() if order.averaged else None
-    return {} if said is None else {FROZEN: said}
+    return ends.frozen_sketch() if order.averaged else None

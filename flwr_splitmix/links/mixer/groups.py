@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from flwr_splitmix.description import DescriptionError, read_description
 from flwr_splitmix.links.link import Clients, LinkError, Observe, Outcome
 from flwr_splitmix.links.mixer.channel import MixerChannel, dictionary
 from flwr_splitmix.privacy import RunAccount
@@ -49,7 +50,7 @@ class MixedGroups(Clients):
     Raises
     ------
     LinkError
-        If the mixer's reply lacks a required value.
+        If the mixer's reply lacks a required value, or has one beyond its range.
     """
 
     def __init__(
@@ -68,7 +69,10 @@ class MixedGroups(Clients):
         sizes = {name: began.get(name) for name in SIZES}
         if type(groups) is not int or not 0 < groups <= len(asked):
             raise LinkError("the mixer does not say how many groups it forms")
-        described = {**sizes, "state-round": server_round}
+        try:
+            described = read_description({**sizes, "state-round": server_round})
+        except DescriptionError as error:
+            raise LinkError(f"the mixer {error}") from None
         super().__init__(
             server_round, {index - groups: described for index in range(groups)}, failures, observe
         )

@@ -17,14 +17,9 @@ from flwr_splitmix.links.host import StateStore
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.storage import OtherFormError, digest
 
-WEIGHTS, ORDERS = "given-weights", "given-orders"
-"""Keys of a node's description: the lower segment that it began from, and all else it was told."""
-
-TRAINING = "allow-training"
-"""Key of a node's description: whether gradients may change that lower segment, or may have.
-
-It and `WEIGHTS` are also keys of a kept state's values.
-"""
+WEIGHTS, TRAINING = "given-weights", "allow-training"
+"""Keys of a kept state's values: the lower segment of the server from which it began, and whether
+gradients may have changed that."""
 
 _OWN = ("client", "attempt", "earlier", "token")
 """What an honest server tells each node differently."""

@@ -12,13 +12,14 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from flwr_splitmix.clients import Client
+from flwr_splitmix.description import NodeDescription
 from flwr_splitmix.files import expanded
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.errors import is_unexpected, own_sentence, public_sentence
 from flwr_splitmix.links.host import ClientHost, build
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.node.audit import SUPERLINK, AuditLog
-from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS, OriginStore, orders_of
+from flwr_splitmix.links.node.given import OriginStore, orders_of
 from flwr_splitmix.links.node.guards import NodeGuards, rejection_log
 from flwr_splitmix.links.node.pinned import pinned
 from flwr_splitmix.links.node.plaintext import admit_plaintext
@@ -66,7 +67,9 @@ def serve_round(
         host = ClientHost(store, public_sentence)
         make = partial(guards.build, partial(build, client_fn, context, public_sentence))
         description = host.attach(ticket, make, arrays)
-        description |= {WEIGHTS: store.origin, ORDERS: orders, TRAINING: store.trains}
+        description |= NodeDescription(
+            given_weights=store.origin, given_orders=orders, allow_training=store.trains
+        ).to_plain()
         guards.audit.write("attach", description)
         if message.metadata.message_type != "train":
             with _keeping(host, ticket):

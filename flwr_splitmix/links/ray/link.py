@@ -13,6 +13,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from flwr_splitmix.description import Description, DescriptionError, read_description
 from flwr_splitmix.links.in_run import RunLink
 from flwr_splitmix.links.link import Clients, Observe, Outcome
 from flwr_splitmix.links.polling import (
@@ -46,7 +47,7 @@ class RayClients(Clients):
     def __init__(
         self,
         server_round: int,
-        descriptions: Mapping[int, dict[str, Any]],
+        descriptions: Mapping[int, Description],
         failures: Mapping[int, str],
         observe: Observe | None,
         *,
@@ -226,15 +227,18 @@ class RayLink(RunLink):
 
 def _read_descriptions(
     tickets: Mapping[int, Ticket], replies: Mapping[int, Message], timeout: float
-) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
-    descriptions: dict[int, dict[str, Any]] = {}
+) -> tuple[dict[int, Description], dict[int, str]]:
+    descriptions: dict[int, Description] = {}
     failures: dict[int, str] = {}
     for node, ticket in tickets.items():
         reply = replies.get(node)
         if reply is None:
             failures[ticket.client] = not_attached(timeout)
         elif refusal(reply) is None and (record := reply.content.config_records.get(RECORD)):
-            descriptions[ticket.client] = dict(record)
+            try:
+                descriptions[ticket.client] = read_description(record)
+            except DescriptionError as error:
+                failures[ticket.client] = str(error)
         else:
             failures[ticket.client] = why_not_attached(reply)
     return descriptions, failures

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from flwr_splitmix.description import Description
 from flwr_splitmix.events import Phase
 from flwr_splitmix.links.frames.payload import payload_bytes
 from flwr_splitmix.links.frames.wire import WireDtype
@@ -111,7 +112,7 @@ class StreamClients(Clients):
     def __init__(
         self,
         server_round: int,
-        descriptions: Mapping[int, dict[str, Any]],
+        descriptions: Mapping[int, Description],
         failures: Mapping[int, str],
         observe: Observe | None,
         *,

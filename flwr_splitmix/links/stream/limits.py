@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flwr_splitmix.description import Description, SplitDescription
+
 SLACK = 64 << 20
 """Bytes allowed for everything but smashed data: labels, masks, scores."""
 
@@ -12,7 +14,7 @@ WIDEST = 8
 """Bytes of the widest number, so that the limit also holds for widened tensors."""
 
 
-def reply_limit(description: Mapping[str, Any], payload: Mapping[str, Any], most: int) -> int:
+def reply_limit(description: Description | None, payload: Mapping[str, Any], most: int) -> int:
     """Return how many bytes of tensors a client's reply to a call may have, at most `most`.
 
     They are `SLACK`, and for each pass that the call plans twice the smashed data of a batch (or of
@@ -21,20 +23,19 @@ def reply_limit(description: Mapping[str, Any], payload: Mapping[str, Any], most
     Parameters
     ----------
     description
-        The client's description of itself. Without "batch-size", "patches" and "width" (texts have
-        no fixed length) the limit is `most`.
+        The client's description of itself. If it has not the L shape (texts have no fixed length),
+        or is not known, the limit is `most`.
     payload
         Arguments of the call.
     most
         Largest body of any frame in bytes.
     """
-    sizes = [description.get(name) for name in ("batch-size", "patches", "width")]
-    if not all(type(size) is int and size > 0 for size in sizes):
+    if not isinstance(description, SplitDescription):
         return most
-    batch, patches, width = (int(size) for size in sizes if size is not None)
+    batch, segment = description.batch_size, description.segment
     start, stop = payload.get("start"), payload.get("stop")
     if isinstance(start, int) and isinstance(stop, int):
         batch = max(batch, stop - start)
     plan = payload.get("plan")
     passes = max(1, len(plan)) if isinstance(plan, (list, tuple)) else 1
-    return min(most, SLACK + 2 * WIDEST * passes * batch * patches * width)
+    return min(most, SLACK + 2 * WIDEST * passes * batch * segment.patches * segment.width)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from flwr_splitmix.description import Description, DescriptionError, read_description
 from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode
 from flwr_splitmix.links.frames.feedback import Feedback
 from flwr_splitmix.links.frames.payload import CodecError
@@ -70,7 +71,7 @@ class Line:
         seed: int = 0,
         feedback: Feedback | None = None,
     ) -> None:
-        self.description: dict[str, Any] | None = None
+        self.description: Description | None = None
         self.failure: str | None = None
         self.lost_since: float | None = None
         self.connections = 0
@@ -95,7 +96,7 @@ class Line:
         """Submit a call after those in flight; its `outcome` is set when it is over."""
         with self._lock:
             self._number += 1
-            limit = reply_limit(self.description or {}, payload, self._max_body)
+            limit = reply_limit(self.description, payload, self._max_body)
             call = Call(self._number, method, payload, time.monotonic(), limit)
             if self.failure is None:
                 self._in_flight.append(call)
@@ -183,10 +184,9 @@ class Line:
             elif not self._answered <= frame.number <= self._number:
                 self._fail("has lost the steps of this round that came before")
             else:
-                if self.description is None:
-                    self.description = dict(frame.payload)
                 self._said_hello = True
                 self.lost_since = None
+                self._describe(frame.payload)
                 self._changed()
 
     def next_frame(self, connection: Connection) -> tuple[list[bytes], bool] | None:
@@ -275,6 +275,13 @@ class Line:
                 self._changed()
 
     # Called under the lock, except `_decode`.
+
+    def _describe(self, said: Mapping[str, Any]) -> None:
+        """Read the description of the first hello, or fail the line if it is none."""
+        try:
+            self.description = self.description or read_description(said)
+        except DescriptionError as error:
+            self._fail(str(error))
 
     @property
     def _answered(self) -> int:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flwr_splitmix.description import Description
 from flwr_splitmix.links.dialled import DialledLink
 from flwr_splitmix.links.frames.codec import MAX_BODY
 from flwr_splitmix.links.frames.feedback import Feedback
@@ -23,7 +23,7 @@ from flwr_splitmix.links.stream.absence import Absence
 from flwr_splitmix.links.stream.clients import Changes, StreamClients, next_changes
 from flwr_splitmix.links.stream.endpoint import Endpoint
 from flwr_splitmix.links.stream.line import Line
-from flwr_splitmix.links.stream.replies import POLL_SECONDS, collect, is_plain
+from flwr_splitmix.links.stream.replies import POLL_SECONDS, collect
 from flwr_splitmix.links.stream.server import StreamServer, StreamService
 from flwr_splitmix.links.stream.token import Admission, TokenMint
 from flwr_splitmix.links.ticket import Ticket, with_record
@@ -216,14 +216,14 @@ class StreamLink(DialledLink):
 
     def _attach(
         self, grid: Grid, mail: Mail, seats: Sequence[_Seat], changes: Changes
-    ) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+    ) -> tuple[dict[int, Description], dict[int, str]]:
         """Wait until every node has attached, has reported why not, is gone, or is late.
 
         Returns
         -------
         By client index, the descriptions of attached clients, and why the others did not attach.
         """
-        descriptions: dict[int, dict[str, Any]] = {}
+        descriptions: dict[int, Description] = {}
         failures: dict[int, str] = {}
         waiting = {seat.client: seat for seat in seats}
         absence = Absence(grid, mail, self.attach_timeout)
@@ -234,8 +234,6 @@ class StreamLink(DialledLink):
                 line = seat.line
                 if line.failure is not None:
                     failures[client] = line.failure
-                elif line.description is not None and not is_plain(line.description):
-                    failures[client] = "described itself in other than plain values"
                 elif line.description is not None:
                     descriptions[client] = line.description
                 elif why := absence.reason(seat.node):

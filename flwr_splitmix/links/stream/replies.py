@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -15,21 +14,6 @@ POLL_SECONDS = 0.05
 """Seconds between polls for replies while nodes attach or finish."""
 
 LOST = "is not connected to the SuperLink any more"
-
-
-_LARGEST = 2**63 - 1
-"""Most that a whole number of a description may be, without its sign; longer ones, in JSON of any
-length, would be kept in checkpoints and traces, and could not be written there."""
-
-
-def is_plain(description: Mapping[str, Any]) -> bool:
-    """Return whether a client's description has only plain values and a valid "state-round"."""
-    plain = all(
-        isinstance(value, (bool, float, str)) or (isinstance(value, int) and abs(value) <= _LARGEST)
-        for value in description.values()
-    )
-    state_round = description.get("state-round")
-    return plain and type(state_round) is int and state_round >= 0
 
 
 def collect(

@@ -12,7 +12,7 @@ from flwr.app import MetricRecord
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.evaluation.time_limit import TimeLimit
-from flwr_splitmix.server.intake.checks import UploadError, cap_at_median, check_number
+from flwr_splitmix.server.intake.checks import cap_at_median
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.words import are, counted
 
@@ -31,9 +31,8 @@ MAX_TESTS = 1_000_000
 def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> dict[int, int]:
     """Return how many test examples each client is asked for that reports any.
 
-    Numbers are capped at `MAX_TESTS`, and relative to the other clients' (`cap_at_median`). Clients
-    that report an invalid number are left out of the round. A warning says if no client has any,
-    or if benchmark sets differ in size.
+    Numbers are capped at `MAX_TESTS`, and relative to the other clients' (`cap_at_median`). A
+    warning says if no client has any, or if benchmark sets differ in size.
 
     Parameters
     ----------
@@ -44,13 +43,7 @@ def sizes_of_tests(clients: Clients, kind: Kind, *, in_parts: bool = True) -> di
     sizes: dict[int, int] = {}
     said: dict[int, int] = {}
     for client in clients.alive:
-        size = clients.descriptions[client].get(f"{kind}-examples", 0)
-        try:
-            check_number(f"{kind}-examples", size, 0)
-        except UploadError as error:
-            clients.fail(client, str(error))
-            continue
-        if size:
+        if size := clients.descriptions[client].tests(kind):
             said[client], sizes[client] = size, min(size, MAX_TESTS)
     if clients.alive and not sizes:
         given = "test_data" if kind == "federated" else "benchmark_data"

@@ -58,7 +58,7 @@ def evaluate_clients(clients: Clients, upper: TrainedUpper, kind: Kind) -> Evalu
     batch = dict.fromkeys(sizes, TEST_BATCH)
     for payloads in batches_of_tests(clients, TimeLimit(), kind, sizes, batch, max(1, at_once)):
         for client, payload in payloads.items():
-            if sizes[client] < clients.descriptions[client][f"{kind}-examples"]:
+            if sizes[client] < clients.descriptions[client].tests(kind):
                 payload["shuffled"] = True  # a test set may be in the order of its classes
         # Replies are not kept in a variable: they would stay in memory while the next ones come in.
         for client, reply in clients.call("encode_test", payloads, phase="evaluate").items():

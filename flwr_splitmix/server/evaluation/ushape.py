@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from flwr_splitmix.description import UShapeDescription
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.once import Once
@@ -46,7 +47,8 @@ def evaluate_in_u_shape(
     sizes = sizes_of_tests(clients, kind, in_parts=False)
     if not sizes:
         return None
-    batch = {c: int(clients.descriptions[c]["batch-size"]) for c in sizes}
+    said = clients.described(UShapeDescription)
+    batch = {client: said[client].batch_size for client in sizes}
     limit = TimeLimit()
     for payloads in batches_of_tests(clients, limit, kind, sizes, batch):
         replies = clients.call("encode_test", payloads, phase="evaluate")

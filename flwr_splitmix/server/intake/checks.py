@@ -15,17 +15,13 @@ from torch import Tensor
 from flwr_splitmix.finite import all_finite, largest_magnitude
 from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.links import Clients
-from flwr_splitmix.values import MAX_COUNT
-from flwr_splitmix.words import with_article
+from flwr_splitmix.values import MAX_COUNT, wrong_count
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 """Valid names for a client's own metrics."""
 
 NAME_RULE = "begins with a lower-case letter, and has at most 40 more, digits, '_' or '-'"
 """What `NAME` allows."""
-
-MAX_BATCH = 65_536
-"""Most texts that a client may send at once."""
 
 MOST_MEDIAN_WORK = 100
 """A client's data set counts in full up to this many times the median."""
@@ -119,47 +115,16 @@ def check_range(tensor: Tensor, least: float, most: float, what: str) -> None:
         raise UploadError(f"uploaded {what} outside {least:g}..{most:g}")
 
 
-def check_client_shape(description: Mapping[str, Any], own: str, other: str, needed: str) -> None:
-    """Refuse a client of the other shape by what its description has.
-
-    Parameters
-    ----------
-    own, other
-        A key that clients of the strategy's shape have, and one that those of the other have.
-    needed
-        The class of client that is needed.
-
-    Raises
-    ------
-    UploadError
-        If the description has `other` and not `own`.
-    """
-    if other in description and own not in description:
-        raise UploadError(f"it is a client of the other shape; this strategy needs a {needed}")
-
-
-def check_number(key: str, value: object, least: int, most: int = MAX_COUNT) -> None:
-    """Check a whole number in a client's description of itself.
+def check_number(what: str, value: object, least: int, most: int = MAX_COUNT) -> None:
+    """Check a whole number that a client reports.
 
     Raises
     ------
     UploadError
         If it is not an integer, or not in least..most.
     """
-    if isinstance(value, int) and value > most:
-        raise UploadError(f"says that its {key} is more than {most}")
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UploadError(
-            f"says that its {key} is {shown(value)}; it must be an integer of at least {least}"
-        )
-
-
-def shown(value: object) -> str:
-    """Return an untrusted value as short text; Python refuses to print very long integers."""
-    if isinstance(value, int) and abs(value) > MAX_COUNT:
-        return f"more than {MAX_COUNT}" if value > 0 else f"less than -{MAX_COUNT}"
-    simple = value is None or isinstance(value, (int, float, str))
-    return repr(value)[:40] if simple else with_article(type(value).__name__)
+    if wrong := wrong_count(value, least, most):
+        raise UploadError(f"says that its {what} {wrong}")
 
 
 def cap_at_median(sizes: Sequence[int]) -> list[int]:

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
+from flwr_splitmix.description import (
+    Description,
+    SegmentDescription,
+    SplitDescription,
+    UShapeDescription,
+)
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links import Clients, LinkError
+from flwr_splitmix.links.link import Shape
 from flwr_splitmix.mixers import SmashedShape
 from flwr_splitmix.segments.geometry import Geometry
 from flwr_splitmix.server.intake.checks import (
-    MAX_BATCH,
-    UploadError,
-    check_client_shape,
-    check_number,
     far_larger,
     mean_batches,
     most_common,
 )
 from flwr_splitmix.server.naming import reasons
-from flwr_splitmix.values import MAX_COUNT
 from flwr_splitmix.words import counted
-
-MAX_EXAMPLES = 2**20
-"""Most examples in a client's batch: a full batch of vectors may have many."""
 
 MAX_SMASHED = 2**30
 """Most numbers in the smashed data of a client's batch, 4 GiB of float32."""
@@ -38,24 +36,6 @@ The trunk's memory grows with it, and one client must not end the run for all.
 
 ENOUGH_EXAMPLES = 256
 """A batch of so many examples is no reason to leave a client out, however few the others have."""
-
-MAX_CALIBRATION = 100_000
-"""Most calibration exchanges of a client, for which the others wait."""
-
-_SPLIT_RANGES = {
-    "batch-size": (1, MAX_EXAMPLES),
-    "patches": (1, MAX_COUNT),
-    "width": (1, MAX_COUNT),
-    "prefix": (0, MAX_COUNT),
-    "num-examples": (1, MAX_COUNT),
-}
-
-_USHAPE_RANGES = {
-    "num-examples": (1, MAX_COUNT),
-    "batch-size": (1, MAX_BATCH),
-    "width": (1, MAX_COUNT),
-    "calibration-steps": (0, MAX_CALIBRATION),
-}
 
 
 def agree_on_shape(
@@ -82,12 +62,12 @@ def agree_on_shape(
     LinkError
         If no client fits.
     """
-    shapes = {}
-    for client in clients.alive:
-        try:
-            shapes[client] = _described_shape(clients.descriptions[client])
-        except UploadError as error:
-            clients.fail(client, str(error))
+    said = _of_shape(clients, SplitDescription, "SplitClient")
+    shapes = {client: _shape(description) for client, description in said.items()}
+    for client, shape in shapes.items():
+        if (numbers := math.prod(shape.size)) > MAX_SMASHED:
+            allowed = f"or {numbers} numbers; allowed are {MAX_SMASHED}"
+            clients.fail(client, _differs(shape, allowed))
     if geometry is not None:
         expected = (geometry.patches, geometry.width, geometry.prefix)
         for client, shape in shapes.items():
@@ -104,9 +84,10 @@ def agree_on_shape(
             if shapes[client].batch != chosen.batch:
                 others += f": give all of them one batch_size, here {chosen.batch}"
             clients.fail(client, _differs(shapes[client], others))
-    sizes = [int(clients.descriptions[c]["num-examples"]) for c in clients.alive]
+    sizes = [said[client].num_examples for client in clients.alive]
     batches = mean_batches(sizes, [chosen.batch] * len(sizes))
-    grid = geometry.grid if geometry is not None and geometry.grid else _grid_of_most(clients)
+    grid = geometry.grid if geometry is not None and geometry.grid else None
+    grid = grid or _grid_of_most([said[client].segment for client in clients.alive])
     return replace(chosen, classes=num_classes, grid=grid), batches
 
 
@@ -128,28 +109,31 @@ def _numbers(shape: SmashedShape) -> int:
     return math.prod(shape.size)
 
 
-def _described_shape(description: Mapping[str, Any]) -> SmashedShape:
-    check_client_shape(description, "patches", "calibration-steps", "SplitClient")
-    for key, (least, most) in _SPLIT_RANGES.items():
-        check_number(key, description.get(key), least, most)
-    shape = SmashedShape(*(description[k] for k in ("batch-size", "patches", "width", "prefix")))
-    if (numbers := math.prod(shape.size)) > MAX_SMASHED:
-        raise UploadError(_differs(shape, f"or {numbers} numbers; allowed are {MAX_SMASHED}"))
-    if (columns := description.get("grid-columns")) is not None:
-        check_number("grid-columns", columns, 1, shape.patches)
-        if shape.patches % columns:
-            raise UploadError(f"says that its {shape.patches} patches form {columns} columns")
-    return shape
+def _of_shape(clients: Clients, shape: type[Shape], needed: str) -> dict[int, Shape]:
+    """Return the descriptions of a shape; clients of others are left out of the round."""
+    said = clients.described(shape)
+    for client in clients.alive:
+        if client not in said:
+            which = "neither" if type(clients.descriptions[client]) is Description else "the other"
+            clients.fail(client, f"it is a client of {which} shape; this strategy needs a {needed}")
+    return said
 
 
-def _grid_of_most(clients: Clients) -> tuple[int, int] | None:
-    """Return the grid (rows, columns) that most of those name that name one; None if none does."""
-    said = [clients.descriptions[client] for client in clients.alive]
-    columns = [each["grid-columns"] for each in said if each.get("grid-columns") is not None]
+def _shape(said: SplitDescription) -> SmashedShape:
+    segment = said.segment
+    return SmashedShape(said.batch_size, segment.patches, segment.width, segment.prefix)
+
+
+def _grid_of_most(segments: Sequence[SegmentDescription]) -> tuple[int, int] | None:
+    """Return the grid (rows, columns) that most of those name that name one; None if none does.
+
+    All have the same number of patches.
+    """
+    columns = [one.grid_columns for one in segments if one.grid_columns is not None]
     if not columns:
         return None
     chosen = most_common(columns, int)
-    return said[0]["patches"] // chosen, chosen
+    return segments[0].patches // chosen, chosen
 
 
 def _differs(shape: SmashedShape, expected: str) -> str:
@@ -174,20 +158,13 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
     LinkError
         If no client fits.
     """
-    for client in clients.alive:
-        said = clients.descriptions[client]
-        try:
-            check_client_shape(said, "calibration-steps", "patches", "UShapeClient")
-            for key, (least, most) in _USHAPE_RANGES.items():
-                check_number(key, said.get(key), least, most)
-        except UploadError as error:
-            clients.fail(client, str(error))
-    widths = [clients.descriptions[c]["width"] for c in clients.alive]
+    said = _of_shape(clients, UShapeDescription, "UShapeClient")
+    widths = [said[client].width for client in clients.alive]
     expected = width or (most_common(widths, int) if widths else 0)
     for client in clients.alive:
-        if (own := clients.descriptions[client]["width"]) != expected:
+        if (own := said[client].width) != expected:
             clients.fail(client, f"its hidden states have width {own}, the trunk's {expected}")
-    sizes = {c: int(clients.descriptions[c]["batch-size"]) for c in clients.alive}
+    sizes = {client: said[client].batch_size for client in clients.alive}
     for client, usual in far_larger(sizes, MORE_EXAMPLES, least=ENOUGH_EXAMPLES).items():
         clients.fail(
             client,
@@ -197,10 +174,8 @@ def agree_on_batches(clients: Clients, width: int | None) -> int:
         )
     if not clients.alive:
         raise LinkError(f"no client fits the trunk: {reasons(clients)}")
-    known = [clients.descriptions[c] for c in clients.alive]
-    return mean_batches(
-        [int(said["num-examples"]) for said in known], [int(said["batch-size"]) for said in known]
-    )
+    known = [said[client] for client in clients.alive]
+    return mean_batches([own.num_examples for own in known], [own.batch_size for own in known])
 
 
 def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
@@ -217,9 +192,8 @@ def check_hiding(clients: Clients, hiding: type[Hiding], strategy: str) -> None:
     """
     if hiding is Hiding:
         return
-    for client in clients.alive:
-        said = clients.descriptions[client].get("hiding")
-        if not isinstance(said, str) or hiding.__name__ not in said.split():
+    for client, said in clients.described(UShapeDescription).items():
+        if hiding.__name__ not in said.hiding.split():
             clients.fail(
                 client,
                 f"its data are not hidden by {hiding.__name__}, as {strategy} promises; make it "

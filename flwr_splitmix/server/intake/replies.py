@@ -99,7 +99,7 @@ class ReplyIntake:
         for client, reply in replies.items():
             try:
                 arrays = self._read_arrays(reply, began, dtypes)
-                examples = clients.descriptions[client]["num-examples"]
+                examples = clients.descriptions[client].num_examples
                 metrics[client] = read_metrics(reply, common, examples)
             except UploadError as error:
                 clients.fail(client, str(error))
@@ -167,7 +167,8 @@ class ReplyIntake:
         """
         kept: dict[int, Message] = {}
         for client, reply in clients.replies.items():
-            described = clients.descriptions.get(client, {}).get("num-examples")
+            said = clients.descriptions.get(client)
+            described = None if said is None else said.num_examples
             try:
                 check_examples(metrics_of(reply).get("num-examples"), described)
             except UploadError as error:

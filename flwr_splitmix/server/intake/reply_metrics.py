@@ -11,8 +11,8 @@ from flwr.app import Message
 
 from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.observers.metrics import LOSS
-from flwr_splitmix.server.intake.checks import NAME, UploadError, cap_at_median, shown
-from flwr_splitmix.values import MAX_COUNT
+from flwr_splitmix.server.intake.checks import NAME, UploadError, cap_at_median
+from flwr_splitmix.values import MAX_COUNT, shown
 
 METRICS = "metrics"
 """Name of a client's own record of metrics in its reply."""

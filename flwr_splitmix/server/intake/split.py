@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_splitmix.description import SplitDescription
 from flwr_splitmix.labels import misshapen, wrong_labels
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import Plan, Share, SmashedShape, Upload
@@ -117,8 +118,8 @@ class UploadIntake:
         What an earlier round that did not end has left in `finite` is forgotten.
         """
         self.finite.late()
-        said = clients.descriptions
-        self.spent_clients = {c for c in clients.alive if said[c].get("budget-spent")}
+        said = clients.described(SplitDescription)
+        self.spent_clients = {client for client, own in said.items() if own.uploads.budget_spent}
 
     def end_round(self, clients: Clients) -> None:
         """Leave out clients whose uploads have turned out not to be finite."""

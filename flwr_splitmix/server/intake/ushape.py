@@ -19,8 +19,8 @@ from flwr_splitmix.server.intake.checks import (
     check_magnitude,
     check_number,
     check_tensor,
-    shown,
 )
+from flwr_splitmix.values import shown
 from flwr_splitmix.words import counted, one_line
 
 log = logging.getLogger("flwr.splitmix")

@@ -72,9 +72,9 @@ class Participants:
     def warn_of_seeds(self, clients: Clients) -> None:
         """Log, once a run, if a ledger counts noise that is not a secret of the server's."""
         said = clients.descriptions
-        seeded = [c for c in clients.alive if said[c].get("repeatable-secrets") is True]
+        seeded = [client for client in clients.alive if said[client].repeatable_secrets]
         if seeded and self._once.first("seeded"):
-            counted_as_none = any(said[client].get("seeded") is True for client in seeded)
+            counted_as_none = any(said[client].seeded for client in seeded)
             log.warning(
                 "noise of %s is drawn from the run's seed (repeatable_secrets), with which the "
                 "server can subtract it: it protects nothing, and %s",

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from flwr_splitmix.description import UShapeDescription
 from flwr_splitmix.events import Messages, StepDone
 from flwr_splitmix.finite import all_finite
 from flwr_splitmix.links import Clients
@@ -79,12 +80,13 @@ class TrunkSteps:
     def __init__(self, training: TrunkTraining, clients: Clients) -> None:
         self.training = training
         self.clients = clients
+        self._said = clients.described(UShapeDescription)
         self._owed: Mapping[int, list[Tensor]] = {}
 
     def calibrate(self) -> None:
         """Let clients calibrate on public texts in parallel, if they must (MixGuard, Stage I)."""
         clients, calibrations = self.clients, self.training.calibrations
-        said = {c: int(clients.descriptions[c]["calibration-steps"]) for c in clients.alive}
+        said = {client: self._said[client].calibration_steps for client in clients.alive}
         steps = calibrations.due(clients, said)
         if steps:
             most = counted(max(steps.values()), "step")
@@ -190,12 +192,12 @@ class TrunkSteps:
         training, clients = self.training, self.clients
 
         def read(client: int, reply: Mapping[str, Any]) -> Messages:
-            said = clients.descriptions[client]
+            said = self._said[client]
             return read_messages(
                 reply,
-                int(said["width"]),
+                said.width,
                 training.trunk.input_dtype,
-                batch=int(said["batch-size"]),
+                batch=said.batch_size,
                 min_length=training.min_length,
                 max_length=training.max_length,
             )

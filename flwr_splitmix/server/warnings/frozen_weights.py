@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from bisect import bisect_left, bisect_right
 
-from flwr_splitmix.clients.ushape.frozen_weights import ALIKE, FROZEN
+from flwr_splitmix.clients.ushape.frozen_weights import ALIKE
+from flwr_splitmix.description import UShapeDescription
 from flwr_splitmix.links import Clients
 from flwr_splitmix.once import Once
 from flwr_splitmix.server.naming import name_clients
@@ -28,9 +28,8 @@ class FrozenWeights:
         Clients of earlier rounds count, too. Of several groups of one size, that of the smallest
         client index is the right one.
         """
-        said = {c: clients.descriptions[c].get(FROZEN) for c in clients.alive}
-        # Anything else, such as a larger number, is not one of ours.
-        here = {c: s for c, s in said.items() if type(s) is float and math.isfinite(s)}
+        said = {c: own.frozen_weights for c, own in clients.described(UShapeDescription).items()}
+        here = {client: number for client, number in said.items() if number is not None}
         if all(self._known.get(client) == number for client, number in here.items()):
             return
         self._known |= here

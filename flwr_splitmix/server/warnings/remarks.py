@@ -6,6 +6,7 @@ import logging
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
+from flwr_splitmix.description import SplitDescription
 from flwr_splitmix.finite import largest_magnitude
 from flwr_splitmix.links import Clients
 from flwr_splitmix.mixers import (
@@ -77,14 +78,12 @@ class Remarks:
         last_trained_round
             By client index, the last round that the client finished.
         """
-        known = {client: clients.descriptions[client] for client in clients.alive}
-        sizes = {client: int(said["num-examples"]) for client, said in known.items()}
+        known = clients.described(SplitDescription)
+        sizes = {client: said.num_examples for client, said in known.items()}
         self._on_sizes(sizes, shape.batch, batches, epoch)
-        self._on_lost_states(
-            {c: int(said["state-round"]) for c, said in known.items()}, last_trained_round
-        )
+        self._on_lost_states({c: said.state_round for c, said in known.items()}, last_trained_round)
         self._on_shape(clients.nodes, shape)
-        self._on_positions([c for c, said in known.items() if said.get("positions") == "lower"])
+        self._on_positions([c for c, said in known.items() if said.segment.positions == "lower"])
 
     def _on_sizes(self, sizes: Mapping[int, int], batch: int, batches: int, epoch: int) -> None:
         """Warn about few and many examples."""

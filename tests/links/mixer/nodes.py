@@ -11,7 +11,6 @@ import torch
 
 from flwr_splitmix.links.link import LinkError, Outcome
 from flwr_splitmix.links.mixer.channel import MixerChannel
-from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS
 from flwr_splitmix.links.stream.session import Session
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixer_process.process import MixerServer
@@ -38,7 +37,8 @@ OPENING: dict[str, Any] = {
 
 DESCRIPTION = {
     "num-examples": 8, "batch-size": 2, "patches": 6, "width": 3, "prefix": 0, "state-round": 0,
-    WEIGHTS: "those of the run", ORDERS: "those of the round", TRAINING: True,
+    "given-weights": "those of the run", "given-orders": "those of the round",
+    "allow-training": True,
 }  # fmt: skip
 
 FIRST: dict[str, Any] = {"number": 0, "progress": 0.0, "gradients": {}}

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix import SplitClient, SplitClientApp, adamw
+from flwr_splitmix.description import Description, NodeDescription
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.arrays import to_arrays
 from flwr_splitmix.links.mixer.channel import Dialled, MixerChannel
-from flwr_splitmix.links.node.given import ORDERS, TRAINING, WEIGHTS, OriginStore
+from flwr_splitmix.links.node.given import WEIGHTS, OriginStore
 from flwr_splitmix.links.ticket import RECORD, Ticket
 from flwr_splitmix.mixer_process.alike import unlike
 from flwr_splitmix.mixer_process.process import MixerServer
@@ -294,20 +295,22 @@ def test_a_node_that_has_trained_is_not_taken_for_one_that_never_did(server: Ser
 
 
 def test_one_that_lies_or_says_nothing_costs_its_own_contribution() -> None:
-    said: dict[int, dict[str, Any]] = {
-        client: {WEIGHTS: "w", ORDERS: "o", TRAINING: False, "width": 3} for client in range(4)
-    }
+
+    def says(weights: str | None, orders: str | None, trains: bool | None) -> Description:
+        node = NodeDescription(given_weights=weights, given_orders=orders, allow_training=trains)
+        return Description(num_examples=8, node=node)
+
+    said = {client: says("w", "o", False) for client in range(4)}
     assert unlike(said) == {}
-    older = {WEIGHTS: "w", ORDERS: "o"}
-    apart = unlike({**said, 0: {WEIGHTS: "x", ORDERS: "y", TRAINING: True}, 2: older})
+    apart = unlike({**said, 0: says("x", "y", True), 2: says("w", "o", None)})
     assert apart.keys() == {0, 2}
     assert "another lower segment and another configuration or ticket than the others" in apart[0]
     assert "; it has another allow-training than the others" in apart[0]
     assert "install the same flwr-splitmix" in apart[2]
     assert unlike({}) == {}
-    assert unlike({0: {}, 1: {}}).keys() == {0, 1}
-    assert unlike({0: said[0], 1: {**said[1], WEIGHTS: "x"}}).keys() == {1}
-    (why,) = unlike({0: said[0], 1: {**said[1], TRAINING: True}, 2: said[2]}).values()
+    assert unlike(dict.fromkeys(range(2), says(None, None, None))).keys() == {0, 1}
+    assert unlike({0: said[0], 1: says("x", "o", False)}).keys() == {1}
+    (why,) = unlike({0: said[0], 1: says("w", "o", True), 2: said[2]}).values()
     assert why.startswith("has another allow-training than the others")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
+from flwr_splitmix.description import Description
 from flwr_splitmix.links import RayLink
 from flwr_splitmix.links.ray import link as ray_link
 from flwr_splitmix.links.ticket import RECORD, Ticket
@@ -56,7 +57,7 @@ def test_errors_leave_their_clients_out_and_warnings_are_logged(
     messages = messages_to(list(nodes.values()), RecordDict(), "train", in_run=False)
     messages = with_tickets(messages, nodes, ticket_of, lambda client: {})
     with link.round(grid.grid, messages) as clients:
-        assert clients.descriptions == {c: {"num-examples": 7} for c in (0, 3, 4, 5)}
+        assert clients.descriptions == {c: Description(num_examples=7) for c in (0, 3, 4, 5)}
     assert clients.failures == {
         1: "no memory",
         2: "no data",

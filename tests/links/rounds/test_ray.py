@@ -23,6 +23,7 @@ from torch.utils.data import TensorDataset
 
 from flwr_splitmix import RayLink, SplitClient
 from flwr_splitmix.clients import ClientError, exchange
+from flwr_splitmix.description import read_description
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.ray.actor import RayHost, call_host
@@ -135,7 +136,8 @@ def host(session: None) -> Iterator[Any]:
 
 def clients_of(handles: dict[int, Any], deadline: float, server_round: int = 1) -> RayClients:
     """Return the clients of a round as RayLink hands them to a strategy."""
-    descriptions = {index: attach(handles[index], index, server_round) for index in handles}
+    said = {index: attach(handles[index], index, server_round) for index in handles}
+    descriptions = {index: read_description(own) for index, own in said.items()}
     return RayClients(server_round, descriptions, {}, None, handle_of=handles, deadline=deadline)
 
 
@@ -160,7 +162,7 @@ def test_a_round_over_ray_equals_one_in_this_process(start_host: Any, tmp_path: 
         for index in (0, 1):
             build = partial(client_fn, context(index))
             description = here.attach(ticket(index, server_round), build, None)
-            assert clients.descriptions[index] == description
+            assert clients.descriptions[index] == read_description(description)
             assert description["state-round"] == server_round - 1
         gradients: dict[int, Any] = {}
         for number in range(3):

@@ -206,7 +206,7 @@ class FirstStates(Observer):
 
     def on_begin(self, event: RoundBegun) -> None:
         for client, description in event.descriptions.items():
-            self.of.setdefault(client, description["state-round"])
+            self.of.setdefault(client, description.state_round)
             self.rounds.setdefault(client, event.server_round)
 
 

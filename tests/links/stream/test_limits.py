@@ -7,12 +7,22 @@ from typing import Any
 import pytest
 import torch
 
+from flwr_splitmix.description import (
+    Description,
+    SegmentDescription,
+    SplitDescription,
+    UShapeDescription,
+)
 from flwr_splitmix.links.frames.codec import MAX_BODY, Frame, decode, encode
 from flwr_splitmix.links.frames.payload import CodecError
 from flwr_splitmix.links.stream.limits import SLACK, reply_limit
 from flwr_splitmix.links.stream.protocol import PIECE, in_pieces, next_frame
 
-SHAPE = {"batch-size": 32, "patches": 64, "width": 192}
+SHAPE = SplitDescription(
+    num_examples=100,
+    batch_size=32,
+    segment=SegmentDescription(prefix=0, patches=64, width=192),
+)
 BATCH = 32 * 64 * 192 * 8
 
 
@@ -69,7 +79,13 @@ def test_a_reply_is_as_large_as_was_agreed(payload: dict[str, Any], limit: int) 
 
 
 @pytest.mark.parametrize(
-    "odd", [{}, {"patches": None}, {"patches": "64"}, {"patches": -1}, {"width": True}]
+    "said",
+    [
+        None,
+        Description(num_examples=100),
+        UShapeDescription(num_examples=100, batch_size=32, width=192, calibration_steps=0),
+    ],
+    ids=["nothing", "no shape", "texts"],
 )
-def test_without_a_shape_any_frame_may_come(odd: dict[str, Any]) -> None:
-    assert reply_limit({**SHAPE, **odd} if odd else {}, {}, MAX_BODY) == MAX_BODY
+def test_without_a_fixed_length_any_frame_may_come(said: Description | None) -> None:
+    assert reply_limit(said, {}, MAX_BODY) == MAX_BODY

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from flwr_splitmix.description import Description
 from flwr_splitmix.links.frames.codec import Frame, decode, encode
 from flwr_splitmix.links.stream.call import ClosedLineError, LiveLineError
 from flwr_splitmix.links.stream.line import Line
@@ -21,7 +22,7 @@ def line() -> Line:
 
 def test_calls_are_numbered_and_answered(line: Line) -> None:
     wire = attached(line)
-    assert line.description == {"num-examples": 3}
+    assert line.description == Description(num_examples=3)
     for number in (1, 2):
         call = line.submit("step", {"k": number})
         frame = sent(line, wire)

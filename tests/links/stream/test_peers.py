@@ -247,28 +247,38 @@ def test_nonsense_costs_its_sender_the_round(link: StreamLink, data: bytes, sent
 
 
 @pytest.mark.parametrize(
-    "description",
+    ("said", "sentence"),
     [
-        {},
-        {"state-round": "0"},
-        {"state-round": -1},  # with noise, ledgers would fail on it
-        {"state-round": False},
-        {"state-round": 0, "a": torch.ones(2)},
-        {"state-round": 0, "b": {}},
-        {"state-round": 0, "drawn": 2**63},
-        {"state-round": 0, "drawn": 10**4300 - 1},  # it would end runs that are recorded
-        {"state-round": 10**4300 - 1},
+        ({"num-examples": None}, "says that its num-examples is None; it must be an integer of at"),
+        ({"state-round": "0"}, "says that its state-round is '0'; it must be an integer of at"),
+        # With noise, ledgers would fail on it.
+        ({"state-round": -1}, "says that its state-round is -1; it must be an integer of at least"),
+        ({"state-round": False}, "says that its state-round is False; it must be an integer of"),
+        ({"a": torch.ones(2)}, "described itself in other than plain values"),
+        ({"b": {}}, "described itself in other than plain values"),
+        ({"drawn": 2**63}, "says that its drawn is more than 2147483647"),
+        # It would end runs that are recorded.
+        ({"drawn": 10**4300 - 1}, "says that its drawn is more than 2147483647"),
+        ({"state-round": 10**4300 - 1}, "says that its state-round is more than 2147483647"),
     ],
     ids=range(9),
 )
 def test_who_describes_itself_oddly_is_refused(
-    link: StreamLink, description: dict[str, Any]
+    link: StreamLink, said: dict[str, Any], sentence: str
 ) -> None:
+    told: list[str] = []
+
     def odd(ticket: Ticket, node: int) -> None:
-        Session(ticket, node, description, echo).run()
+        raw = Raw(ticket, node)
+        raw.say(encode(Frame("hello", payload={**DESCRIPTION, **said})))
+        assert raw.hear().kind == "hello"
+        told.append(raw.hear().text)
+        raw.close()
 
     with a_round(link, [good, odd]) as clients:
-        assert clients.failures == {1: "described itself in other than plain values"}
+        assert clients.failures.keys() == {1}
+        assert clients.failures[1].startswith(sentence)
+    assert told == [clients.failures[1]]
 
 
 def test_nothing_is_left_when_a_link_is_closed() -> None:

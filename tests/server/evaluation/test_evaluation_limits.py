@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from flwr_splitmix.clients import SplitClient, UShapeClient
+from flwr_splitmix.description import read_description
 from flwr_splitmix.events import Exchange, RoundDone
 from flwr_splitmix.links import Clients
 from flwr_splitmix.observers import Observer
@@ -103,21 +104,26 @@ def run_texts(pause: float = 0.0) -> Seen:
 
 
 class Says(Clients):
+    """Clients of which each says the size of one of its test sets; None says nothing of them."""
+
+    def __init__(self, *sizes: int | None, kind: Kind = "federated") -> None:
+        said = ({"num-examples": 8, f"{kind}-examples": size} for size in sizes)
+        super().__init__(1, dict(enumerate(map(read_description, said))), {}, None)
+
     def _exchange(self, method: str, payloads: Any) -> Any:
         raise AssertionError
 
 
 @pytest.mark.parametrize("said", [MAX_TESTS + 1, MANY])
 def test_no_client_is_asked_for_more_than_a_million(said: int) -> None:
-    clients = Says(1, {0: {"federated-examples": said}, 1: {}}, {}, None)
+    clients = Says(said, None)
     assert sizes_of_tests(clients, "federated") == {0: 1_000_000}
     assert clients.failures == {}
 
 
 def test_what_is_left_out_of_a_large_test_set_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """Of the 1,000 examples of one client, the accuracy may be that of the first 200."""
-    said = {client: {"federated-examples": n} for client, n in enumerate((2, 2, 1000))}
-    assert sizes_of_tests(Says(1, said, {}, None), "federated") == {0: 2, 1: 2, 2: 200}
+    assert sizes_of_tests(Says(2, 2, 1000), "federated") == {0: 2, 1: 2, 2: 200}
     assert (
         "client 2 is evaluated on 200 examples: far more test data than the others" in caplog.text
     )
@@ -145,7 +151,7 @@ def test_a_client_of_the_u_shape_is_evaluated_on_all_of_its_texts_or_none(
 
 
 def test_more_texts_than_are_asked_of_one_client_are_not_evaluated_in_part() -> None:
-    clients = Says(1, {0: {"federated-examples": MAX_TESTS + 1}, 1: {}}, {}, None)
+    clients = Says(MAX_TESTS + 1, None)
     assert sizes_of_tests(clients, "federated", in_parts=False) == {}
 
 
@@ -153,21 +159,14 @@ def test_more_texts_than_are_asked_of_one_client_are_not_evaluated_in_part() -> 
 def test_common_test_sets_of_different_sizes_are_no_common_set(
     kind: Kind, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said = {client: {f"{kind}-examples": n} for client, n in enumerate((20, 30))}
-    assert sizes_of_tests(Says(1, said, {}, None), kind) == {0: 20, 1: 30}
+    assert sizes_of_tests(Says(20, 30, kind=kind), kind) == {0: 20, 1: 30}
     assert ("benchmark test sets of 20 to 30 examples" in caplog.text) is warned
-
-
-def test_what_no_integer_of_32_bits_holds_costs_its_client_the_evaluation() -> None:
-    clients = Says(1, {0: {"benchmark-examples": 10**15}, 1: {"benchmark-examples": 7}}, {}, None)
-    assert sizes_of_tests(clients, "benchmark") == {1: 7}
-    assert clients.alive == (1,)
 
 
 def test_who_is_through_its_tests_when_the_time_is_up_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clients = Says(1, {client: {} for client in range(4)}, {}, None)
+    clients = Says(*[None] * 4)
     sizes = {0: 3, 1: 9, 2: 3, 3: 3}
     limit = time_limit.TimeLimit()
     asked = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flwr_splitmix.description import Description, DescriptionError, read_description
 from flwr_splitmix.links import Clients, LinkError
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.mixers import SmashedShape
@@ -22,7 +23,14 @@ class Described(Clients):
     """Clients that only say what they are."""
 
     def __init__(self, *descriptions: dict[str, Any]) -> None:
-        super().__init__(1, dict(enumerate(descriptions)), {}, None)
+        said: dict[int, Description] = {}
+        failures: dict[int, str] = {}
+        for client, description in enumerate(descriptions):
+            try:
+                said[client] = read_description(description)
+            except DescriptionError as error:
+                failures[client] = str(error)
+        super().__init__(1, said, failures, None)
 
     def _exchange(self, method: str, payloads: Mapping[int, Any]) -> dict[int, Outcome]:
         raise AssertionError("nothing is to be called")
@@ -140,6 +148,11 @@ def test_steps_are_the_mean_number_of_full_batches() -> None:
         ({"num_examples": 10**5000}, "its num-examples is more than 2147483647"),
         ({"num_examples": -(10**5000)}, "its num-examples is less than -2147483647"),
         ({"num_examples": [10**5000]}, "its num-examples is a list"),
+        ({"drawn": "7"}, "its drawn is '7'"),  # for one reader nothing, for another the most
+        ({"goes_on": "yes"}, "its goes-on is 'yes'; it must be true or false"),
+        ({"federated_examples": -1}, "its federated-examples is -1"),
+        ({"edge": 5}, "its edge is 5; it must be a text"),
+        ({"unbounded": [["plain"]]}, "its unbounded is no list of texts"),
     ],
 )
 def test_a_client_that_describes_itself_badly_is_left_out(

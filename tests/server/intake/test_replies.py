@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
+from flwr_splitmix.description import Description
 from flwr_splitmix.links.link import Clients
 from flwr_splitmix.server.aggregation.choice import fedavg
 from flwr_splitmix.server.intake.replies import ReplyIntake
@@ -24,7 +25,7 @@ class Alone(Clients):
 
 def sized(described: dict[int, Any], said: list[Any], kind: type[Clients]) -> tuple[Clients, Any]:
     """Take in replies that are not averaged, with these numbers of examples and a loss each."""
-    clients = kind(1, {c: {"num-examples": n} for c, n in described.items()}, {}, None)
+    clients = kind(1, {c: Description(num_examples=n) for c, n in described.items()}, {}, None)
     metrics = [{} if n is None else {"num-examples": n} for n in said]
     replies = [reply_of({}, {**own, "train-loss": 1.0}) for own in metrics]
     clients.replies = dict(zip(clients.nodes, replies, strict=True))
@@ -73,7 +74,7 @@ LIKE = {"a": np.zeros((2, 3), np.float32), "count": np.array(5), "b": np.ones(4,
 
 def checked(*replies: Message) -> Alone:
     """Check the replies of clients that began with `LIKE` and have 10 examples each."""
-    clients = Alone(1, {c: {"num-examples": 10} for c in range(len(replies))}, {}, None)
+    clients = Alone(1, dict.fromkeys(range(len(replies)), Description(num_examples=10)), {}, None)
     clients.replies = dict(enumerate(replies))
     record = ArrayRecord({name: Array(array) for name, array in LIKE.items()})
     ReplyIntake(record).check(clients, record, robust=False)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix import UShapeClient
-from flwr_splitmix.clients.ushape.frozen_weights import FROZEN
 from flwr_splitmix.strategies import UShapeStrategy, USplitFL, USplitSL
 
 SAID = "other frozen weights in head or tail than client"
@@ -124,13 +123,16 @@ class Liar(UShapeClient):
     says: Any = None
 
     def attach(self, *arguments: Any) -> dict[str, Any]:
-        return {**super().attach(*arguments), FROZEN: self.says}
+        return {**super().attach(*arguments), "frozen-weights": self.says}
 
 
 @pytest.mark.parametrize(
     "says", ["0.5", True, [1.0], float("nan"), float("inf"), 10**400], ids=lambda v: str(v)[:9]
 )
-def test_what_is_no_number_is_ignored(caplog: pytest.LogCaptureFixture, says: Any) -> None:
+def test_who_says_what_is_no_number_is_left_out(
+    caplog: pytest.LogCaptureFixture, says: Any
+) -> None:
     kind = type("Own", (Liar,), {"says": says})
     clients = [client(0, 0, learns="tail"), client(1, 0, kind=kind, learns="tail")]
     assert warnings(caplog, clients, rounds=1) == []
+    assert "says that its frozen-weights is" in caplog.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from flwr_splitmix.clients import SplitClient
+from flwr_splitmix.description import SegmentDescription, SplitDescription
+from flwr_splitmix.links import Clients
+from flwr_splitmix.links.host import ClientHost
+from flwr_splitmix.links.local import LocalClients
 from flwr_splitmix.mixers import (
     InputLevel,
     Mixer,
@@ -31,6 +34,16 @@ from flwr_splitmix.strategies import PSL, STRATEGIES, CutMixSL, MixupSL, SplitSt
 from flwr_splitmix.testing.toy import Toy
 
 
+def present(*state_rounds: int) -> Clients:
+    """Return clients with states of these rounds."""
+    segment = SegmentDescription(prefix=0, patches=4, width=8)
+    said = [
+        SplitDescription(num_examples=8, batch_size=4, segment=segment, state_round=done)
+        for done in state_rounds
+    ]
+    return LocalClients(1, dict(enumerate(said)), {}, None, host=ClientHost())
+
+
 @pytest.mark.parametrize("averages", [True, False])
 def test_a_lost_state_and_an_older_one_are_told_apart(
     averages: bool, caplog: pytest.LogCaptureFixture
@@ -38,8 +51,7 @@ def test_a_lost_state_and_an_older_one_are_told_apart(
     toy = Toy(clients=3)
     strategy = PSL(toy.upper(), device="cpu")
     states = {0: 0, 1: 3, 2: 4}
-    described = {c: {"num-examples": 8, "state-round": done} for c, done in states.items()}
-    clients: Any = SimpleNamespace(alive=[0, 1, 2], nodes=[0, 1, 2], descriptions=described)
+    clients = present(*states.values())
     shape = SmashedShape(batch=4, patches=4, width=8)
     remarks = Remarks(strategy.mixer, averages=averages)
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
@@ -59,8 +71,7 @@ def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Own segments may be cut at the embedding, where a class token has seen nothing."""
-    described = {c: {"num-examples": 8, "state-round": 0} for c in range(2)}
-    clients: Any = SimpleNamespace(alive=[0, 1], nodes=[0, 1], descriptions=described)
+    clients = present(0, 0)
     mixer = CutMixSL(Toy().upper(), device="cpu").mixer
     shape = SmashedShape(batch=4, patches=4, width=8, prefix=1)
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):

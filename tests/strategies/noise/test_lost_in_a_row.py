@@ -18,6 +18,7 @@ import pytest
 from flwr_splitmix.clients import SplitClient, exchange
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
 from flwr_splitmix.data.examples import Example
+from flwr_splitmix.description import read_description
 from flwr_splitmix.events import Exchange, RoundBegun, RoundDone
 from flwr_splitmix.links.host import ClientHost
 from flwr_splitmix.links.ticket import Ticket
@@ -108,7 +109,7 @@ class Lossy:
             client=0, seed=5, server_round=self.number, num_rounds=99, arrays="initial",
             state_round=self.number - 1, attempt=len(before), earlier=known,
         )  # fmt: skip
-        described = {0: self.host.attach(ticket, self._build, None)}
+        described = {0: read_description(self.host.attach(ticket, self._build, None))}
         begun = RoundBegun(self.number, {0: before}, False, described, nodes=[0], steps=steps)
         for observer in (self.rounds, self.ledger):
             observer.on_begin(begun)
