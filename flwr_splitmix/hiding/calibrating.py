@@ -53,6 +53,11 @@ class Calibrating(Hiding):
         self._drawn = 0
         self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)
 
+    @classmethod
+    def calibrates(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether there are epochs over public texts, where that is an option."""
+        return bool(options.get("calibration_epochs", True))
+
     @property
     def correction(self) -> Correction | None:
         """The network with its optimizer; None before the first round, and for a client without."""

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.hiding.charges import Charges, Planned
 from flwr_splitmix.hiding.exchanged import ClientSide, Sent
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.record_ledger import RecordLedger
+from flwr_splitmix.limits import LARGEST_SIGMA
 from flwr_splitmix.privacy.analytic import gaussian_sigma
 from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.mechanism import add_noise, clip_smashed
@@ -81,6 +83,7 @@ class DPForward(Hiding):
     accounts = True
     rests_on = ("obfuscate",)
     own_masks = False
+    mixes_batch = False
     warning = (
         "DP-Forward's epsilon is about messages; gradients that clients return to the trunk, where "
         "they do, are without noise, and tell of inputs and labels: docs/language.md"
@@ -117,6 +120,25 @@ class DPForward(Hiding):
             "releases": releases,
         }
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Check that servers do not refuse such noise.
+
+        Raises
+        ------
+        ValueError
+            If it is too large.
+        """
+        made = cls(**options)
+        if made.sigma > LARGEST_SIGMA:
+            own = made._options
+            raise ValueError(
+                f"clip_norm is {own['clip_norm']:g}, epsilon {own['epsilon']:g} and releases "
+                f"{own['releases']}, which needs noise of standard deviation {made.sigma:.3g}, and "
+                f"servers refuse such numbers; allowed is at most {LARGEST_SIGMA:g}: take a "
+                "smaller clip_norm, a larger epsilon or fewer releases"
+            )
+
     def made_with(self) -> dict[str, Any]:
         """Return the options that it was made with; the attribute `epsilon` is what is spent."""
         return {**super().made_with(), **self._options}
@@ -143,6 +165,17 @@ class DPForward(Hiding):
         # What of training was sent before is owed, and perhaps more than this round sends.
         attempt = 0 if kind == "train" else self.side.attempt
         self.ledger.charge(kind, records, self.shift, attempt=attempt, outside=outside)
+
+    def planned_charges(self, planned: Planned) -> Charges:
+        """Return the charge of a message, in training and evaluation."""
+        outside = outside_of(
+            head_learns=planned.head_learns,
+            returns=planned.returns,
+            averaged=planned.averaged,
+            losses=planned.returns or planned.tested > 0,
+            padded=planned.padded,
+        )
+        return Charges(delta=self.delta, shift=self.shift, tested=planned.tested, outside=outside)
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Clip each example's hidden states and add noise; places without a token are all noise."""

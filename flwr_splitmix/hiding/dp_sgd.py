@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.data.texts.text_set import IGNORED
 from flwr_splitmix.extras import as_logged_before, needed_for
+from flwr_splitmix.hiding.charges import Charges, Planned
 from flwr_splitmix.hiding.exchanged import ClientSide, Sent
 from flwr_splitmix.hiding.hiding import Hiding
 from flwr_splitmix.hiding.record_ledger import RecordLedger
@@ -101,6 +102,8 @@ class DPSGD(Hiding):
 
     accounts = True
     own_masks = False
+    mixes_batch = False
+    watches_layers = True
     apart = ("head", "trunk", "tail")  # one that mixes puts each example into others' gradients
     rests_on = (
         "obfuscate", "recover", "loss", "perturb", "returned", "logits", "before_update",
@@ -186,6 +189,15 @@ class DPSGD(Hiding):
             return
         self._records = records
         self.ledger.pay_owed()
+
+    def planned_charges(self, planned: Planned) -> Charges:
+        """Return the charge of a step; evaluations cost nothing."""
+        return Charges(
+            delta=self.delta,
+            shift=shift_of(self.noise_multiplier),
+            power=POWER,
+            outside=outside_of(returns=planned.returns, padded=planned.padded),
+        )
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Send hidden states unchanged; in training, track each example's part in them."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.data.examples import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.hiding.charges import Charges, Planned
 from flwr_splitmix.hiding.exchanged import ClientSide, Sent
 from flwr_splitmix.overriding import overridden
 from flwr_splitmix.scoring.texts import check_labels, text_loss
@@ -25,8 +26,9 @@ class Hiding:
     the trunk's outputs, `loss` scores them in training, `perturb` changes the gradient to return,
     and `returned` each message's part of it; in evaluation `logits` follows `recover`. A
     `UShapeStrategy` has the class (its attribute `hiding`): it passes any messages through the
-    trunk, and reads the facts below. What a server must compute for a method belongs here too, as
-    a class method that the strategy calls.
+    trunk, and reads the facts below. So do apps and attacks, none of which knows a method by its
+    name. What a server must compute for a method belongs here too, as a class method that the
+    strategy calls.
 
     A method that calibrates on public texts defines how often in `calibration_steps`, which must be
     0 once they are taken, and `refines`, and implements the public-text methods; the client does
@@ -64,6 +66,15 @@ class Hiding:
     own_masks
         Whether `obfuscate` may send other masks than it gets. A subclass with an `obfuscate` of its
         own may, unless it states otherwise.
+    mixes_batch
+        Whether an example's messages depend on the others of its batch. Those of a subclass with an
+        `obfuscate` of its own do, unless it states otherwise.
+    watches_layers
+        Whether it watches the inputs of the layers of head and tail, which must not be computed
+        twice (`gradient-checkpointing`), and of which some may be unfit (`UnfitError`).
+    not_accounted
+        Why noise has no epsilon, with the method's name before it; "" for no noise, and for a
+        ledger.
 
     Source: split learning's U shape (Vepakomma et al., 2018).
     """
@@ -75,12 +86,17 @@ class Hiding:
     apart: ClassVar[tuple[str, ...]] = ("head",)
     rests_on: ClassVar[tuple[str, ...]] = ()
     own_masks: ClassVar[bool] = False
+    mixes_batch: ClassVar[bool] = False
+    watches_layers: ClassVar[bool] = False
+    not_accounted: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Void what a base states of an `obfuscate` that the class overrides."""
         super().__init_subclass__(**options)
         if overridden(cls, ("obfuscate",), "own_masks"):
             cls.own_masks = True
+        if overridden(cls, ("obfuscate",), "mixes_batch"):
+            cls.mixes_batch = True
 
     def __init__(self, public: ExampleSet | None = None) -> None:
         if public is not None:
@@ -166,6 +182,31 @@ class Hiding:
         return 1
 
     @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Check options before a run; every value is already of its type and range by itself.
+
+        Parameters
+        ----------
+        options
+            The method's own, by name; data sets and what a tokenizer says are not among them.
+
+        Raises
+        ------
+        ValueError
+            If they do not go together; the message has the names of the options.
+        """
+
+    @classmethod
+    def messages_per_batch(cls, options: Mapping[str, Any]) -> int:
+        """Return how many messages a client sends for a batch; `options` as in `check_options`."""
+        return 1
+
+    @classmethod
+    def calibrates(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether clients send public texts to learn; `options` as in `check_options`."""
+        return False
+
+    @classmethod
     def sends_as(cls) -> type[Hiding]:
         """Return the hiding whose messages this method's clients send: itself.
 
@@ -198,6 +239,13 @@ class Hiding:
         records
             int64 (b,): indices of the client's examples of that kind.
         """
+
+    def planned_charges(self, planned: Planned) -> Charges | None:
+        """Return what `charge` is going to charge in a run; None if that is not known beforehand.
+
+        It speaks of the `charge` of its own class, and of no subclass that has another one.
+        """
+        return None
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
         """Turn a batch into messages to send; here the head's hidden states unchanged."""
@@ -248,6 +296,11 @@ class Hiding:
             One per message, (b, T, d): the gradient from `perturb`, backpropagated by `recover`.
         """
         return list(gradients)
+
+    @property
+    def own_label(self) -> float:
+        """Share of an example's label in its loss; the batch's next example has the rest."""
+        return 1.0
 
     def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the logits that an evaluation scores, given what `recover` returned.

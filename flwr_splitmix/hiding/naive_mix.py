@@ -36,6 +36,7 @@ class NaiveMix(Hiding):
     """
 
     own_masks = False
+    mixes_batch = True
 
     def __init__(self, lam: float = 0.5) -> None:
         if not 0 < lam <= 1:
@@ -56,6 +57,11 @@ class NaiveMix(Hiding):
         mixed = self.lam * hidden + (1 - self.lam) * hidden.roll(-1, 0)
         union = batch.mask | batch.mask.roll(-1, 0)
         return Sent([mixed], union, replace(batch, mask=union))
+
+    @property
+    def own_label(self) -> float:
+        """The mixing ratio."""
+        return self.lam
 
     def loss(self, hidden: Tensor, sent: Sent) -> Tensor:
         """Return the losses on both examples, mixed with the same ratio."""

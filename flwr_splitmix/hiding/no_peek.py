@@ -44,6 +44,7 @@ class NoPeek(Hiding):
     )
     teaches_head = True
     own_masks = False
+    mixes_batch = False
 
     def __init__(self, dcor_weight: float = 1.0) -> None:
         if not (math.isfinite(dcor_weight) and dcor_weight >= 0):

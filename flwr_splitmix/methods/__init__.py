@@ -1,7 +1,7 @@
 """The catalogue of methods: one entry each, from which everything that lists methods is made.
 
-A further method is a file in `strategies/`, a file in `mixers/` if it mixes in a new way, and one
-entry of `METHODS`. Importing this module loads neither torch nor a strategy.
+A further method is a file in `strategies/`, a file in `mixers/` or `hiding/` if it mixes or hides
+in a new way, and one entry of `METHODS`. Importing this module loads neither torch nor a strategy.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ class Method:
         server, what is hidden from the server.
     epsilon
         What the epsilon that its clients report covers, and what not; "" if they report none.
+    noise
+        U shape: keys of its own on noise.
+    left_out
+        What of the trained model an export leaves out, in sentences for its card; "" for nothing.
     """
 
     name: str
@@ -61,6 +65,8 @@ class Method:
     up: str
     protects: str
     epsilon: str = ""
+    noise: tuple[str, ...] = ()
+    left_out: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -184,7 +190,9 @@ METHODS: tuple[Method, ...] = (
         name="MixGuard", module="mixguard", shape="U", mixer="MixGuard",
         keys=("k",), at_cut="secret mixtures with support texts, noise on gradients",
         up="*m* times as much as USplitSL; with refinement in every step (3*m* + 1)/2 times",
-        protects="inputs, labels, logits",
+        protects="inputs, labels, logits", noise=("perturbation", "strength"),
+        left_out="MixGuard's calibrator is left out, although the tail was trained behind it: the "
+        "run's accuracy is not this model's.",
     ),
     Method(
         name="DPForwardSL", module="ushape_defences", shape="U", mixer="DPForward",
@@ -195,6 +203,7 @@ METHODS: tuple[Method, ...] = (
         "returned to the trunk, lengths of texts, mean losses and scores, what a record did to "
         "a head that learns, or heads and tails that are averaged or exported (docs/language.md of "
         "flwr-splitmix)",
+        noise=("epsilon", "releases", "clip-norm", "sensitivity"),
     ),
     Method(
         name="NoPeekSL", module="ushape_defences", shape="U", mixer="NoPeek",
@@ -205,7 +214,9 @@ METHODS: tuple[Method, ...] = (
         name="SnDSL", module="ushape_defences", shape="U", mixer="SnD",
         at_cut="noise on each token's hidden state, a denoiser at the client",
         up="as USplitSL; with refinement in every step twice as much",
-        protects="inputs, labels, logits",
+        protects="inputs, labels, logits", noise=("eta",),
+        left_out="Its tail was trained behind noise and a denoiser, which are left out: the run's "
+        "accuracy is not this model's.",
     ),
     Method(
         name="DPSGDSL", module="ushape_defences", shape="U", mixer="DPSGD",
@@ -216,6 +227,7 @@ METHODS: tuple[Method, ...] = (
         epsilon="the weights of a client's head and tail, about one training record, as long as "
         "the trunk does not change; not messages, gradients returned to the trunk, lengths of "
         "texts, mean losses and scores, or a trunk that learns (docs/language.md of flwr-splitmix)",
+        noise=("noise-multiplier", "clip-norm"),
     ),
 )  # fmt: skip
 """All methods, in the order in which they are listed everywhere."""

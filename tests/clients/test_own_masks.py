@@ -14,6 +14,7 @@ from flwr_splitmix.clients import ClientError, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import (
     DPSGD,
+    HIDINGS,
     DPForward,
     Hiding,
     MixGuard,
@@ -115,3 +116,17 @@ def test_an_obfuscate_of_ones_own_may_send_other_masks_unless_it_states_otherwis
     hiding: type[Hiding], own: bool
 ) -> None:
     assert hiding.own_masks == own
+
+
+@pytest.mark.parametrize(
+    ("hiding", "mixes"),
+    [
+        *((kind, kind is NaiveMix) for kind in (Hiding, *HIDINGS)),
+        *((kind, True) for kind in (SeriesForward, MixedForward, Below, Unmasked)),
+    ],
+)
+def test_it_may_also_mix_a_batch_and_attacks_then_read_batches_whole(
+    hiding: type[Hiding], mixes: bool
+) -> None:
+    """Only NaiveMix did, and of another one an image was compared with what a head makes of it."""
+    assert hiding.mixes_batch == mixes

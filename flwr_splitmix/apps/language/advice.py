@@ -24,9 +24,6 @@ from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.segments.language.build import open_skeleton
 from flwr_splitmix.segments.language.costs import layer_costs
 
-CALIBRATED = ("MixGuard", "SnDSL")
-"""Strategies whose clients also send public texts."""
-
 _PROBE = 256  # side of the square matrices that measure a device's speed
 
 
@@ -65,11 +62,14 @@ def advise(
     given
         Known values of network and speeds, by the names of `Setting`.
     """
-    costs = _stage_costs(config, model, parts, tokens)
+    costs, options = _stage_costs(config, model, parts, tokens), config.own_options()
     below = {part: prefix_sums(costs[part]) for part in PARTS}
     flops = 0.0 if {"client_flops", "server_flops"} <= given.keys() else _flops_here()
     setting = setting_here(flops, **given)
     up, down = traffic_of(config, tokens, parts.width)
+    calibration = ""
+    if config.hides_by.calibrates(options):
+        calibration = f"; the calibration of {config.strategy} comes before the first step"
     cuts = costs_of_pairs(
         setting,
         {part: sums[1:-1] for part, sums in below.items()},
@@ -78,7 +78,7 @@ def advise(
         chosen=(config.head_layers, config.tail_layers),
         learns=config.learns,
         batch=config.batch_size,
-        mixtures=clients * messages_of(config),
+        mixtures=clients * config.hides_by.messages_per_batch(options),
         uplink_bytes=up,
         downlink_bytes=down,
     )
@@ -87,26 +87,22 @@ def advise(
         cuts,
         measured=[name for name in Setting.__annotations__ if name not in given],
         notes=[
-            f"bytes and times are those of batches whose longest text has {tokens} tokens; the "
-            "calibration of MixGuard and SnDSL comes before the first step"
+            f"bytes and times are those of batches whose longest text has {tokens} tokens"
+            + calibration
         ],
     )
-
-
-def messages_of(config: LanguageConfig) -> int:
-    """Return the number of messages that a client sends per batch."""
-    return config.m if config.strategy == "MixGuard" else 1
 
 
 def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, int]:
     """Return the bytes (up, down) of a client per step, averaged over steps.
 
     A client sends the messages with their mask, and the gradients of the trunk's answers; it
-    receives the answers, and the gradients of the messages (`tensors_each_way`). A refinement of
-    MixGuard or SnD also sends the hidden states and the messages of public texts, and receives the
+    receives the answers, and the gradients of the messages (`tensors_each_way`). A refinement by
+    public texts also sends the hidden states and the messages of public texts, and receives the
     answers to both.
     """
-    messages = messages_of(config)
+    options = config.own_options()
+    messages = config.hides_by.messages_per_batch(options)
     text, back = (
         _text_bytes(config, tokens, width, wire)
         for wire in (config.wire_dtype, config.wire_dtype_down or config.wire_dtype)
@@ -114,10 +110,11 @@ def traffic_of(config: LanguageConfig, tokens: int, width: int) -> tuple[int, in
     each = tensors_each_way(config.learns) * messages
     up = each * text + config.batch_size * tokens
     down = each * back
-    if config.strategy in CALIBRATED and config.refine_every and config.calibration_epochs:
+    every = options.get("refine_every", 0) if config.hides_by.calibrates(options) else 0
+    if every:
         refined = (messages + 1) * text + config.batch_size * tokens
-        up += refined // config.refine_every
-        down += (messages + 1) * back // config.refine_every
+        up += refined // every
+        down += (messages + 1) * back // every
     return up, down
 
 

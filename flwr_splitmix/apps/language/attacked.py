@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.apps.kept.attacking import division_of, recorded_trace
-from flwr_splitmix.apps.language.client import hiding_sources
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.export import trained_parts
+from flwr_splitmix.apps.language.hiding import hiding_sources
 from flwr_splitmix.apps.language.known_parts import base_parts, known_parts
 from flwr_splitmix.apps.language.texts import (
     client_rows,
@@ -37,13 +37,11 @@ from flwr_splitmix.attacks.texts.releasing import (
 from flwr_splitmix.attacks.texts.view import PublicRelease, TextKnowledge, TextView
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.hiding.calibrating import Calibrating
-from flwr_splitmix.hiding.making import hiding_options, make_hiding
+from flwr_splitmix.hiding.making import make_hiding
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import ClientStore
 from flwr_splitmix.seeding import derive_seed, generator, seeded_secrets
 from flwr_splitmix.segments.language import LanguageParts
-from flwr_splitmix.strategies import USHAPE_STRATEGIES
 
 SECRETS = (
     "the recording is not used: clients put secret tokens between their words, and nothing says "
@@ -153,7 +151,7 @@ class AttackedTexts:
             sent = Released(sent.releases + released.releases, sent.origins + released.origins)
         knowledge = TextKnowledge(
             self.config.strategy,
-            self._options(),
+            self.config.own_options(),
             self.known,
             begin=self.begin,
             task=self.config.task,
@@ -220,18 +218,10 @@ class AttackedTexts:
 
     def _hiding(self, supports: Sequence[Tensor] | None) -> Hiding:
         """Make a client half, with public texts of its own, or with the run's."""
-        sources = hiding_sources(self.config, tokenizer_of(self.config))
+        sources = hiding_sources(self.config)
         if supports is not None:
             sources["public"] = lambda: TextSet(list(supports), [0] * len(supports))
-        kind = USHAPE_STRATEGIES[self.config.strategy].hiding
-        return make_hiding(kind.sends_as(), sources)
-
-    def _options(self) -> dict[str, Any]:
-        """Return the method's options; -1 secret tokens are those that the task has by default."""
-        names = hiding_options(USHAPE_STRATEGIES[self.config.strategy].hiding)
-        keys = names & LanguageConfig.model_fields.keys()
-        own = {"secret_tokens": self.config.secrets}
-        return {name: own.get(name, getattr(self.config, name)) for name in sorted(keys)}
+        return make_hiding(self.config.hides_by.sends_as(), sources)
 
 
 def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
@@ -270,7 +260,8 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
     trace, unused = recorded_trace(run, [own], "texts", lambda step: step.messages)
     if trace is not None and config.secrets:
         trace, unused = None, SECRETS
-    calibration = UNCALIBRATED if saved is None and _calibrates(config) else ""
+    calibrates = config.hides_by.calibrates(config.own_options())
+    calibration = UNCALIBRATED if saved is None and calibrates else ""
     return AttackedTexts(
         config,
         parts,
@@ -283,9 +274,3 @@ def attacked_texts(run: Run, client: int | None = None) -> AttackedTexts:
         trace,
         [*filter(None, (division.remark([own], "texts"), unused, calibration))],
     )
-
-
-def _calibrates(config: LanguageConfig) -> bool:
-    """Return whether a run's clients send public texts, mixed and plain."""
-    kind = USHAPE_STRATEGIES[config.strategy].hiding
-    return issubclass(kind, Calibrating) and bool(config.calibration_epochs or config.refine_only)

@@ -17,7 +17,7 @@ from flwr_splitmix.apps.checking.findings import (
 from flwr_splitmix.apps.checking.parts import Checks
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.apps.configuration.error import ConfigError
-from flwr_splitmix.apps.language.advice import CALIBRATED, advise, open_run_model
+from flwr_splitmix.apps.language.advice import advise, open_run_model
 from flwr_splitmix.apps.language.config import SMALL, LanguageConfig
 from flwr_splitmix.apps.language.inputs import check_inputs
 from flwr_splitmix.apps.language.model import check_adapted, check_vocabulary, check_width, unusable
@@ -31,8 +31,9 @@ from flwr_splitmix.apps.language.texts import (
     tokenizer_of,
     training_size,
 )
-from flwr_splitmix.apps.language.trial import try_dp_sgd
+from flwr_splitmix.apps.language.trial import try_layers
 from flwr_splitmix.data.texts.tokens import LongTextsCount
+from flwr_splitmix.hiding.making import hiding_options, needs_public
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import LanguageParts
 from flwr_splitmix.words import counted, listed
@@ -85,7 +86,7 @@ def _check_data(config: LanguageConfig, report: Report) -> None:
             f"the training rows have none of the {classes} {listed(map(repr, empty))}: the model "
             f"cannot learn {them}; num-labels is {config.num_labels}"
         )
-    users = [config.strategy] if config.strategy in CALIBRATED else []
+    users = [config.strategy] if needs_public(config.hides_by) else []
     users += ["the small model's tokenizer"] if config.model == SMALL else []
     if users and not config.public and config.dataset != "generated":
         report.remarks.append(
@@ -93,7 +94,7 @@ def _check_data(config: LanguageConfig, report: Report) -> None:
             "the dataset's; name public text of its kind"
         )
     public = public_texts(config)
-    if config.strategy == "MixGuard" and public:
+    if "support_texts" in hiding_options(config.hides_by) and public:
         _check_supports(config, public, report)
 
 
@@ -140,7 +141,7 @@ class _Opened:
             f"{config.model}, {counted(parts.layers, 'layer')} of width {parts.width}: "
             f"{config.head_layers} in the head, {config.tail_layers} in the tail"
         )
-        try_dp_sgd(config)
+        try_layers(config)
 
     def check_clients(self) -> None:
         """Describe the clients' data; raise ConfigError if there are too few clients."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from flwr.app import Context
 from torch import nn
 
 from flwr_splitmix.apps.language.config import LanguageConfig
+from flwr_splitmix.apps.language.hiding import hiding_sources
 from flwr_splitmix.apps.language.model import build_parts, check_vocabulary
 from flwr_splitmix.apps.language.texts import (
     benchmark_set,
     client_rows,
-    public_set,
     run_test_set,
     tokenizer_of,
     training_set,
@@ -50,7 +49,7 @@ def client_fn(context: Context) -> UShapeClient:
         parts.head,
         parts.tail,
         training_set(config, train),
-        sources=hiding_sources(config, tokenizer),
+        sources=hiding_sources(config),
         batch_size=config.batch_size,
         test_data=run_test_set(config, test) if len(test) and not benchmark else None,
         benchmark_data=benchmark_set(config) if benchmark else None,
@@ -60,18 +59,6 @@ def client_fn(context: Context) -> UShapeClient:
         device=config.client_device,
         scores=scores_of(config, tokenizer),
     )
-
-
-def hiding_sources(config: LanguageConfig, tokenizer: Any) -> dict[str, Callable[[], Any]]:
-    """Return functions that make the arguments of any hiding's constructor, by name."""
-    return {
-        **{name: partial(getattr, config, name) for name in LanguageConfig.model_fields},
-        "public": lambda: public_set(config),
-        "vocab_size": lambda: len(tokenizer),
-        "special_ids": lambda: tokenizer.all_special_ids,
-        "causal": lambda: config.task == "generation",
-        "options": config.mixguard,
-    }
 
 
 def make_client(

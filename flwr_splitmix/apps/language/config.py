@@ -14,14 +14,15 @@ from flwr_splitmix.apps.configuration.run_config import (
     Positive,
     Rate,
 )
-from flwr_splitmix.apps.ushape.needs import check_batch, check_learns
+from flwr_splitmix.apps.ushape.needs import check_batch, check_learns, check_options
 from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.data.texts.columns import EmptyTexts, TextColumns
 from flwr_splitmix.data.texts.generated import GENERATED
 from flwr_splitmix.data.texts.rows import TextTask
 from flwr_splitmix.data.texts.tokens import LongTexts
+from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.dp_forward import Sensitivity
-from flwr_splitmix.hiding.mixguard import MixGuardOptions
+from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.hiding.mixguard.options import Decoding, Gradients, TrunkMask
 from flwr_splitmix.hiding.mixguard.sampler import Sampler
 from flwr_splitmix.limits import LARGEST
@@ -38,6 +39,16 @@ SMALL = "small"
 
 SECRET_TOKENS: dict[TextTask, int] = {"classification": 20, "generation": 40}
 """Number of secret tokens per text (MixGuard, appendix A.2)."""
+
+MEANS_NONE: dict[str, object] = {
+    "calibration_rank": 0,
+    "perturbation": "none",
+    "pad_to": 0,
+    "max_distortion": 0.0,
+    "max_leak": 0.0,
+    "max_amplification": 0.0,
+}
+"""Values that stand for None, which a run configuration cannot contain."""
 
 TextWire = Literal["keep", "float32", "bfloat16", "float16", "int8", "int8-stochastic"]
 
@@ -199,18 +210,9 @@ class LanguageConfig(AppConfig):
         return self
 
     @model_validator(mode="after")
-    def _denoiser_can_be_made(self) -> LanguageConfig:
-        if self.strategy == "SnDSL" and self.calibration_rank % 4:
-            raise ValueError(
-                f"calibration-rank is {self.calibration_rank}, but strategy is 'SnDSL', whose "
-                "denoiser needs a multiple of 4, or 0"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _heads_learn_what_they_must(self) -> LanguageConfig:
         check_learns(self.strategy, self.learns)
-        if not self.head_layers and USHAPE_STRATEGIES[self.strategy].hiding.teaches_head:
+        if not self.head_layers and self.hides_by.teaches_head:
             raise ValueError(
                 f"head-layers is 0, but strategy is {self.strategy!r}, which works only by "
                 "training the head's layers to reveal less of the embeddings; allowed with it is "
@@ -224,22 +226,23 @@ class LanguageConfig(AppConfig):
         return self
 
     @model_validator(mode="after")
-    def _each_text_has_its_gradient(self) -> LanguageConfig:
-        if self.strategy == "DPSGDSL" and self.gradient_checkpointing:
+    def _layers_can_be_watched(self) -> LanguageConfig:
+        if self.hides_by.watches_layers and self.gradient_checkpointing:
             raise ValueError(
-                "gradient-checkpointing is true, but strategy is 'DPSGDSL', which watches every "
-                "layer's inputs; allowed with it is false"
+                f"gradient-checkpointing is true, but strategy is {self.strategy!r}, which watches "
+                "every layer's inputs; allowed with it is false"
             )
         return self
 
     @model_validator(mode="after")
-    def _mixguard_agrees(self) -> LanguageConfig:
-        if self.strategy == "MixGuard":
-            try:
-                self.mixguard()
-            except ValueError as error:  # `read` puts names of keys into it, but not their values
-                raise ValueError(str(error).replace("None", "'none'")) from None
+    def _own_options_agree(self) -> LanguageConfig:
+        check_options(self.strategy, self.own_options())
         return self
+
+    @property
+    def hides_by(self) -> type[Hiding]:
+        """What the clients hide their texts by."""
+        return USHAPE_STRATEGIES[self.strategy].hiding
 
     @property
     def cut(self) -> LanguageCut:
@@ -264,7 +267,7 @@ class LanguageConfig(AppConfig):
     @property
     def secrets(self) -> int:
         """Number of secret tokens in each text."""
-        if self.strategy != "MixGuard":
+        if "secret_tokens" not in hiding_options(self.hides_by):
             return 0
         if self.secret_tokens >= 0:
             return self.secret_tokens
@@ -284,8 +287,8 @@ class LanguageConfig(AppConfig):
 
     @property
     def pads_itself(self) -> bool:
-        """Whether a client's texts are padded to `pad_to`; MixGuard's own option does it there."""
-        return bool(self.pad_to) and self.strategy != "MixGuard"
+        """Whether a client's texts are padded to `pad_to`, unless a hiding's own option does it."""
+        return bool(self.pad_to) and "pad_to" not in hiding_options(self.hides_by)
 
     @property
     def unit(self) -> Literal["sentence", "paragraph"]:
@@ -310,33 +313,18 @@ class LanguageConfig(AppConfig):
             second=self.second_text_column,
         )
 
-    def mixguard(self) -> MixGuardOptions:
-        """Return MixGuard's options.
+    def own_options(self) -> dict[str, Any]:
+        """Return the options of what clients hide their texts by, by the names of arguments.
 
-        Raises
-        ------
-        ValueError
-            If the options are incompatible.
+        Data sets and what a tokenizer says are not among them.
         """
-        own: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in (
-                "k", "m", "calibration_epochs", "calibration_blocks", "calibration_lr",
-                "refine_every", "refine_only", "strength", "gradients", "secret_per_sample",
-                "sampler", "support_scale", "support_texts", "decoding", "mask",
-                "calibrated_inference", "max_length",
-            )
-        }  # fmt: skip
-        return MixGuardOptions(
-            **own,
-            secret_tokens=self.secrets,
-            calibration_rank=self.calibration_rank or None,
-            perturbation=None if self.perturbation == "none" else self.perturbation,
-            pad_to=self.pad_to or None,
-            max_distortion=self.max_distortion or None,
-            max_leak=self.max_leak or None,
-            max_amplification=self.max_amplification or None,
-        )
+        values = {name: getattr(self, name) for name in sorted(hiding_options(self.hides_by))}
+        if "secret_tokens" in values:
+            values["secret_tokens"] = self.secrets
+        return {
+            name: None if name in MEANS_NONE and value == MEANS_NONE[name] else value
+            for name, value in values.items()
+        }
 
     def schedule(self) -> WarmupCosine:
         """Return both sides' schedule: from a thousandth of the peak rate, to a hundredth."""

@@ -11,7 +11,7 @@ from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.inputs import check_inputs, record_inputs
 from flwr_splitmix.apps.language.model import build_parts, initial_segments
 from flwr_splitmix.apps.language.placing import trunk_devices
-from flwr_splitmix.apps.language.trial import try_dp_sgd
+from flwr_splitmix.apps.language.trial import try_layers
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.language import Trunk
 from flwr_splitmix.segments.language.placement import is_placed
@@ -41,7 +41,7 @@ def train(grid: Grid, context: Context) -> None:
     # Errors are raised before the run gets a directory.
     trunk = build_trunk(config)
     make_strategy(config, trunk, None)
-    try_dp_sgd(config)
+    try_layers(config)
     initial = initial_arrays(config)
     run = resumed or Run.create(context.run_config, name=config.strategy.lower(), home=config.home)
     if resumed is None:

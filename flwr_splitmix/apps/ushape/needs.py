@@ -1,6 +1,9 @@
-"""What strategies of the U shape need of the keys `batch-size` and `learns`."""
+"""What strategies of the U shape need of the keys `batch-size` and `learns`, and of their own."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.strategies import USHAPE_STRATEGIES
@@ -23,3 +26,11 @@ def check_learns(strategy: str, learns: Learns) -> None:
             f"learns is 'tail', but strategy is {strategy!r}, which works only by training heads; "
             "allowed with it is 'all'"
         )
+
+
+def check_options(strategy: str, options: Mapping[str, Any]) -> None:
+    """Raise ValueError if the strategy's own options, by the names of arguments, do not fit."""
+    try:
+        USHAPE_STRATEGIES[strategy].hiding.check_options(options)
+    except ValueError as error:  # keys say 'none', and `read` puts their names for those of options
+        raise ValueError(str(error).replace("None", "'none'")) from None

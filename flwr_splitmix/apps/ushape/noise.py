@@ -12,87 +12,55 @@ from flwr_splitmix.apps.checking.planned_run import PlannedRun, Work
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.apps.configuration.run_config import AppConfig
 from flwr_splitmix.data.batches import batch_indices
-from flwr_splitmix.hiding import Hiding, dp_forward, dp_sgd
+from flwr_splitmix.hiding import Hiding
+from flwr_splitmix.hiding.charges import Charges, Planned
 from flwr_splitmix.hiding.record_ledger import as_releases
+from flwr_splitmix.overriding import overridden
 from flwr_splitmix.privacy.analytic import gaussian_epsilon
 from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
 from flwr_splitmix.privacy.statement import in_words
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.words import counted
 
 _MOST_DRAWN = 20_000  # batches with replacement that are drawn beforehand, some seconds
 
 
-@dataclass(frozen=True)
-class Charges:
-    """What a method's ledger charges.
-
-    Attributes
-    ----------
-    delta
-        Delta of the epsilon.
-    shift
-        How far replacing a record moves what leaves about it, in standard deviations of the noise.
-    power
-        As what copies of a record in a batch count; see `as_releases`.
-    tested
-        Releases of a client's own test record in each evaluation, at most; 0 if none are charged.
-    outside
-        Keys of `OUTSIDE_IN_U_SHAPE`.
-    """
-
-    delta: float
-    shift: float
-    power: int
-    tested: int
-    outside: Sequence[str]
-
-    @classmethod
-    def of(
-        cls,
-        hiding: Hiding,
-        *,
-        head_learns: bool,
-        returns: bool,
-        averaged: bool,
-        padded: bool,
-        tested: int,
-    ) -> Charges:
-        """Return those of a hiding that accounts.
-
-        Parameters
-        ----------
-        head_learns, returns, averaged, padded
-            As for `dp_forward.outside_of`.
-        tested
-            How often an evaluation over the link sends a client's own test record, at most.
-        """
-        if isinstance(hiding, dp_sgd.DPSGD):
-            shift = dp_sgd.shift_of(hiding.noise_multiplier)
-            outside = dp_sgd.outside_of(returns=returns, padded=padded)
-            return cls(hiding.delta, shift, dp_sgd.POWER, 0, outside)
-        assert isinstance(hiding, dp_forward.DPForward)
-        outside = dp_forward.outside_of(
-            head_learns=head_learns,
-            returns=returns,
-            averaged=averaged,
-            losses=returns or tested > 0,
-            padded=padded,
-        )
-        return cls(hiding.delta, hiding.shift, 1, tested, outside)
+def remark_not_accounted(strategy: str, report: Report) -> None:
+    """Remark why a strategy's noise has no epsilon, if it has noise and its clients no ledger."""
+    if why := USHAPE_STRATEGIES[strategy].hiding.not_accounted:
+        report.remarks.append(f"this run has no epsilon: {strategy}'s {why}")
 
 
 def remark_spending(
-    config: AppConfig, charges: Charges, sizes: Sequence[int], report: Report, *, record: str
+    config: AppConfig,
+    hiding: Hiding,
+    planned: Planned,
+    sizes: Sequence[int],
+    report: Report,
+    *,
+    record: str,
 ) -> None:
     """Remark what the record that spends most will have spent.
 
     Parameters
     ----------
+    hiding
+        One that accounts for an epsilon.
+    planned
+        Of every client.
     sizes
         Number of training records of each client, or of one that stands for all.
     record
         What a record is called: "text".
     """
+    charges = _charges(hiding, planned)
+    if charges is None:
+        report.remarks.append(
+            f"this run's epsilon is not known beforehand: {type(hiding).__name__} does not say "
+            "what it is going to charge (`planned_charges` beside its `charge`); each round's "
+            "metrics say what is spent"
+        )
+        return
     if not any(sizes):
         return
     run = PlannedRun.of(config, sizes, config.min_nodes or 1, evaluates=charges.tested > 0)
@@ -110,6 +78,13 @@ def remark_spending(
     outside = [OUTSIDE_IN_U_SHAPE[channel] for channel in charges.outside]
     said = in_words(spent.epsilon, charges.delta, "replace", (), outside, most=bound)
     report.remarks.append(f"planned privacy: {said}. Assumed: {spent.said}{whose}")
+
+
+def _charges(hiding: Hiding, planned: Planned) -> Charges | None:
+    """Return what a hiding says it will charge; None if that is not about its own `charge`."""
+    if overridden(type(hiding), ("charge",), "planned_charges"):
+        return None
+    return hiding.planned_charges(planned)
 
 
 @dataclass(frozen=True)

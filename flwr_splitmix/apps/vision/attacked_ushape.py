@@ -34,9 +34,10 @@ from flwr_splitmix.attacks.recording.vault import NO_TRUTH, Truth, Vault, VaultE
 from flwr_splitmix.attacks.release import Adversary, Origin, Release
 from flwr_splitmix.attacks.tails import Tails
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import ClientSide, Hiding, NaiveMix, Sent
+from flwr_splitmix.hiding import ClientSide, Sent
+from flwr_splitmix.hiding.making import make_hiding, sources_of
 from flwr_splitmix.mixers import FullShare, NoMixing, SmashedShape, Upload, each_alone
-from flwr_splitmix.runs import Run
+from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.checkpoints import Checkpoint, ClientStore
 from flwr_splitmix.segments import SPLITS, VisionParts
 from flwr_splitmix.segments.vision.split_model import VisionHead
@@ -53,13 +54,14 @@ class HidingEnds(nn.Module):
         super().__init__()
         self.head, self.tail = head, tail
         kind = IMAGE_USHAPE[config.strategy].hiding.sends_as()
-        self.hiding: Hiding = kind(**(config.own_options() if kind is not Hiding else {}))
+        self.hiding = make_hiding(kind, sources_of(config.own_options()))
         self.hiding.attach(
             ClientSide(head, tail, CPU, width, config.batch_size, config.seed, client=0)
         )
 
     def forward(self, images: Tensor) -> Tensor:  # noqa: D102
-        return self.hiding.obfuscate(_batch(images, torch.zeros(len(images)))).messages[0]
+        (message,) = self.hiding.obfuscate(_batch(images, torch.zeros(len(images)))).messages
+        return message
 
     def returned(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the gradient (b, T, d) that a client returns for the trunk's outputs."""
@@ -197,10 +199,15 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
     Raises
     ------
     RunError
-        If no client finished a round.
+        If no client finished a round, or clients send several messages for a batch.
     DataError, ConfigError, StorageError
         If images, model, checkpoint or the clients' states are not on this machine.
     """
+    if (number := config.messages_per_batch) > 1:
+        raise RunError(
+            f"clients of {config.strategy} send {number} messages for a batch of images, and the "
+            "attacks on images read one; name a run of another strategy"
+        )
     images, kept = images_of(config), run.checkpoints.load()
     division = division_of(run, kept)
     finished = division.finished
@@ -229,7 +236,7 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
         first=as_built,
         averaged=config.averages,
         upper=nn.Sequential(parts.trunk, first.tail),
-        mixes_batch=isinstance(first.hiding, NaiveMix),
+        mixes_batch=first.hiding.mixes_batch,
     )
     data = {c: client_images(config, c, division.parts_of(c))[0] for c in own or finished}
     vault = Vault(data, images.test, config.batch_size, config.seed)
@@ -251,14 +258,13 @@ def attacked_ushape(run: Run, config: VisionConfig) -> AttackedImages:
 
 def _tails(config: VisionConfig, trace: DiskTrace) -> Tails:
     """Return what a trace has of the clients' tails, which begin as everyone builds them."""
-    hiding = config.hiding()
     return Tails.of(
         trace,
         copy.deepcopy(parts_of(config).tail),
         config.num_server_rounds,
         optimizer=config.optimizer(),
         schedule=config.schedule(),
-        lam=hiding.lam if isinstance(hiding, NaiveMix) else 1.0,
+        lam=config.hiding().own_label,
     )
 
 

@@ -23,7 +23,7 @@ from flwr_splitmix.clients.ushape.ends import Learns
 from flwr_splitmix.cutting import edge_of
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.hiding.dp_forward import Sensitivity
-from flwr_splitmix.hiding.making import hiding_options
+from flwr_splitmix.hiding.making import hiding_options, make_hiding, sources_of
 from flwr_splitmix.limits import LARGEST, LARGEST_SIGMA
 from flwr_splitmix.links import Link
 from flwr_splitmix.methods import BY_NAME, own_options
@@ -232,7 +232,12 @@ class VisionConfig(AppConfig):
 
     def hiding(self) -> Hiding:
         """Make what a client of the U shape hides its images with."""
-        return IMAGE_USHAPE[self.strategy].hiding(**self.own_options())
+        return make_hiding(IMAGE_USHAPE[self.strategy].hiding, sources_of(self.own_options()))
+
+    @property
+    def messages_per_batch(self) -> int:
+        """Number of messages that a client of the U shape sends for a batch."""
+        return IMAGE_USHAPE[self.strategy].hiding.messages_per_batch(self.own_options())
 
     def own_options(self) -> dict[str, Any]:
         """Return the strategy's own options, by the names of arguments.

@@ -9,11 +9,12 @@ import torch
 from flwr_splitmix.apps.checking.findings import remark_memory
 from flwr_splitmix.apps.checking.report import Advice, Report
 from flwr_splitmix.apps.ushape.advice import PARTS, costs_of_pairs, tensors_each_way
-from flwr_splitmix.apps.ushape.noise import Charges, remark_spending
+from flwr_splitmix.apps.ushape.noise import remark_not_accounted, remark_spending
 from flwr_splitmix.apps.vision.advice import setting_of
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.data import images_of, sizes_of_clients
 from flwr_splitmix.apps.vision.ushape import make_strategy, open_model, parts_of, try_client
+from flwr_splitmix.hiding.charges import Planned
 from flwr_splitmix.links.frames.wire import wire_bytes
 from flwr_splitmix.segments.advice import Setting, prefix_sums
 from flwr_splitmix.segments.costs import measure_stages
@@ -40,12 +41,13 @@ def check_model(config: VisionConfig, report: Report) -> None:
     report.facts["hidden states"] = f"{geometry} for each image"
     numbers = config.batch_size * geometry.tokens * geometry.width
     smaller = "a smaller batch-size or image-size"
-    remark_memory(report, _clients(config, report.nodes) * numbers, smaller)
+    remark_memory(report, _messages(config, report.nodes) * numbers, smaller)
     try_client(config)
 
 
 def remark_noise(config: VisionConfig, report: Report) -> None:
     """Remark what the image that spends most will have spent, if the clients keep ledgers."""
+    remark_not_accounted(config.strategy, report)
     hiding = config.hiding()
     if not hiding.accounts:
         return
@@ -58,15 +60,14 @@ def remark_noise(config: VisionConfig, report: Report) -> None:
     sizes = [config.samples_per_client]
     if report.nodes_known:
         sizes = sizes_of_clients(config, report.nodes)
-    charges = Charges.of(
-        hiding,
+    planned = Planned(
         head_learns=config.learns == "all",
         returns=config.learns == "all",
         averaged=config.averages,
         padded=False,
         tested=1 if config.evaluation_kind == "federated" else 0,
     )
-    remark_spending(config, charges, sizes, report, record="image")
+    remark_spending(config, hiding, planned, sizes, report, record="image")
 
 
 def advise(config: VisionConfig, nodes: int, given: Mapping[str, float]) -> Advice:
@@ -93,7 +94,7 @@ def advise(config: VisionConfig, nodes: int, given: Mapping[str, float]) -> Advi
         chosen=(config.head_layers, config.tail_layers),
         learns=config.learns,
         batch=config.batch_size,
-        mixtures=_clients(config, nodes),
+        mixtures=_messages(config, nodes),
         uplink_bytes=up,
         downlink_bytes=down,
     )
@@ -101,16 +102,18 @@ def advise(config: VisionConfig, nodes: int, given: Mapping[str, float]) -> Advi
     return Advice(setting, cuts, measured=measured)
 
 
-def _clients(config: VisionConfig, nodes: int) -> int:
-    return min(size_of_draw(nodes, config.min_nodes or 1, config.fraction_train), nodes)
+def _messages(config: VisionConfig, nodes: int) -> int:
+    """Return how many messages the clients of a step send together."""
+    clients = min(size_of_draw(nodes, config.min_nodes or 1, config.fraction_train), nodes)
+    return clients * config.messages_per_batch
 
 
 def _traffic(config: VisionConfig) -> tuple[int, int]:
-    """Return the bytes (up, down) of a client per step: tensors of a batch, and up their mask."""
+    """Return the bytes (up, down) of a client per step: tensors of messages, and up their mask."""
     geometry = parts_of(config).head.geometry
     batch = torch.empty(config.batch_size, geometry.tokens, geometry.width, device="meta")
     up, down = (
-        tensors_each_way(config.learns) * wire_bytes(batch, wire)
+        tensors_each_way(config.learns) * config.messages_per_batch * wire_bytes(batch, wire)
         for wire in (config.wire_dtype, config.wire_dtype_down or config.wire_dtype)
     )
     return up + config.batch_size * geometry.tokens, down

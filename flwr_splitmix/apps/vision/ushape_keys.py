@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flwr_splitmix.apps.ushape.needs import check_batch, check_learns
-from flwr_splitmix.hiding import DPForward
-from flwr_splitmix.limits import LARGEST_SIGMA
+from flwr_splitmix.apps.ushape.needs import check_batch, check_learns, check_options
 from flwr_splitmix.links.frames.wire import level_bits
+from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
+from flwr_splitmix.words import listed
 
 if TYPE_CHECKING:
     from flwr_splitmix.apps.vision.config import VisionConfig
@@ -18,9 +18,11 @@ IMAGE_USHAPE: dict[str, type[UShapeStrategy]] = {
 }
 """Strategies of the U shape by name, without those that are about tokens."""
 
+_NOISY = listed(name for name in IMAGE_USHAPE if BY_NAME[name].noise)
+
 _LSHAPE: dict[str, tuple[object, str]] = {
     "server_update": ("sequential", ""),
-    "sigma_s": (0.0, "; DPForwardSL and DPSGDSL have noise of their own"),
+    "sigma_s": (0.0, f"; {_NOISY} have noise of their own"),
     "sigma_y": (0.0, "; labels stay with the client"),
     "max_epsilon": (0.0, ""),
     "straggler": ("wait", ""),
@@ -51,16 +53,4 @@ def check_ushape(config: VisionConfig) -> None:
         )
     check_learns(config.strategy, config.learns)
     check_batch(config.strategy, config.batch_size, texts=False)
-    if issubclass(IMAGE_USHAPE[config.strategy].hiding, DPForward):
-        _check_forward(config)
-
-
-def _check_forward(config: VisionConfig) -> None:
-    sigma = DPForward(**config.own_options()).sigma
-    if sigma > LARGEST_SIGMA:
-        raise ValueError(
-            f"clip-norm is {config.clip_norm:g}, epsilon {config.epsilon:g} and releases "
-            f"{config.releases}, which needs noise of standard deviation {sigma:.3g}, and servers "
-            f"refuse such numbers; allowed is at most {LARGEST_SIGMA:g}: take a smaller clip-norm, "
-            "a larger epsilon or fewer releases"
-        )
+    check_options(config.strategy, config.own_options())

@@ -34,14 +34,6 @@ _OPTIONS = (*MIXING, "dataset", "partition", "batch-size", "lr")
 _UPLOADS = ("sigma-s", "sigma-y", "clip", "clip-norm", "smashed-noise", "label-noise")
 """Keys on the noise of uploads at the cut, shown if there is any."""
 
-_OWN_NOISE = {
-    "MixGuard": ("perturbation", "strength"),
-    "DPForwardSL": ("epsilon", "releases", "clip-norm", "sensitivity"),
-    "SnDSL": ("eta",),
-    "DPSGDSL": ("noise-multiplier", "clip-norm"),
-}
-"""Keys on the noise that a method of the U shape has of its own."""
-
 
 class RunFormat(StrEnum):
     """What `splitmix show` prints."""
@@ -133,7 +125,7 @@ def _options(run: Run) -> list[str]:
     method = BY_NAME.get(str(config.get("strategy")))
     own = MIXING if method is None else method.keys
     if method is not None and method.shape == "U":
-        noise = _OWN_NOISE.get(method.name, ())
+        noise = method.noise
     else:
         noise = _UPLOADS if config.get("sigma-s") or config.get("sigma-y") else ()
     mixing = [key for key in MIXING if key in own]

@@ -25,7 +25,7 @@ from flwr_splitmix.experiments.scales import TINY
 from flwr_splitmix.experiments.texts.data import CellTexts, load_cell_texts
 from flwr_splitmix.experiments.texts.models import open_model_tokenizer, tiny_decoder
 from flwr_splitmix.experiments.texts.whole_models import WholeTextClient, WholeTexts
-from flwr_splitmix.hiding.making import hiding_options
+from flwr_splitmix.hiding.making import hiding_options, sources_of
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
@@ -191,12 +191,9 @@ class _Trial:
                 "vocab_size": lambda: len(self.tokenizer),
                 "special_ids": lambda: self.tokenizer.all_special_ids,
                 "causal": lambda: self.texts.task == "generation",
-                "options": partial(
-                    MixGuardOptions,
-                    max_length=self._mixed_length(own),
-                    **{"support_texts": self.texts.supports, **own},
-                ),
-                **{name: partial(own.get, name) for name in own},
+                "max_length": lambda: self._mixed_length(own),
+                "support_texts": lambda: self.texts.supports,
+                **sources_of(own),
             },
             optimizer=optimizer_of(cell.recipe, head),
             scores=self._scores(),

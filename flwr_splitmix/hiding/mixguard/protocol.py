@@ -81,6 +81,7 @@ class MixGuard(Calibrating):
 
     texts_only = True
     own_masks = False
+    mixes_batch = False
     network = "calibration"
 
     def __init__(
@@ -123,6 +124,21 @@ class MixGuard(Calibrating):
         self.calibration: Calibration | None = None
         self.kernel = ResidualKernel() if self.options.decoding == "residual" else None
         self._leaks: deque[float] = deque(maxlen=RECENT)
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Check the options as `MixGuardOptions` does."""
+        MixGuardOptions(**options)
+
+    @classmethod
+    def messages_per_batch(cls, options: Mapping[str, Any]) -> int:
+        """Return m."""
+        return int(options["m"])
+
+    @classmethod
+    def calibrates(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether there is a calibrator, which may learn by refinement alone."""
+        return MixGuardOptions(**options).calibrates
 
     @property
     def longest(self) -> int:

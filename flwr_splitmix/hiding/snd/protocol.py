@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,7 +86,12 @@ class SnD(Calibrating):
     )
 
     texts_only = True
+    not_accounted = (
+        "noise bounds what single releases of tokens tell, by their distance, and no ledger adds "
+        "that up"
+    )
     own_masks = False
+    mixes_batch = False
     network = "denoising"
 
     def __init__(
@@ -110,10 +116,7 @@ class SnD(Calibrating):
         refine_every = whole_number("refine_every", refine_every, 0)
         if calibration_rank is not None:
             calibration_rank = whole_number("calibration_rank", calibration_rank, 0)
-        if calibration_rank and calibration_rank % 4:
-            raise ValueError(
-                f"calibration_rank is {calibration_rank}; SnD's denoiser needs a multiple of 4"
-            )
+        _check_rank(calibration_rank)
         if calibration_epochs and not len(public):  # type: ignore[arg-type]
             raise ValueError("SnD has no public text for its denoiser to learn on")
         super().__init__(public, calibration_epochs=calibration_epochs, refine_every=refine_every)
@@ -121,6 +124,17 @@ class SnD(Calibrating):
         self.causal = causal
         self.denoising: Denoising | None = None
         self._bound: float | None = None
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Check that there is such a denoiser.
+
+        Raises
+        ------
+        ValueError
+            If its blocks cannot have that width.
+        """
+        _check_rank(options["calibration_rank"])
 
     @property
     def correction(self) -> Denoising | None:
@@ -191,3 +205,8 @@ def _above_0(name: str, value: float) -> float:
     if not 0 < number < math.inf:
         raise ValueError(f"{name} is {value}; it must be a number above 0")
     return number
+
+
+def _check_rank(rank: int | None) -> None:
+    if rank and rank % 4:
+        raise ValueError(f"calibration_rank is {rank}; SnD's denoiser needs a multiple of 4, or 0")

@@ -12,8 +12,10 @@ from flwr_splitmix.words import counted, epsilon_text
 
 def model_card(facts: Mapping[str, Any]) -> str:
     """Return the model card, in Markdown, of the model described by `facts` (see `write_facts`)."""
-    sections = [_front(facts), _title(facts), _use(facts), _training(facts), _privacy(facts)]
-    return "\n".join(sections)
+    method = BY_NAME.get(facts["strategy"])
+    left_out = [f"{method.left_out}\n"] if method is not None and method.left_out else []
+    first = [_front(facts), _title(facts), _use(facts), *left_out]
+    return "\n".join([*first, _training(facts), _privacy(facts)])
 
 
 def _front(facts: Mapping[str, Any]) -> str:
@@ -106,16 +108,6 @@ def _use_of_texts(facts: Mapping[str, Any]) -> str:
         lines.append(_classes(facts))
     if facts.get("pairs"):
         lines.append("It learned pairs of sentences: `tokenizer(first, second)`, all of type 0.\n")
-    if facts["strategy"] == "MixGuard":
-        lines.append(
-            "MixGuard's calibrator is left out, although the tail was trained behind it: the run's "
-            "accuracy is not this model's.\n"
-        )
-    if facts["strategy"] == "SnDSL":
-        lines.append(
-            "Its tail was trained behind noise and a denoiser, which are left out: the run's "
-            "accuracy is not this model's.\n"
-        )
     return "\n".join(lines)
 
 

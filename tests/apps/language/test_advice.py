@@ -43,6 +43,24 @@ def test_half_as_much_travels_where_only_tails_learn() -> None:
     assert (every[0] - mask, every[1]) == (2 * (alone[0] - mask), 2 * alone[1])
 
 
+@pytest.mark.parametrize("strategy", ["MixGuard", "SnDSL", "NaiveMixSL"])
+def test_a_steps_bytes_are_those_of_its_messages_and_of_refinement(strategy: str) -> None:
+    """Refinement without epochs beforehand (`refine-only`) was left out."""
+
+    def up(**values: Any) -> int:
+        return traffic_of(read(strategy=strategy, **values), tokens=8, width=64)[0]
+
+    messages = 3 if strategy == "MixGuard" else 1
+    mask, tensor = 16 * 8, 16 * 8 * 64 * 4
+    plain = 2 * messages * tensor + mask
+    refined = (messages + 1) * tensor + mask if strategy != "NaiveMixSL" else 0
+    never = {"calibration_epochs": 0, "perturbation": "none"}
+    assert up(m=3, refine_every=0) == up(m=3, refine_every=1, **never) == plain
+    assert up(m=3, refine_every=4) == plain + refined // 4
+    if strategy == "MixGuard":
+        assert up(m=3, refine_every=4, refine_only=True, **never) == plain + refined // 4
+
+
 @pytest.mark.parametrize("learns", ["all", "tail"])
 def test_the_work_is_that_of_a_step(learns: str) -> None:
     """With `learns='tail'`, head and trunk have no backward pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,21 @@ from flwr_splitmix.apps.language import texts
 from flwr_splitmix.apps.language.config import LanguageConfig
 from flwr_splitmix.apps.language.server import build_trunk, initial_arrays, make_strategy
 from flwr_splitmix.hiding import DPForward, MixGuard
+from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.hiding.mixguard import MixGuardOptions
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
+from flwr_splitmix.suggestions import allowed
 from tests.apps.language_app import TINY, client, read, run_config
 from tests.apps.minilm import MINILM
 
 CASES: list[tuple[dict[str, Any], list[str]]] = [
-    ({"strategy": "MixGuardSL"}, ["strategy is 'MixGuardSL'", *map(repr, USHAPE_STRATEGIES)]),
+    (
+        {"strategy": "MixGuardSL"},
+        [
+            "strategy is 'MixGuardSL'",
+            allowed("MixGuardSL", USHAPE_STRATEGIES, "docs/configuration.md"),
+        ],
+    ),
     ({"strategy": "CutMixSL"}, ["strategy is 'CutMixSL'; it is for images, in apps/vision"]),
     ({"stratgy": "MixGuard"}, ["unknown key 'stratgy'", "strategy"]),
     ({"task": "translation"}, ["task is 'translation'", "'classification' or 'generation'"]),
@@ -158,7 +167,15 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"noise_multiplier": 0.0}, ["noise-multiplier is 0.0", "greater than 0"]),
     (
         {"strategy": "SnDSL", "calibration_rank": 6},
-        ["calibration-rank is 6", "'SnDSL'", "a multiple of 4, or 0"],
+        ["calibration-rank is 6", "SnD's denoiser needs a multiple of 4, or 0"],
+    ),
+    (
+        {"strategy": "DPForwardSL", "clip_norm": 1e6, "epsilon": 1e-4},
+        [
+            "clip-norm is 1e+06, epsilon 0.0001 and releases 1",
+            "servers refuse such",
+            "smaller clip-n",
+        ],
     ),
     (
         {"strategy": "DPSGDSL", "gradient_checkpointing": True},
@@ -280,8 +297,9 @@ def test_mixguards_keys_reach_its_client() -> None:
     assert isinstance(hiding, MixGuard)
     options = hiding.options
     assert {name: getattr(options, name) for name in keys} == keys
-    nothing = read(calibration_rank=0, perturbation="none", pad_to=0).mixguard()
-    assert (nothing.calibration_rank, nothing.perturbation, nothing.pad_to) == (None, None, None)
+    nothing = read(calibration_rank=0, perturbation="none", pad_to=0).own_options()
+    for name in ("calibration_rank", "perturbation", "pad_to"):
+        assert nothing[name] is None
 
 
 def test_the_defences_keys_reach_their_clients() -> None:
@@ -320,10 +338,17 @@ def test_the_defences_keys_reach_their_clients() -> None:
 
 
 def test_mixguards_defaults_are_the_packages() -> None:
-    of_app, of_package = read().mixguard(), MixGuardOptions()
     own = {"secret_tokens": 40, "max_length": 128}  # for generation; for the small model
-    for name, value in vars(of_package).items():
-        assert getattr(of_app, name) == own.get(name, value), name
+    assert read().own_options() == {**vars(MixGuardOptions()), **own}
+
+
+def test_every_option_of_a_hiding_is_a_key_with_its_default() -> None:
+    for name, kind in USHAPE_STRATEGIES.items():
+        own = read(strategy=name).own_options()
+        assert own.keys() == hiding_options(kind.hiding)
+        for option, parameter in inspect.signature(kind.hiding).parameters.items():
+            if option in own:
+                assert own[option] == parameter.default, option
 
 
 def test_a_run_from_before_a_key_was_added_is_resumed(tmp_path: Path) -> None:

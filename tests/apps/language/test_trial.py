@@ -15,7 +15,7 @@ from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.configuration.project import open_project
 from flwr_splitmix.apps.language.check import check
-from flwr_splitmix.apps.language.trial import try_dp_sgd
+from flwr_splitmix.apps.language.trial import try_layers
 from tests.apps.language_app import APP, read, run_config
 from tests.segments.language.tiny_models import CONFIGS, ENCODERS, GROUPED, whole_model
 
@@ -63,7 +63,7 @@ def test_a_model_without_a_gradient_for_each_text_is_refused_before_the_run(
     """Otherwise its clients would be left out in round 1."""
     config = read(**trained_by_dp_sgd(tmp_path, name, **values))
     with pytest.raises(ConfigError, match=rf"^run-config: strategy is 'DPSGDSL', but .*{said}"):
-        try_dp_sgd(config)
+        try_layers(config)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_its_clients_can_train_is_let_through(
     name: str, values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("DEBUG", "flwr.splitmix"):
-        try_dp_sgd(read(**trained_by_dp_sgd(tmp_path, name, **values)))
+        try_layers(read(**trained_by_dp_sgd(tmp_path, name, **values)))
     assert "was tried and failed" not in caplog.text
 
 

@@ -31,6 +31,13 @@ def test_a_card_has_no_markdown_of_the_docs_and_denies_no_noise(method: Method) 
     assert "Epsilon: none is accounted for" in card
 
 
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_what_an_export_leaves_out_is_said(method: Method) -> None:
+    card = model_card({**FACTS, "strategy": method.name})
+    assert method.left_out in card.split("## Training")[0]
+    assert ("calibrator is left out" in card) == (method.name == "MixGuard")
+
+
 def test_links_to_pages_stay_and_others_are_words() -> None:
     assert plain("see [privacy.md](privacy.md#a), *k* of an [epsilon](language.md#b)") == (
         "see docs/privacy.md of flwr-splitmix, k of an epsilon"

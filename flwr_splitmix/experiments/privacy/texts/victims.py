@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from flwr_splitmix.experiments.scales import TINY
 from flwr_splitmix.experiments.texts.models import tiny_decoder
 from flwr_splitmix.files import write_json
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.hiding.making import make_hiding
-from flwr_splitmix.hiding.mixguard import MixGuardOptions
+from flwr_splitmix.hiding.making import make_hiding, sources_of
 from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.scoring.texts import ClassScores, TextScores
@@ -102,8 +100,7 @@ def _sources(
         "vocab_size": lambda: vocab_size,
         "special_ids": lambda: texts.tokenizer.all_special_ids,
         "causal": lambda: texts.task == "generation",
-        "options": partial(MixGuardOptions, **own),
-        **{name: partial(own.get, name) for name in own},
+        **sources_of(own),
     }
 
 

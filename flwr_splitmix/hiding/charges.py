@@ -1,0 +1,58 @@
+"""What a hiding's ledger is going to charge in a run that has not begun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flwr_splitmix.privacy.events import Channel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What is known of a client's part in a run before it begins.
+
+    Attributes
+    ----------
+    head_learns
+        Whether the head learns from the client's records.
+    returns
+        Whether gradients are returned to the trunk.
+    averaged
+        Whether head and tail leave the client.
+    padded
+        Whether masks tell the lengths of texts.
+    tested
+        How often an evaluation over the link sends a client's own test record, at most.
+    """
+
+    head_learns: bool
+    returns: bool
+    averaged: bool
+    padded: bool
+    tested: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charges:
+    """What a ledger charges for each step and each evaluation.
+
+    Attributes
+    ----------
+    delta
+        Delta of the epsilon.
+    shift
+        How far replacing a record moves what leaves about it, in standard deviations of the noise.
+    power
+        As what copies of a record in a batch count; see `record_ledger.as_releases`.
+    tested
+        Releases of a client's own test record in each evaluation, at most; 0 if none are charged.
+    outside
+        What the epsilon does not cover: keys of `privacy.events.OUTSIDE_IN_U_SHAPE`.
+    """
+
+    delta: float
+    shift: float
+    power: int = 1
+    tested: int = 0
+    outside: Sequence[Channel] = ()
