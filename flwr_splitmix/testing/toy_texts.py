@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients import MixGuardClient, TextSet, UShapeClient
-from flwr_splitmix.hiding import DPSGD, DPForward, Hiding, MixGuardOptions, NaiveMix, NoPeek, SnD
+from flwr_splitmix.hiding import Hiding, MixGuardOptions
+from flwr_splitmix.hiding.making import make_hiding, needs_public, sources_of
 from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.schedule import constant
+from flwr_splitmix.strategies import USHAPE_STRATEGIES
 from flwr_splitmix.testing.toy import sgd
 
 VOCABULARY = 23
@@ -185,23 +188,23 @@ class TextToy:
             yield
 
 
-def _snd() -> SnD:
-    return SnD(TextToy().texts(20_000, 12), vocab_size=VOCABULARY, eta=20.0, calibration_epochs=1)
+OPTIONS: dict[str, Any] = {"calibration_epochs": 1, "eta": 20.0}
+"""Options of hidings, other than their defaults, with which the toy is fast and learns."""
 
 
-HIDINGS: dict[str, Callable[[], Hiding]] = {
-    "NaiveMixSL": NaiveMix,
-    "DPForwardSL": DPForward,
-    "NoPeekSL": NoPeek,
-    "SnDSL": _snd,
-    "DPSGDSL": DPSGD,
-}
-"""Factory of the hiding of a `UShapeClient`, by strategy."""
+def toy_hiding(strategy: str) -> Hiding:
+    """Make the hiding of a client of a strategy of the U shape."""
+    kind = USHAPE_STRATEGIES[strategy].hiding
+    given: dict[str, Any] = {**OPTIONS, "vocab_size": VOCABULARY, "special_ids": SPECIAL}
+    if needs_public(kind):
+        given["public"] = TextToy().texts(20_000, 12)
+    return make_hiding(kind, sources_of(given))
 
 
 def text_toy(strategy: str, **fields: Any) -> TextToy:
     """Make a toy with the clients and the hiding of a strategy of the U shape."""
     options = MixGuardOptions(secret_tokens=2, max_length=32, calibration_epochs=1)
-    kind = MixGuardClient if strategy == "MixGuard" else UShapeClient
-    own = {"kind": kind, "hiding": HIDINGS.get(strategy)}
-    return TextToy(**{**own, "options": options, **fields})
+    own: dict[str, Any] = {"hiding": partial(toy_hiding, strategy), "options": options}
+    if strategy == "MixGuard":
+        own |= {"kind": MixGuardClient, "hiding": None}
+    return TextToy(**{**own, **fields})

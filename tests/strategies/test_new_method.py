@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.strategies.added_method import Copy
 
 MIXER = '''"""Turned: every client turns its patches by some places before it sends them."""
 
@@ -93,44 +87,15 @@ ENTRY = (
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a copy of the package to which the method was added."""
-    home = tmp_path_factory.mktemp("with_a_new_method")
-    package = home / "flwr_splitmix"
-    shutil.copytree(
-        ROOT / "flwr_splitmix",
-        package,
-        copy_function=os.symlink,
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    (package / "mixers" / "turned.py").write_text(MIXER, encoding="utf-8")
-    (package / "strategies" / "turned_sl.py").write_text(STRATEGY, encoding="utf-8")
-    catalogue = package / "methods" / "__init__.py"
-    before, end, after = catalogue.read_text(encoding="utf-8").partition("\n)  # fmt: skip\n")
-    assert end
-    catalogue.unlink()  # a link to the one of this tree
-    catalogue.write_text(f"{before}\n{ENTRY}{end[1:]}{after}", encoding="utf-8")
-    return home
+def uses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    copy = Copy(tmp_path_factory.mktemp("with_a_new_method"))
+    copy.add("mixers/turned.py", MIXER)
+    copy.add("strategies/turned_sl.py", STRATEGY)
+    copy.insert("methods/__init__.py", ENTRY, before=')  # fmt: skip\n"""All methods')
+    return copy.uses("uses_of_a_method", "TurnedSL")
 
 
-@pytest.fixture(scope="module")
-def uses(home: Path) -> dict[str, Any]:
-    elsewhere = home / "elsewhere"
-    elsewhere.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.strategies.uses_of_a_method", "TurnedSL", str(elsewhere)],
-        cwd=elsewhere,  # Python looks there first
-        env={**os.environ, "PYTHONPATH": f"{home}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    uses: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return uses
-
-
-def test_it_can_be_had_with_averaging_and_without(uses: dict[str, Any], home: Path) -> None:
-    assert Path(uses["package"]).is_relative_to(home)
+def test_it_can_be_had_with_averaging_and_without(uses: dict[str, Any]) -> None:
     assert uses["losses"].keys() == {"TurnedSL", "TurnedSFL"}
     assert all(math.isfinite(loss) for loss in uses["losses"].values())
 

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from flwr_splitmix import UShapeClient
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.data.batches import batch_indices
-from flwr_splitmix.hiding import DPSGD, Hiding, MixGuard, NaiveMix, NoPeek, SnD
+from flwr_splitmix.hiding import DPSGD, HIDINGS, Hiding, NoPeek
 from flwr_splitmix.hiding.no_peek import distance_correlation
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.observers import Observer
@@ -24,6 +24,7 @@ from flwr_splitmix.schedule import constant
 from flwr_splitmix.segments import VisionParts, split_vision_parts
 from flwr_splitmix.strategies import USHAPE_STRATEGIES, UShapeStrategy
 from flwr_splitmix.testing.laws import sgd
+from flwr_splitmix.words import listed
 from tests.clients.ushape import ORDER, encode
 
 EXAMPLES, BATCH, STEPS, SEED = 12, 4, 3, 5
@@ -109,7 +110,9 @@ def test_neither_images_nor_labels_cross_the_cuts() -> None:
     assert torch.equal(first["mask"], torch.ones(BATCH, 5, dtype=torch.uint8))
 
 
-@pytest.mark.parametrize("name", ["USplitFL", "NaiveMixSL", "NoPeekSL", "DPForwardSL", "DPSGDSL"])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in USHAPE_STRATEGIES.items() if not kind.hiding.texts_only]
+)
 def test_each_way_to_hide_images_trains_and_is_evaluated(name: str) -> None:
     made = parts(torch.float32)
     kind = USHAPE_STRATEGIES[name].hiding
@@ -149,16 +152,16 @@ def test_dp_sgd_with_next_to_no_noise_and_no_clipping_is_plain_training() -> Non
         torch.testing.assert_close(noised[0].weights()[name], weight, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [SnD, MixGuard])
+@pytest.mark.parametrize("kind", [kind for kind in HIDINGS if kind.texts_only])
 def test_a_way_to_hide_texts_says_that_it_takes_no_images(kind: Any) -> None:
     made = parts()
     clients = clients_of(made, 2, lambda: kind(images(9), vocab_size=4))
-    others = "DPForward, DPSGD, NaiveMix and NoPeek"
+    others = listed(other.__name__ for other in HIDINGS if not other.texts_only)
     with pytest.raises(LinkError, match=f"{kind.__name__} hides texts.*there are {others}"):
         trained("USplitSL", clients, made.trunk)
 
 
-@pytest.mark.parametrize("kind", [NaiveMix, NoPeek])
+@pytest.mark.parametrize("kind", [kind for kind in HIDINGS if kind.least_batch(texts=False) > 1])
 def test_a_way_to_hide_among_images_refuses_batches_of_one(kind: type[Hiding]) -> None:
     """NaiveMix would send each image unmixed, and NoPeek report a correlation of 0 for it."""
     made = parts()

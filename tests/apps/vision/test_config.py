@@ -13,8 +13,10 @@ from flwr_splitmix.apps.vision.client import client_fn
 from flwr_splitmix.apps.vision.config import VisionConfig
 from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
+from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.clients import ClientError
 from flwr_splitmix.links import LinkError
+from flwr_splitmix.strategies import STRATEGIES
 from tests.apps.vision_app import Nodes, context, run_config, split_client
 
 NOISE = {"sigma_s": 0.5, "sigma_y": 0.5}
@@ -29,7 +31,10 @@ VIA = {
 CASES: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"strategy": "CutMix"},
-        ["strategy is 'CutMix'; did you mean 'CutMixSL', 'CutMixSFL' or ", "lists all 37"],
+        [
+            "strategy is 'CutMix'; did you mean 'CutMixSL', 'CutMixSFL' or ",
+            f"lists all {len(STRATEGIES) + len(IMAGE_USHAPE)}",
+        ],
     ),
     ({"strategy": "cutmixsl"}, ["strategy is 'cutmixsl'; did you mean 'CutMixSL'"]),
     ({"strategy": "nothing"}, ["strategy is 'nothing'", "docs/configuration.md lists the 37"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -13,14 +13,13 @@ import pytest
 from flwr_splitmix import hiding, mixers
 from flwr_splitmix.hiding import (
     DPSGD,
-    DPForward,
+    HIDINGS,
     Hiding,
     MixGuard,
     MixGuardOptions,
-    NaiveMix,
-    NoPeek,
     SnD,
 )
+from flwr_splitmix.hiding.making import needs_public
 from flwr_splitmix.mixers import (
     FrozenEdge,
     InputLevel,
@@ -80,28 +79,34 @@ OF_MIXGUARD: dict[str, Any] = {
     "support_scale": 0.5,
     "strength": 0.2,
 }
-HIDINGS: dict[Any, dict[str, Any]] = {
+BY_HAND: dict[Any, dict[str, Any]] = {
     Hiding: {"public": None},
-    NaiveMix: {"lam": 0.75},
-    NoPeek: {"dcor_weight": 2.0},
-    DPForward: {
-        "epsilon": 80.0, "delta": 1e-4, "clip_norm": 2.0, "sensitivity": "published", "releases": 3
-    },
-    DPSGD: {"noise_multiplier": 2.0, "clip_norm": 3.0, "delta": 1e-4},
-    SnD: {
-        "vocab_size": VOCABULARY,
-        "eta": 20.0,
-        "calibration_epochs": 1,
-        "calibration_lr": 0.01,
-        "calibration_blocks": 2,
-        "calibration_rank": 4,
-        "refine_every": 2,
-        "causal": False,
-    },
+    SnD: {"vocab_size": VOCABULARY, "calibration_rank": 4},
     MixGuard: {
         "vocab_size": VOCABULARY, "special_ids": SPECIAL, "options": MixGuardOptions(**OF_MIXGUARD)
     },
 }  # fmt: skip
+"""Options of hidings that have no default, or that only some other values fit."""
+
+
+def given_to(kind: Any) -> dict[str, Any]:
+    """Return options of a hiding that are not its defaults; data sets left out."""
+    by_hand, hints = BY_HAND.get(kind, {}), get_type_hints(kind.__init__)
+    others = {
+        name: other_than(parameter.default, hints[name])
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if name not in {"public", *by_hand}
+    }
+    return {**others, **by_hand}
+
+
+def other_than(default: Any, hint: Any) -> Any:
+    """Return another value than a default, of the same kind."""
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, str):
+        return next(value for value in get_args(hint) if value != default)
+    return 2 * default
 
 
 def kinds(package: Any, base: type) -> set[type]:
@@ -118,8 +123,9 @@ def options_in(kind: Any) -> set[str]:
 
 def test_every_mixer_and_hiding_is_asked_for_every_option() -> None:
     assert {*MIXERS, *WRAPPERS} == kinds(mixers, Mixer)
-    assert set(HIDINGS) == kinds(hiding, Hiding) >= {k.hiding for k in USHAPE_STRATEGIES.values()}
-    for kind, given in {**MIXERS, **WRAPPERS, **HIDINGS}.items():
+    assert {Hiding, *HIDINGS} == kinds(hiding, Hiding)
+    of_hidings: dict[Any, Any] = {kind: given_to(kind) for kind in (Hiding, *HIDINGS)}
+    for kind, given in {**MIXERS, **WRAPPERS, **of_hidings}.items():
         assert set(given) - {"public"} == options_in(kind), kind
     assert set(NOISE) == {field.name for field in fields(GaussianNoise)}
 
@@ -162,17 +168,18 @@ def test_so_are_those_of_a_mixer_around_another(kind: Any) -> None:
     assert kept(facts_of_mixer(mixer)) == expected
 
 
-@pytest.mark.parametrize("kind", HIDINGS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [Hiding, *HIDINGS], ids=lambda kind: kind.__name__)
 def test_options_of_a_hiding_are_those_it_was_given(kind: Any) -> None:
     """Not what DP-Forward has spent of its epsilon; and its clipping norm is among them."""
     if kind is DPSGD:
         pytest.importorskip("opacus")
-    expected = dict(HIDINGS[kind])
+    given = given_to(kind)
+    expected = dict(given)
     if options := expected.pop("options", None):
         expected |= asdict(options)
     texts = TextToy(clients=2)
-    public = {"public": texts.texts(20_000, 12)} if kind in (SnD, MixGuard) else {}
-    toy = replace(texts, hiding=lambda: kind(**public, **HIDINGS[kind]))
+    public = {"public": texts.texts(20_000, 12)} if needs_public(kind) else {}
+    toy = replace(texts, hiding=lambda: kind(**public, **given))
     name = next(name for name, each in USHAPE_STRATEGIES.items() if each.hiding is kind)
     strategy = USHAPE_STRATEGIES[name](toy.server(), device="cpu", steps_per_round=2)
     clients = toy.clients_for(strategy)

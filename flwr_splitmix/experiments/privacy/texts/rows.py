@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from flwr_splitmix.experiments.cells import OptionValues, Value, as_options
 from flwr_splitmix.experiments.privacy.kinds import AnyRow
+from flwr_splitmix.methods import METHODS
 
 Learns = Literal["all", "tail"]
 """As in `flwr_splitmix.clients.UShapeClient`, which is not imported as it loads torch."""
@@ -195,56 +196,62 @@ LADDERS: dict[str, dict[str, tuple[float, ...]]] = {
 """Values to try for rows of equal utility, by scale and option, least noise first."""
 
 
-TEXT_ROWS: dict[str, TextRow] = {
-    row.name: row
-    for row in (
-        TextRow(NOTHING_HIDDEN, "USplitSL", note="the plain U shape: nothing is hidden"),
-        TextRow("NaiveMixSL", "NaiveMixSL", as_options({"lam": 0.5})),
-        *(
-            _guard(
-                f"k{k}" + (f"-secret{tokens}" if tokens else ""),
-                f"{k} texts in 3 messages, {tokens} secret tokens",
-                k=k,
-                secret_tokens=tokens,
-            )
-            for k in (3, 10)
-            for tokens in (0, 20, 40)
-        ),
+_ROWS = (
+    TextRow(NOTHING_HIDDEN, "USplitSL", note="the plain U shape: nothing is hidden"),
+    TextRow("NaiveMixSL", "NaiveMixSL", as_options({"lam": 0.5})),
+    *(
         _guard(
-            "k3-per-sample",
-            "a secret for each text",
-            k=3,
-            secret_tokens=0,
-            secret_per_sample=True,
-        ),
-        _guard(
-            "k3-skewed",
-            "skewed secrets of weight 1.5",
-            k=3,
-            secret_tokens=0,
-            sampler="skewed",
-            support_scale=1.5,
-        ),
-        _guard("k3-convex", "convex secrets", k=3, secret_tokens=0, sampler="convex"),
-        _guard("k10-m5", "10 texts in 5 messages", k=10, m=5, secret_tokens=0),
-        *_ABLATIONS,
-        TextRow(
-            "DPForwardSL",
-            "DPForwardSL",
-            as_options({"epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.0}),
-            "epsilon 8 of one release, with the sensitivity of replacing a text",
-        ),
-        TextRow(
-            "DPSGDSL",
-            "DPSGDSL",
-            as_options({"noise_multiplier": 1.0, "clip_norm": 1.0}),
-            "noise on the weights' gradients; messages are the plain U shape's",
-        ),
-        TextRow("SnDSL", "SnDSL", as_options({"eta": 100.0, "refine_every": 4})),
-        TextRow("NoPeekSL", "NoPeekSL", as_options({"dcor_weight": 1.0})),
-        *_AT_EQUAL_UTILITY,
-        *_EXTENSIONS,
-    )
-}
+            f"k{k}" + (f"-secret{tokens}" if tokens else ""),
+            f"{k} texts in 3 messages, {tokens} secret tokens",
+            k=k,
+            secret_tokens=tokens,
+        )
+        for k in (3, 10)
+        for tokens in (0, 20, 40)
+    ),
+    _guard(
+        "k3-per-sample",
+        "a secret for each text",
+        k=3,
+        secret_tokens=0,
+        secret_per_sample=True,
+    ),
+    _guard(
+        "k3-skewed",
+        "skewed secrets of weight 1.5",
+        k=3,
+        secret_tokens=0,
+        sampler="skewed",
+        support_scale=1.5,
+    ),
+    _guard("k3-convex", "convex secrets", k=3, secret_tokens=0, sampler="convex"),
+    _guard("k10-m5", "10 texts in 5 messages", k=10, m=5, secret_tokens=0),
+    *_ABLATIONS,
+    TextRow(
+        "DPForwardSL",
+        "DPForwardSL",
+        as_options({"epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.0}),
+        "epsilon 8 of one release, with the sensitivity of replacing a text",
+    ),
+    TextRow(
+        "DPSGDSL",
+        "DPSGDSL",
+        as_options({"noise_multiplier": 1.0, "clip_norm": 1.0}),
+        "noise on the weights' gradients; messages are the plain U shape's",
+    ),
+    TextRow("SnDSL", "SnDSL", as_options({"eta": 100.0, "refine_every": 4})),
+    TextRow("NoPeekSL", "NoPeekSL", as_options({"dcor_weight": 1.0})),
+    *_AT_EQUAL_UTILITY,
+    *_EXTENSIONS,
+)
+
+_OTHERS = tuple(
+    TextRow(method.name, method.name)
+    for method in METHODS
+    if method.shape == "U" and all(row.method != method.name for row in _ROWS)
+)
+"""Methods of which nothing more is said, with their defaults."""
+
+TEXT_ROWS: dict[str, TextRow] = {row.name: row for row in (*_ROWS, *_OTHERS)}
 """All rows by name: methods, defences with the options given here, the same defences at MixGuard's
-utility, and extensions."""
+utility, extensions, and the other methods of the U shape with their defaults."""
