@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flwr_splitmix import strategies
+from flwr_splitmix.hiding.making import hiding_options
 from flwr_splitmix.methods import (
     BY_NAME,
     METHODS,
@@ -85,6 +86,13 @@ def test_what_a_strategy_needs_is_what_its_constructor_asks_for(method: Method) 
     asked = {name for name in own_options(kind) if parameters[name].default is Parameter.empty}
     asked |= {name for name in ("noise", "labels") if getattr(kind, f"needs_{name}", False)}
     assert set(method.needs) == asked
+
+
+@every_method
+def test_keys_on_noise_are_options_of_the_methods_hiding(method: Method) -> None:
+    """Of a method of the L shape they are those of all others."""
+    keys = {key.replace("-", "_") for key in method.noise}
+    assert keys <= (hiding_options(strategy_class(method.name).hiding) if keys else set())
 
 
 @of_the_l_shape

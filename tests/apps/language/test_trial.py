@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,16 @@ def test_what_its_clients_can_train_is_let_through(
     with caplog.at_level("DEBUG", "flwr.splitmix"):
         try_layers(read(**trained_by_dp_sgd(tmp_path, name, **values)))
     assert "was tried and failed" not in caplog.text
+
+
+def test_a_server_without_the_package_leaves_the_trial_to_its_clients(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("opacus", "opacus.accountants"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with caplog.at_level("DEBUG", "flwr.splitmix"):
+        try_layers(read(**trained_by_dp_sgd(tmp_path, "opt")))
+    assert not caplog.text
 
 
 def test_a_check_plans_no_epsilon_of_a_model_that_dp_sgd_refuses(tmp_path: Path) -> None:

@@ -28,16 +28,21 @@ VIA = {
     "link_via_token": "/no/token",
 }
 
+ALLOWED = len(STRATEGIES) + len(IMAGE_USHAPE)
+
 CASES: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"strategy": "CutMix"},
         [
             "strategy is 'CutMix'; did you mean 'CutMixSL', 'CutMixSFL' or ",
-            f"lists all {len(STRATEGIES) + len(IMAGE_USHAPE)}",
+            f"lists all {ALLOWED}",
         ],
     ),
     ({"strategy": "cutmixsl"}, ["strategy is 'cutmixsl'; did you mean 'CutMixSL'"]),
-    ({"strategy": "nothing"}, ["strategy is 'nothing'", "docs/configuration.md lists the 37"]),
+    (
+        {"strategy": "nothing"},
+        ["strategy is 'nothing'", f"docs/configuration.md lists the {ALLOWED}"],
+    ),
     ({"strategy": "MixGuard"}, ["strategy is 'MixGuard'", "language models", "apps/language"]),
     ({"stratgy": "PSL"}, ["unknown key 'stratgy'; did you mean 'strategy'"]),
     (
