@@ -68,7 +68,7 @@ def advise(
     setting = setting_here(flops, **given)
     up, down = traffic_of(config, tokens, parts.width)
     calibration = ""
-    if config.hides_by.calibrates(options):
+    if config.hides_by.calibrates(options) and not options.get("refine_only"):
         calibration = f"; the calibration of {config.strategy} comes before the first step"
     cuts = costs_of_pairs(
         setting,
