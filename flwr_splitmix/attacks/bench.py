@@ -32,6 +32,7 @@ from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments.vision.split_model import SplitModel
+from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.storage import load_tensors, save_tensors, under
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
 from flwr_splitmix.trial import needs_labels
@@ -121,11 +122,12 @@ def train_victim(
         return load_victim(directory, victim)
     setting = _Setting.of(victim)
     recorder = recorder or Recorder(directory=None if directory is None else directory / "trace")
-    strategy = setting.strategy(device=device, observers=[recorder], evaluation="benchmark")
+    # Clients that all have the averaged lower segment are evaluated once, centrally.
+    evaluation: Evaluation = "none" if STRATEGIES[victim.method].averages else "benchmark"
+    strategy = setting.strategy(device=device, observers=[recorder], evaluation=evaluation)
     clients = _clients(setting, strategy, device)
     evaluate_fn = None
     if strategy.averages:
-        strategy.evaluation = "none"  # all clients share one lower segment, evaluated once
         lower = copy.deepcopy(setting.segments.lower)
         evaluate_fn = central_evaluation(strategy.upper, lower, setting.test)
     with ExitStack() as stack:

@@ -24,6 +24,7 @@ from flwr_splitmix.experiments.strategies import check_method, options_of
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.runs import Run
 from flwr_splitmix.segments.costs import ClientCosts, measure
+from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.strategies import STRATEGIES, SplitStrategy, central_evaluation
 from flwr_splitmix.trial import needs_labels
 
@@ -117,8 +118,6 @@ class _Trial:
         averages = strategy.aggregator.averages
         evaluate_fn = None
         if averages:
-            # After a round, all clients have the same lower segment, so one evaluation is enough.
-            strategy.evaluation = "none"
             evaluate_fn = central_evaluation(strategy.upper, copy.deepcopy(segments.lower), test)
         costs = self._costs(clients[0], averages)
         strategy.fit(clients, recipe.epochs, evaluate_fn=evaluate_fn)
@@ -128,14 +127,17 @@ class _Trial:
         cell, options = self.cell, options_of(self.cell.options)
         if needs_labels(cell.method):
             options["labels"] = [torch.tensor(part.labels) for part in self.data.clients]
-        return STRATEGIES[cell.method](
+        kind = STRATEGIES[cell.method]
+        # Clients that all have the averaged lower segment are evaluated once, centrally.
+        evaluation: Evaluation = "none" if kind.averages else "benchmark"
+        return kind(
             upper,
             optimizer=optimizer_of(cell.recipe, upper),
             schedule=schedule_of(cell.recipe),
             server_update=cell.recipe.server_update,
             device=self.device,
             multi_label=self.data.pooled.multi_label,
-            **self._round_options(cell.clients),
+            **self._round_options(cell.clients, evaluation),
             **options,
         )
 
@@ -162,7 +164,7 @@ class _Trial:
                     device=self.device,
                 )
             )
-        strategy = kind(**self._round_options(len(clients)))
+        strategy = kind(**self._round_options(len(clients), "benchmark"))
         costs = self._costs(clients[0], kind.averages)
         strategy.fit(clients, recipe.epochs)
         return costs
@@ -173,11 +175,11 @@ class _Trial:
         optimizer = optimizer_of(self.cell.recipe, client.segment)
         return measure(client.segment, inputs, optimizer, averages=averages)
 
-    def _round_options(self, clients: int) -> dict[str, Any]:
+    def _round_options(self, clients: int, evaluation: Evaluation) -> dict[str, Any]:
         recipe = self.cell.recipe
         return {
             "min_nodes": clients,  # without all clients, the result would not be this cell's
-            "evaluation": "benchmark",
+            "evaluation": evaluation,
             "evaluate_every": recipe.evaluate_every,
             "checkpoint_every": recipe.checkpoint_every,
             "seed": self.cell.seed,

@@ -192,7 +192,4 @@ def _advise(config: VisionConfig, report: Report, setting: Mapping[str, float]) 
 
 def _trial(config: VisionConfig) -> SplitStrategy:
     """Make the strategy without a model, but with the run's `min_nodes` and `fraction_train`."""
-    strategy = config.trial()
-    strategy.min_nodes = config.min_nodes or strategy.min_nodes
-    strategy.fraction_train = config.fraction_train
-    return strategy
+    return config.trial(min_nodes=config.min_nodes or None, fraction_train=config.fraction_train)
