@@ -172,10 +172,9 @@ class WholeModels(RoundLoop):
         if options.setdefault("metrics", self._metrics) is not self._metrics:
             raise TypeError(f"{type(self).__name__} makes its own rows: leave out metrics")
         super().__init__(aggregator=aggregator, min_nodes=min_nodes, **options)
-        self._clients: Sequence[WholeClient] = ()
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
-        """Keep the clients, whose states are checkpointed.
+        """Check the clients, whose states are checkpointed.
 
         Raises
         ------
@@ -184,7 +183,11 @@ class WholeModels(RoundLoop):
         """
         if clients is None or not all(isinstance(client, WholeClient) for client in clients):
             raise TypeError(f"{type(self).__name__} trains WholeClients of this process (fit)")
-        self._clients = [client for client in clients if isinstance(client, WholeClient)]
+
+    @property
+    def _clients(self) -> Sequence[WholeClient]:
+        clients = self.run_state.clients or ()
+        return [client for client in clients if isinstance(client, WholeClient)]
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train one epoch and return its steps: the mean number of full batches, at least 1."""

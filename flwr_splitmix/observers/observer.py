@@ -125,8 +125,9 @@ class Audience:
                 return reason if isinstance(reason, str) else asked
         return ""
 
-    def forget_stops(self) -> None:
-        """Drop the reasons to stop that were given in an earlier run."""
+    def begin(self) -> None:
+        """Begin a run: drop the reasons to stop, and the absent observers, of an earlier one."""
+        self.absent = ()
         for observer in self.observers:
             vars(observer).pop("stop", None)
 

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flwr.app import Message, Metadata, RecordDict
+from flwr.app import ConfigRecord, Message, Metadata, RecordDict
 
 from flwr_splitmix.links.ticket import Ticket, with_record
+
+log = logging.getLogger("flwr.splitmix")
+
+
+def message_config(name: str, config: ConfigRecord | None) -> ConfigRecord:
+    """Return the entries that messages carry, with a warning that a `client_fn` sees none.
+
+    Parameters
+    ----------
+    name
+        The argument's name.
+    """
+    if config:
+        log.warning(
+            "%s (%s) reaches mods and the aggregator, but no client_fn: clients are built from the "
+            "run configuration (context.run_config)",
+            name,
+            ", ".join(sorted(config)),
+        )
+    return config or ConfigRecord()
 
 
 def with_tickets(

@@ -1,4 +1,4 @@
-"""Clients, and the reasons why they or the run failed, in sentences."""
+"""Clients, options, and the reasons why clients or the run failed, in sentences."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from flwr_splitmix.links import Clients
 from flwr_splitmix.links.errors import public_sentence, sentence
+from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.errors import RunError
 from flwr_splitmix.server.aggregation import AggregatorError
 from flwr_splitmix.words import listed, without_folders
@@ -14,6 +15,17 @@ from flwr_splitmix.words import listed, without_folders
 def name_clients(clients: Sequence[int]) -> str:
     """Return clients' names for a sentence, at most ten: "client 2", "clients 0, 1 and 2"."""
     return f"client{'' if len(clients) == 1 else 's'} {listed(clients)}"
+
+
+def name_of_option(run: Run | None, option: str, key: str) -> str:
+    """Return what the user calls an option: by a key of the run's configuration, if it has that.
+
+    Parameters
+    ----------
+    option, key
+        The argument's name, such as "min_nodes", and that of the apps' key.
+    """
+    return key if run is not None and key in run.config else option
 
 
 def reasons(clients: Clients) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Unpack
 
 from flwr.serverapp import strategy as flower
@@ -34,13 +35,13 @@ from flwr_splitmix.server.options import (
 from flwr_splitmix.server.own_mixing import MixingSetup, introduce
 from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.record.same_protection import PROTECTION, digest, facts_of_mixer
-from flwr_splitmix.server.rounds import TrainingLoop
+from flwr_splitmix.server.rounds import RunState, TrainingLoop
 from flwr_splitmix.server.segments.upper import ServerUpdate, TrainedUpper
 from flwr_splitmix.server.steps.pace import Pace
 from flwr_splitmix.server.steps.part_count import PartCount, PartsAsked, check_loss
 from flwr_splitmix.server.steps.planner import Planner
 from flwr_splitmix.server.steps.round_length import ShapeAgreement
-from flwr_splitmix.server.steps.split_round import SplitRound
+from flwr_splitmix.server.steps.split_round import LShapeState, SplitRound
 from flwr_splitmix.server.steps.training import SplitTraining
 from flwr_splitmix.server.warnings.remarks import Remarks
 from flwr_splitmix.server.warnings.untrained import warn_if_frozen
@@ -102,7 +103,7 @@ class SplitStrategy(TrainingLoop):
     Attributes
     ----------
     averages
-        Whether lower segments are averaged by FedAvg if no aggregator is given.
+        Whether the class averages lower segments; see `TrainingLoop`.
     needs_noise
         Whether the strategy requires `noise`.
     needs_labels
@@ -123,7 +124,6 @@ class SplitStrategy(TrainingLoop):
     passed_on: ClassVar[Collection[str]] = SplitOptions.__annotations__
     needs_noise: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
-    _agreed: ShapeAgreement | None
 
     def __init__(
         self,
@@ -195,14 +195,18 @@ class SplitStrategy(TrainingLoop):
         )
         self.labels = labels
         self.pace = pace or Pace()
-        self._parts = PartCount(micro_batches)
+        self.micro_batches = micro_batches
+        parts = PartCount(micro_batches)
         self.mixer, self._mixer_request = self._mixer_here(mixing.mixer)
         self.pace.check(self.mixer, server_update)
-        self._parts.check(self.mixer, server_update, upper, self.pace)
+        parts.check(self.mixer, server_update, upper, self.pace)
         rules = LabelRules(self.upper.num_classes, multi_label)
         self._intake = UploadIntake(rules, self.upper.input_dtype, labels)
-        self._remarks = self._new_remarks()
-        self._seconds: dict[int, float] = {}
+
+    @property
+    def run_state(self) -> RunState[LShapeState]:
+        """The run that goes on, or the last one; LinkError if there was none."""
+        return super().run_state
 
     def _mixer_here(self, mixer: Mixer) -> tuple[Mixer, MixerRequest | None]:
         """Return the mixer at the server and, if a third party mixes, the request to that."""
@@ -217,11 +221,11 @@ class SplitStrategy(TrainingLoop):
             evaluation=self.evaluation,
             ledger=self.ledger_elsewhere,
             pace=self.pace,
-            parts=self._parts.asked,
+            parts=self.micro_batches,
         )
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
-        """Begin a run; make clients of this process known to each other if raw inputs are mixed.
+        """Check clients; make those of this process known to each other if raw inputs are mixed.
 
         Raises
         ------
@@ -233,24 +237,20 @@ class SplitStrategy(TrainingLoop):
         introduce(type(self).__name__, self.mixer, clients)
         if self._mixer_request is not None:
             self._mixer_request.make()
-        self._remarks = self._new_remarks()
         self.upper.check_shares_no_weights(clients or ())
         warn_if_frozen("upper segment", self.upper.module, clients or (), "lower segments")
 
-    def _new_remarks(self) -> Remarks:
-        """Return the remarks of a run, each of which is made once in it."""
+    def new_shape_state(self, before: LShapeState | None) -> LShapeState:
+        """Return a state with new remarks; how fast the same clients are, is known from before."""
         averages = self.aggregator.averages
-        return Remarks(self.mixer, self.min_nodes, noisy=self.keeps_ledger, averages=averages)
+        remarks = Remarks(self.mixer, self.min_nodes, noisy=self.keeps_ledger, averages=averages)
+        if before is None:
+            return LShapeState(remarks, PartCount(self.micro_batches))
+        return replace(before, remarks=remarks)
 
     def warn_if_trained(self) -> None:
         """Log, once, if the upper segment has learned already, though a run begins anew."""
         self.upper.warn_if_trained(type(self).__name__)
-
-    def forget_clients(self) -> None:
-        """Forget also how fast clients are, and the number of parts chosen for their batches."""
-        super().forget_clients()
-        self._seconds = {}
-        self._parts = PartCount(self._parts.asked)
 
     @property
     def keeps_ledger(self) -> bool:
@@ -269,18 +269,19 @@ class SplitStrategy(TrainingLoop):
         """Return the largest epsilon of any client, which a mixer reports too."""
         return super().epsilon() if (there := self.ledger_elsewhere) is None else there.epsilon
 
-    def _said_least(self, key: str) -> str:
+    def _said_least(self, option: str) -> str:
         """Return, for a message, why a round needs `min_nodes` clients: an option, or the mixer."""
         if self._least_chosen or self.min_nodes == 1:
-            return super()._said_least(key)
+            return super()._said_least(option)
         return f"{self.mixer} needs at least {self.min_nodes} (its min_members)"
 
     def agree(self, clients: Clients) -> int:
         """Leave out whose smashed data have another shape, and return the round's steps."""
         upper = self.upper
         shape, batches = agree_on_shape(clients, upper.geometry, upper.num_classes, upper.takes)
-        self._agreed = ShapeAgreement(batches, self._length(batches), shape)
-        return self._agreed.length.steps
+        agreement = ShapeAgreement(batches, self._length(batches), shape)
+        self.run_state.agreement = agreement
+        return agreement.length.steps
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.
@@ -290,21 +291,18 @@ class SplitStrategy(TrainingLoop):
         Clients whose privacy budget is spent take part in no further step; if fewer than
         `min_nodes` others are left, the round ends early, and the run ends after it.
         """
-        agreement = self._checked(self._agreed)
+        agreement, run = self._agreement(ShapeAgreement), self.run_state
         steps = SplitRound.begin(
             self._training(),
             clients,
-            Planner(self.mixer, agreement.shape, agreement.length, self.draw_seed, server_round),
-            self._remarks,
-            self._parts,
+            Planner(self.mixer, agreement.shape, agreement.length, run.draw_seed, server_round),
+            run.shape,
             batches=agreement.batches,
-            seconds=self._seconds,
             last_trained_round=self.last_trained_round,
         )
         num_steps = steps.take(self.audience.on_step)
-        self.stop_reason = steps.stop_reason or self.stop_reason
+        run.stop_reason = steps.stop_reason or run.stop_reason
         steps.finish(num_steps)
-        self._seconds |= {c: clients.seconds[c] / max(num_steps, 1) for c in clients.alive}
         return num_steps
 
     def _training(self) -> SplitTraining:
@@ -315,8 +313,8 @@ class SplitStrategy(TrainingLoop):
             intake=self._intake,
             pace=self.pace,
             min_nodes=self.min_nodes,
-            seed=self.draw_seed,
-            num_rounds=self.num_rounds,
+            seed=self.run_state.draw_seed,
+            num_rounds=self.run_state.num_rounds,
             require=self.require,
         )
 

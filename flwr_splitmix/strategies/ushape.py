@@ -13,8 +13,7 @@ from flwr_splitmix.clients import Client, UShapeClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.hiding import Hiding
-from flwr_splitmix.links import Clients, LocalLink, MixerLink
-from flwr_splitmix.once import Once
+from flwr_splitmix.links import Clients, MixerLink
 from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.segments.modules import check_takes_mask
@@ -23,13 +22,11 @@ from flwr_splitmix.server.intake.descriptions import agree_on_batches, check_hid
 from flwr_splitmix.server.naming import evaluated_without
 from flwr_splitmix.server.options import RoundOptions, UShapeOptions, check_counts, check_names
 from flwr_splitmix.server.record.same_protection import PROTECTION, facts_of_hidings
-from flwr_splitmix.server.rounds import TrainingLoop
+from flwr_splitmix.server.rounds import RunState, TrainingLoop
 from flwr_splitmix.server.segments.trunk import TrainedTrunk
-from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.round_length import Agreement
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
-from flwr_splitmix.server.steps.ushape_round import UShapeRound
-from flwr_splitmix.server.warnings.frozen_weights import FrozenWeights
+from flwr_splitmix.server.steps.ushape_round import UShapeRound, UShapeState
 from flwr_splitmix.server.warnings.untrained import warn_if_frozen
 
 log = logging.getLogger("flwr.splitmix")
@@ -61,7 +58,7 @@ class UShapeStrategy(TrainingLoop):
     Attributes
     ----------
     averages
-        Whether heads and tails are averaged by FedAvg if no aggregator is given.
+        Whether the class averages heads and tails; see `TrainingLoop`.
     hiding
         How the strategy's clients hide their data; the server only reads facts about the method.
     rows
@@ -118,12 +115,14 @@ class UShapeStrategy(TrainingLoop):
         )
         self.width = width or _whole_number(trunk, "width")
         self.max_length = max_length or _whole_number(trunk, "max_length")
-        self._calibrations = Calibrations()
-        self._told_scores = Once()
-        self._frozen = FrozenWeights()
+
+    @property
+    def run_state(self) -> RunState[UShapeState]:
+        """The run that goes on, or the last one; LinkError if there was none."""
+        return super().run_state
 
     def prepare(self, clients: Sequence[Client] | None) -> None:
-        """Begin a run, after a check of the trunk and of clients in this process.
+        """Check the trunk, and clients in this process.
 
         Raises
         ------
@@ -134,14 +133,15 @@ class UShapeStrategy(TrainingLoop):
             or an epsilon rests on the trunk (`Hiding.apart`) and it mixes a batch's examples.
         """
         check_takes_mask("trunk", self.trunk.module)
-        self._calibrations = Calibrations()
-        self._told_scores.forget()
-        self._frozen = FrozenWeights()
         self.trunk.check_shares_no_weights(clients or ())
         warn_if_frozen("trunk", self.trunk.module, clients or (), "heads and tails")
         _check_own_hidings(clients or ())
         own = [c.hiding.apart for c in clients or () if isinstance(c, UShapeClient)]
         self.trunk.require_apart(any("trunk" in apart for apart in (self.hiding.apart, *own)))
+
+    def new_shape_state(self, before: UShapeState | None) -> UShapeState:
+        """Return a new state: clients say anew what they need, also those of the last `fit`."""
+        return UShapeState()
 
     def warn_if_trained(self) -> None:
         """Log, once, if the trunk has learned already, though a run begins anew."""
@@ -156,16 +156,17 @@ class UShapeStrategy(TrainingLoop):
         """Leave out who does not fit the trunk or the hiding, and return the round's steps."""
         batches = self._agree(clients)
         if self.aggregator.averages:
-            self._frozen.compare(clients)
-        self._agreed = Agreement(batches, self._length(batches))
-        return self._agreed.length.steps
+            self.run_state.shape.frozen.compare(clients)
+        agreement = Agreement(batches, self._length(batches))
+        self.run_state.agreement = agreement
+        return agreement.length.steps
 
     def train_round(self, clients: Clients, server_round: int) -> int:
         """Train for one round and return the number of steps.
 
         Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
         """
-        length = self._checked(self._agreed).length
+        length = self._agreement(Agreement).length
         steps = UShapeRound(self._steps(clients), server_round, length.steps)
         num_steps = steps.take(self.audience.on_step)
         steps.finish()
@@ -173,13 +174,14 @@ class UShapeStrategy(TrainingLoop):
 
     def _steps(self, clients: Clients) -> TrunkSteps:
         """Return the object that takes a round's steps."""
+        run = self.run_state
         training = TrunkTraining(
             trunk=self.trunk,
             max_length=self.max_length,
-            seed=self.draw_seed,
-            num_rounds=self.num_rounds,
+            seed=run.draw_seed,
+            num_rounds=run.num_rounds,
             require=self.require,
-            calibrations=self._calibrations,
+            calibrations=run.shape.calibrations,
         )
         return TrunkSteps(training, clients)
 
@@ -194,7 +196,7 @@ class UShapeStrategy(TrainingLoop):
             return None
         self._agree(clients)
         result = evaluate_in_u_shape(
-            clients, self.evaluation, self._steps(clients).look, self._told_scores
+            clients, self.evaluation, self._steps(clients).look, self.run_state.shape.scores
         )
         if clients.failures:
             log.warning("%s", evaluated_without(clients, any_left=result is not None))
@@ -203,20 +205,20 @@ class UShapeStrategy(TrainingLoop):
     @property
     def facts_to_keep(self) -> dict[str, Any]:
         """What a checkpoint says of the run, and of how clients of this process hide their data."""
-        facts, link = super().facts_to_keep, self.link
-        if isinstance(link, LocalLink):  # nodes make their hidings from the run's configuration
-            facts[PROTECTION] = facts_of_hidings(link.clients)
+        facts, clients = super().facts_to_keep, self.run_state.clients
+        if clients is not None:  # nodes make their hidings from the run's configuration
+            facts[PROTECTION] = facts_of_hidings(clients)
         return facts
 
     def server_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the trunk and its optimizer, and how long clients have calibrated."""
         tensors, meta = self.trunk.state()
-        return tensors, meta | {"calibrations": self._calibrations.state()}
+        return tensors, meta | {"calibrations": self.run_state.shape.calibrations.state()}
 
     def restore_server(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `server_state`."""
         self.trunk.restore(tensors, meta)
-        self._calibrations.restore(meta["calibrations"])
+        self.run_state.shape.calibrations.restore(meta["calibrations"])
 
     def summary(self) -> None:
         """Log the strategy's components."""

@@ -134,4 +134,4 @@ def test_a_client_fn_that_raises_is_named_and_the_log_quotes_it(broken: Ended) -
     check_failed(broken, "client_fn raised FileNotFoundError; the log says more")
     assert "FileNotFoundError: this device has no camera" in broken.log
     assert "no camera" not in broken.details
-    assert "0 clients are left, min-nodes is 1: clients 0 and 1: client_fn raised" in broken.details
+    assert "0 clients are left, min_nodes is 1: clients 0 and 1: client_fn raised" in broken.details

@@ -109,14 +109,21 @@ def check_enough_nodes(strategy: flower.Strategy | None, nodes: int) -> None:
             raise waits_for_ever(type(own).__name__, nodes)
 
 
-def warn_of_minima(strategy: flower.Strategy | None, min_nodes: int) -> None:
-    """Warn of a strategy that needs more nodes in a round than `min_nodes`."""
+def warn_of_minima(strategy: flower.Strategy | None, min_nodes: int, option: str) -> None:
+    """Warn of a strategy that needs more nodes in a round than `min_nodes`.
+
+    Parameters
+    ----------
+    option
+        What the user calls `min_nodes`.
+    """
     for own in _sampling_as_flower(strategy):
         needed = max(getattr(own, key, 0) for key in _MINIMA)
         if needed > min_nodes:
             log.warning(
-                "min_nodes is %d, but %s requires %d nodes (min_train_nodes or "
+                "%s is %d, but %s requires %d nodes (min_train_nodes or "
                 "min_available_nodes) and ends the run in a round with fewer; lower these values",
+                option,
                 min_nodes,
                 type(own).__name__,
                 needed,

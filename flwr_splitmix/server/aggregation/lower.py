@@ -101,7 +101,7 @@ class LowerAggregator:
         self._asked, self._current = 0, ArrayRecord()
         self._has_aggregated = False
 
-    def forget(self) -> None:
+    def begin(self) -> None:
         """Begin a run: whether the aggregator can work with its clients is not known yet."""
         self._has_aggregated = False
         self._numbers.begin()

@@ -23,7 +23,7 @@ class Federation:
         self._now: int | None = None
 
     def restore(self, meta: Mapping[str, Any]) -> None:
-        """Begin a run: anew, or from a checkpoint's plain values."""
+        """Continue from a checkpoint's plain values."""
         self._before, self._now = meta.get(_KEY), None
 
     def state(self) -> dict[str, int]:

@@ -46,7 +46,7 @@ class DrawAgainError(LinkError):
 
 
 class Participants:
-    """Draws the clients of a round and remembers what became of them.
+    """Draws the clients of a run's rounds and remembers what became of them.
 
     Attributes
     ----------
@@ -59,10 +59,6 @@ class Participants:
 
     def __init__(self) -> None:
         self._federation = Federation()
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin another run."""
         self.last_trained_round: dict[int, int] = {}
         self.partitions: dict[int, int] = {}
         self._without_data = WithoutData()
@@ -195,7 +191,7 @@ class Participants:
         self._without_data.warn_of_unasked()
 
     def restore(self, meta: Mapping[str, Any]) -> None:
-        """Begin a run: anew ({}), or from a checkpoint's plain values."""
+        """Continue from a checkpoint's plain values."""
         self.last_trained_round = whole_keys(meta.get("trained", {}))
         self.partitions = whole_keys(meta.get("partitions", {}))
         self._federation.restore(meta)

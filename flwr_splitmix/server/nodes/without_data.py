@@ -62,7 +62,7 @@ class WithoutData:
         return {_KEY: sorted(self.clients)} if self.clients else {}
 
     def restore(self, meta: Mapping[str, Any]) -> None:
-        """Begin a run: anew, or from a checkpoint's plain values."""
+        """Continue from a checkpoint's plain values."""
         self.clients = {int(client) for client in meta.get(_KEY, ())}
 
     def warn_of_unasked(self) -> None:

@@ -87,10 +87,9 @@ class RunRecorder:
         checkpoint = None if self.run is None else newest_checkpoint(self.run, self._every)
         if checkpoint is not None:
             return checkpoint
-        self._records.begin_anew()
         if self.run is not None:
             if self.run.new:
-                self.start.config = self.run.config
+                self.start.take_config(self.run)
             else:
                 if self.run.begun:
                     log.info("run %s has no checkpoint yet and begins anew", self.run.id)

@@ -17,6 +17,7 @@ from flwr_splitmix.observers import (
 )
 from flwr_splitmix.observers.metrics import evaluation_columns
 from flwr_splitmix.runs.epsilon import epsilon_of
+from flwr_splitmix.server.intake.epsilons import ReportedEpsilons
 from flwr_splitmix.server.record.clock import RunClock
 from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.record.summary import summarise
@@ -46,6 +47,8 @@ class RunRecords:
         Times of the clients and kinds of exchanges, as observers count them.
     unfinished
         What clients began and did not finish; an observer.
+    epsilons
+        What clients report to have spent; an observer.
     clock
         The time that the run takes.
     """
@@ -56,6 +59,7 @@ class RunRecords:
         self.clients = ClientTimes()
         self.exchanges = ExchangeKinds()
         self.unfinished = UnfinishedRounds(recording.protection)
+        self.epsilons = ReportedEpsilons(self.unfinished)
         self.clock = RunClock()
         self._mixtures = recording.mixtures
         self._evaluated: Mapping[str, Any] = {}
@@ -64,17 +68,27 @@ class RunRecords:
     @property
     def observers(self) -> list[Observer]:
         """The observers among them, in the order used by checkpoints."""
-        return [self.metrics, self.clients, self.exchanges, self.unfinished]
+        return [self.metrics, self.clients, self.exchanges, self.unfinished, self.epsilons]
 
     @property
     def has_epsilon(self) -> bool:
         """Whether a row has an epsilon."""
         return any(epsilon_of(row) is not None for row in self.metrics.rows)
 
-    def begin_anew(self) -> None:
-        """Forget the results of an earlier run: a strategy may be run for the second time."""
+    def begin(self, *, goes_on: bool) -> None:
+        """Begin a run: forget the results of an earlier one of the strategy.
+
+        Parameters
+        ----------
+        goes_on
+            Whether the clients are those of the earlier run. If not, what these left unfinished is
+            forgotten, too: others get their indices.
+        """
         self.metrics.rows, self._evaluated = [], {}
         self.clock.restart()
+        self.epsilons.forget()
+        if not goes_on:
+            self.unfinished.forget()
 
     def go_on(self, rows: Sequence[Mapping[str, Any]], kept: Mapping[str, Any]) -> None:
         """Continue a run.

@@ -71,6 +71,10 @@ class RunStart:
                     attempt("failure", lambda run: run.note_failure(said))
                 raise
 
+    def take_config(self, run: Run) -> None:
+        """Have observers told the configuration of a new run, with which clients begin anyway."""
+        self.config = run.config
+
     def keep_config(self, run: Run, num_rounds: int, kept: int) -> None:
         """Have clients, too, go on with the configuration that the run was started with.
 

@@ -1,20 +1,17 @@
-"""What a `fit` starts from, and what another one of the same clients goes on with."""
+"""The lower segment that a `fit` starts from."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
 from flwr_splitmix.clients import Client
-from flwr_splitmix.links import LocalLink
 from flwr_splitmix.links.arrays import to_arrays
-from flwr_splitmix.seeding import derive_seed
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -57,33 +54,3 @@ def _differ(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() != other.keys() or not all(
         one[name].shape == other[name].shape and torch.equal(one[name], other[name]) for name in one
     )
-
-
-@dataclass(frozen=True)
-class LastFit:
-    """The end of a `fit`.
-
-    Parameters
-    ----------
-    link
-        The link to the clients, which knows that they have begun.
-    arrays
-        The lower segment that another round would start from.
-    draw_seed
-        Seed of its random draws: groups, ratios, masks, the clients of a round, and what clients
-        draw besides the order of their examples.
-    """
-
-    link: LocalLink
-    arrays: ArrayRecord
-    draw_seed: int
-
-    def has(self, clients: Sequence[Client]) -> bool:
-        """Return whether these are its clients: the same objects, in the same order."""
-        own = self.link.clients
-        return len(own) == len(clients) and all(a is b for a, b in zip(own, clients, strict=True))
-
-    @property
-    def next_draw_seed(self) -> int:
-        """A seed of other draws, since rounds are counted from 1 again."""
-        return derive_seed(self.draw_seed, "another fit")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -12,10 +13,15 @@ from torch import Tensor
 
 from flwr_splitmix.clients import Client
 from flwr_splitmix.events import EvaluationResult
-from flwr_splitmix.links import Clients, LocalLink
+from flwr_splitmix.links import Clients, Link, LinkError
+from flwr_splitmix.links.ticket import Ticket
+from flwr_splitmix.seeding import generator
 from flwr_splitmix.server.messages import messages_to, with_tickets
+from flwr_splitmix.server.naming import name_of_option, reasons
 from flwr_splitmix.server.record.checkpointing import facts_of
 from flwr_splitmix.server.rounds.setup import LoopSetup
+from flwr_splitmix.server.rounds.state import RunState
+from flwr_splitmix.words import are, counted
 
 
 class RoundHooks(LoopSetup):
@@ -29,11 +35,64 @@ class RoundHooks(LoopSetup):
     states_in_checkpoint
         Whether `server_state` includes the states of clients, which live in this process; if not,
         the link keeps them beside the checkpoints.
+    fixes_length
+        Whether the class's own `agree`, which overriding ones must call, fixes the round's length.
 
     See `LoopSetup` for the other attributes.
     """
 
     states_in_checkpoint: ClassVar[bool] = False
+    fixes_length: ClassVar[bool] = False
+    _run_state: RunState[Any] | None = None
+
+    @property
+    def run_state(self) -> RunState[Any]:
+        """The run that goes on, or the last one; LinkError if there was none."""
+        if self._run_state is None:
+            raise LinkError(
+                f"{type(self).__name__} has no run and no link, as neither its start() nor its "
+                "fit() was called; no strategy can wrap it: one that wraps others goes inside, as "
+                "in aggregator=DifferentialPrivacyServerSideFixedClipping(FedAvg(), ...)"
+            )
+        return self._run_state
+
+    @property
+    def open_link(self) -> Link:
+        """The link of the run; LinkError if neither `start` nor `fit` was called."""
+        return self.run_state.link
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the run ends after this round, if it does; "" before the first run.
+
+        A subclass may set it within a round.
+        """
+        return "" if self._run_state is None else self._run_state.stop_reason
+
+    @stop_reason.setter
+    def stop_reason(self, reason: str) -> None:
+        self.run_state.stop_reason = reason
+
+    @property
+    def last_trained_round(self) -> Mapping[int, int]:
+        """By client index, the last round of the run that the client finished."""
+        return {} if self._run_state is None else self._run_state.participants.last_trained_round
+
+    def prepare(self, clients: Sequence[Client] | None) -> None:
+        """Get ready for a run with clients of this process, or with clients behind a link (None).
+
+        It raises an error if the strategy cannot have them. What it learns of the run is in
+        `new_shape_state`.
+        """
+
+    def new_shape_state(self, before: Any) -> Any:
+        """Return what the strategy's shape keeps of a run's rounds: `run_state.shape`.
+
+        Parameters
+        ----------
+        before
+            That of the last `fit`, if the run goes on with its clients; else None.
+        """
 
     def agree(self, clients: Clients) -> int | None:
         """Leave out of a round who does not fit, and return the round's number of steps.
@@ -68,8 +127,8 @@ class RoundHooks(LoopSetup):
     @property
     def facts_to_keep(self) -> dict[str, Any]:
         """What a checkpoint says of the run, which must be the same when it is resumed."""
-        link = self.link
-        return facts_of(self.seed, len(link.clients) if isinstance(link, LocalLink) else None)
+        clients = self.run_state.clients
+        return facts_of(self.seed, None if clients is None else len(clients))
 
     @property
     def keeps_ledger(self) -> bool:
@@ -86,9 +145,6 @@ class RoundHooks(LoopSetup):
 
     def check_clients(self, n: int) -> None:
         """Raise ValueError if a round cannot have `n` clients."""
-
-    def prepare(self, clients: Sequence[Client] | None) -> None:
-        """Get ready for clients of this process, or for clients behind a link (None)."""
 
     def warn_if_trained(self) -> None:
         """Log if what the server trains has learned already, though a run begins anew."""
@@ -137,3 +193,58 @@ class RoundHooks(LoopSetup):
     ) -> MetricRecord | None:
         """Return None: the evaluation is computed over the link, not from replies."""
         return None
+
+    def require(self, clients: Clients) -> None:
+        """Raise LinkError if fewer than `min_nodes` clients are left."""
+        left = len(clients.nodes)
+        if left < self.min_nodes:
+            option = name_of_option(self.recorder.run, "min_nodes", "min-nodes")
+            number, named = self.run_state.intake.unusual
+            before = number == clients.server_round - 1 and not self.aggregator.robust
+            said = f" (round {number} averaged an unusual update of {named}, which may be why)"
+            raise LinkError(
+                f"round {clients.server_round}: {counted(left, 'client')} {are(left)} left, "
+                f"{self._said_least(option)}: {reasons(clients) or 'no others were asked'}"
+                + (said if named and before else "")
+            )
+
+    def _said_least(self, option: str) -> str:
+        """Return, for a message, why a round needs `min_nodes` clients.
+
+        Parameters
+        ----------
+        option
+            What the user calls it.
+        """
+        return f"{option} is {self.min_nodes}"
+
+    def _sample(self, grid: Grid | None, server_round: int, purpose: str) -> dict[int, int]:
+        run = self.run_state
+        return run.participants.draw(
+            run.link,
+            grid,
+            generator(run.draw_seed, f"sample-{purpose}", server_round),
+            min_nodes=self.min_nodes,
+            fraction=self.fraction_train,
+        )
+
+    def _tickets(self, server_round: int, state_round: int) -> Callable[..., Ticket]:
+        """Return what makes each client's ticket, which lacks the client and its attempts."""
+        run, averages = self.run_state, self.aggregator.averages
+        return partial(
+            Ticket,
+            seed=self.seed,
+            server_round=server_round,
+            num_rounds=run.num_rounds,
+            arrays="always" if averages else "initial",
+            returns_arrays=averages,
+            state_round=state_round,
+            kept_rounds=self.recorder.checkpoints.rounds,
+            run_config=self.recorder.start.resumed_config,
+            draw_seed=None if run.draw_seed == self.seed else run.draw_seed,
+        )
+
+    def _attempts(self, client: int) -> Mapping[str, Any]:
+        attempts = self.records.unfinished.of(client)
+        known = [batches for batches in attempts if batches is not None]
+        return {"attempt": len(attempts), "earlier": known}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
 from flwr_splitmix.clients import Client
-from flwr_splitmix.links import LinkError, LocalLink
+from flwr_splitmix.links import Link, LinkError, LocalLink
 from flwr_splitmix.links.auto import default_link
 from flwr_splitmix.links.link import UNNAMED
 from flwr_splitmix.server.aggregation.choice import (
@@ -23,12 +23,14 @@ from flwr_splitmix.server.aggregation.choice import (
 from flwr_splitmix.server.aggregation.first_arrays import check_first_arrays
 from flwr_splitmix.server.evaluation.central import EvaluateFn
 from flwr_splitmix.server.evaluation.of_round import check_evaluate_fn
+from flwr_splitmix.server.messages import message_config
+from flwr_splitmix.server.naming import name_of_option
 from flwr_splitmix.server.options import check_live_clients, check_wait
 from flwr_splitmix.server.record.flower_grid import id_of
-from flwr_splitmix.server.rounds.fits import LastFit, first_arrays
+from flwr_splitmix.server.rounds.fits import first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
-from flwr_splitmix.server.rounds.job import Job, message_config
 from flwr_splitmix.server.rounds.run import WholeRun
+from flwr_splitmix.server.rounds.state import RunState
 from flwr_splitmix.values import check_initialized, whole_number
 from flwr_splitmix.words import are, counted
 
@@ -45,8 +47,6 @@ class RoundLoop(RoundHooks):
 
     See `RoundHooks` and `LoopSetup` for the attributes.
     """
-
-    _last_fit: LastFit | None = None
 
     def start(
         self,
@@ -98,29 +98,32 @@ class RoundLoop(RoundHooks):
             If another process executes the run, or its checkpoint is of another strategy,
             aggregator, seed, model or optimizer.
         """
-        check_initialized(self, RoundLoop, "stop_reason")
+        check_initialized(self, RoundLoop, "audience")
         check_wait("timeout", timeout)
         if attach_timeout is not None:
             check_wait("attach_timeout", attach_timeout)
         check_draws_no_nodes(self.aggregator.strategy)
-        warn_of_minima(self.aggregator.strategy, self.min_nodes)
+        directory = self.recorder.run
+        option = name_of_option(directory, "min_nodes", "min-nodes")
+        warn_of_minima(self.aggregator.strategy, self.min_nodes, option)
         self.prepare(None)
-        self.forget_clients()
         self._check_first(initial_arrays, given=True)
-        self.draw_seed = self.seed
-        run = self.recorder.run
-        if isinstance(self.link, LocalLink):  # that of a `fit`
-            self.link = self._given_link
-        if self.link is None:
-            self.link = default_link(run, attach_timeout or min(timeout, 120.0))
+        link = self.link or default_link(directory, attach_timeout or min(timeout, 120.0))
         # Nodes keep states by this name: those of another start in this Flower run are not its own.
         own = f"{UNNAMED}{secrets.token_hex(8)}"
-        self.link.run_of_strategy = own if run is None else run.id
-        train = message_config("train_config", train_config)
-        evaluate = message_config("evaluate_config", evaluate_config)
-        job = Job(grid, initial_arrays, evaluate_fn, train, evaluate)
-        self._run(job, num_rounds)
-        return job.result
+        link.run_of_strategy = own if directory is None else directory.id
+        run: RunState[Any] = RunState(
+            link=link,
+            num_rounds=num_rounds,
+            draw_seed=self.seed,
+            initial=initial_arrays,
+            grid=grid,
+            evaluate_fn=evaluate_fn,
+            train_config=message_config("train_config", train_config),
+            evaluate_config=message_config("evaluate_config", evaluate_config),
+        )
+        self._execute(run, None)
+        return run.result
 
     def fit(
         self,
@@ -162,7 +165,7 @@ class RoundLoop(RoundHooks):
         RunError
             As from `start`.
         """
-        check_initialized(self, RoundLoop, "stop_reason")
+        check_initialized(self, RoundLoop, "audience")
         check_live_clients(clients)
         if (n := len(clients)) < self.min_nodes:
             raise LinkError(
@@ -173,57 +176,79 @@ class RoundLoop(RoundHooks):
         if initial_arrays is not None:
             self._check_first(initial_arrays, given=True)
         self._warn_of_link()
-        last, self._last_fit = self._last_fit, None
-        if last is None or not last.has(clients):
-            self.forget_clients()
-            last = None
-        if last is not None and initial_arrays is None:
-            link, arrays, self.draw_seed = last.link, last.arrays, last.next_draw_seed
+        before = self._before(clients)
+        link: Link
+        if before is not None and initial_arrays is None:
+            link, arrays, seed = before.link, before.arrays, before.next_draw_seed
         else:
-            run = None if self.states_in_checkpoint else self.recorder.run
-            link = LocalLink(clients, None if run is None else run.clients_dir)
-            self.draw_seed = self.seed
+            directory = None if self.states_in_checkpoint else self.recorder.run
+            link = LocalLink(clients, None if directory is None else directory.clients_dir)
             arrays = first_arrays(initial_arrays, clients, averages=self.aggregator.averages)
-        self.link = link
-        job = Job(None, arrays, evaluate_fn, goes_on=last is not None)
-        try:
-            finished = self._run(job, num_rounds)
-        finally:  # also after an interruption: the clients have learned until then
-            if self.recorder.run is None:
-                self._last_fit = LastFit(link, job.result.arrays or arrays, self.draw_seed)
-        link.restore_unasked(finished)
-        return job.result
+            seed = self.seed
+        run: RunState[Any] = RunState(
+            link=link,
+            num_rounds=num_rounds,
+            draw_seed=seed,
+            initial=arrays,
+            evaluate_fn=evaluate_fn,
+            goes_on=before is not None,
+        )
+        self._execute(run, before)
+        if isinstance(link, LocalLink):
+            link.restore_unasked(run.finished)
+        return run.result
 
-    def _run(self, job: Job, num_rounds: int) -> int:
-        """Begin a run and execute its rounds; return the number of the last."""
-        with self.recorder.start.held(id_of(job.grid)):
-            self.num_rounds = whole_number("num_rounds", num_rounds, least=1)
-            check_evaluate_fn(job.evaluate_fn)
-            self.stop_reason = ""
-            self.audience.forget_stops()
-            self.aggregator.forget()
-            self._check_first(job.initial, given=False)
-            self._known.begin(job.initial)
-            run = WholeRun(self, self._known, job)
-            run.execute()
-            return run.finished
+    def _before(self, clients: Sequence[Client]) -> RunState[Any] | None:
+        """Return the last `fit`, even if interrupted, if another of its clients goes on from it.
+
+        With a run's directory the newest checkpoint decides what a `fit` goes on from.
+        """
+        last = self._run_state
+        return (
+            last if last is not None and last.has(clients) and self.recorder.run is None else None
+        )
+
+    def _execute(self, run: RunState[Any], before: RunState[Any] | None) -> None:
+        """Begin a run and execute its rounds."""
+        with self.recorder.start.held(id_of(run.grid)):
+            self._begin(run, before)
+            WholeRun(self).execute()
+
+    def _begin(self, run: RunState[Any], before: RunState[Any] | None) -> None:
+        """Begin a run, in this order.
+
+        1. What it was given is checked; until then the run before is as it was.
+        2. What observers, records and the aggregator know of the run before is forgotten. If its
+           clients go on, what they left unfinished is not.
+        3. The strategy has the new state. If the run has a checkpoint, `WholeRun` restores from it
+           what all of these had known.
+
+        Parameters
+        ----------
+        before
+            The run whose clients go on; None if others begin.
+        """
+        run.num_rounds = whole_number("num_rounds", run.num_rounds, least=1)
+        check_evaluate_fn(run.evaluate_fn)
+        self._check_first(run.initial, given=False)
+        self.audience.begin()
+        self.records.begin(goes_on=before is not None)
+        self.aggregator.begin()
+        run.shape = self.new_shape_state(None if before is None else before.shape)
+        self._run_state = run
 
     def _check_first(self, arrays: object, *, given: bool) -> None:
         check_first_arrays(arrays, averages=self.aggregator.averages, given=given)
 
     def _warn_of_link(self) -> None:
         """Log, once, if `fit` takes the place of a link that was given."""
-        if self._given_link is not None and self._once.first("link"):
+        if self.link is not None and self._once.first("link"):
             log.warning(
                 "%s was given a %s as its link, which fit does not use: clients of this process "
                 "are called directly, and nothing is rounded on the way",
                 type(self).__name__,
-                type(self._given_link).__name__,
+                type(self.link).__name__,
             )
-
-    def forget_clients(self) -> None:
-        """Forget the rounds that clients began and did not finish: others get their indices."""
-        self.records.unfinished.forget()
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -233,8 +258,3 @@ class RoundLoop(RoundHooks):
         rounds that were not evaluated.
         """
         return self.records.metrics.rows
-
-    @property
-    def last_trained_round(self) -> Mapping[int, int]:
-        """By client index, the last round that the client finished."""
-        return self._known.participants.last_trained_round

@@ -25,9 +25,7 @@ from flwr_splitmix.server.evaluation.of_round import checked_result, evaluate_mo
 from flwr_splitmix.server.naming import name_reasons
 from flwr_splitmix.server.nodes.participants import DrawAgainError
 from flwr_splitmix.server.rounds.hooks import RoundHooks
-from flwr_splitmix.server.rounds.job import Job
-from flwr_splitmix.server.rounds.known_clients import KnownClients
-from flwr_splitmix.server.steps.round_length import taken_steps
+from flwr_splitmix.server.steps.round_length import announced_steps, taken_steps
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -38,21 +36,14 @@ class OneRound:
     Parameters
     ----------
     strategy
-        Whose hooks say what a round does.
-    known
-        What is known of the run's clients.
-    job
-        The run; the round reads and replaces the arrays of its result, and adds to its metrics.
+        Whose hooks say what a round does. The round reads and replaces the arrays of the result of
+        its run (`run_state`), and adds to its metrics.
     server_round
         The round's number, from 1.
     """
 
-    def __init__(
-        self, strategy: RoundHooks, known: KnownClients, job: Job, server_round: int
-    ) -> None:
-        self._strategy = strategy
-        self._known = known
-        self._job = job
+    def __init__(self, strategy: RoundHooks, server_round: int) -> None:
+        self._strategy, self._run = strategy, strategy.run_state
         self._number = server_round
 
     def run(self) -> RoundDone:
@@ -67,12 +58,10 @@ class OneRound:
         LinkError
             If fewer than `min_nodes` clients are left.
         """
-        strategy, result = self._strategy, self._job.result
+        strategy, run = self._strategy, self._run
         began = time.perf_counter()
-        self._known.participants.forget_draw()
-        made = strategy.configure_train(
-            self._number, result.arrays, self._job.train_config, self._job.grid
-        )
+        self._run.participants.forget_draw()
+        made = strategy.configure_train(self._number, run.result.arrays, run.train_config, run.grid)
         messages = training_messages_of(made, strategy, self._number)
         with self._clients(messages) as clients:
             announced = self._begin(clients)
@@ -82,16 +71,16 @@ class OneRound:
             step_seconds = time.perf_counter() - attached
         norms, means = self._aggregate(clients)
         seconds = time.perf_counter() - began
-        failures = self._known.participants.finish_round(clients)
-        strategy.heed_observers()
+        failures = self._run.participants.finish_round(clients)
+        run.heed(strategy.audience)
         evaluation = self.evaluate()
-        epsilons = self._known.epsilons.largest()  # the evaluation has spent some, too
+        epsilons = strategy.records.epsilons.largest()  # the evaluation has spent some, too
         means |= epsilons
         # An aggregator's mean of epsilons would be nobody's.
-        result.train_metrics_clientapp[self._number].update(epsilons)
+        run.result.train_metrics_clientapp[self._number].update(epsilons)
         event = RoundDone(
             server_round=self._number,
-            num_rounds=strategy.num_rounds,
+            num_rounds=run.num_rounds,
             seconds=seconds,
             steps=steps,
             step_seconds=step_seconds,
@@ -107,14 +96,14 @@ class OneRound:
         )
         event = strategy.records.metrics.completed(event)
         strategy.audience.on_round(event)
-        strategy.heed_observers()
+        run.heed(strategy.audience)
         if failures:
             log.warning("round %d went on without %s", self._number, name_reasons(failures))
         return event
 
     def evaluate(self) -> EvaluationResult | None:
         """Evaluate the model if due: every `evaluate_every` rounds, and after the last."""
-        strategy, job = self._strategy, self._job
+        strategy, run = self._strategy, self._run
 
         def over_link() -> EvaluationResult | None:
             while True:
@@ -123,16 +112,16 @@ class OneRound:
                 except DrawAgainError:
                     continue
 
-        last = self._number == strategy.num_rounds or bool(strategy.stop_reason)
+        last = self._number == run.num_rounds or bool(run.stop_reason)
         if self._number % strategy.evaluate_every and not last:
             return None
         evaluate = None if strategy.evaluation == "none" else over_link
-        return evaluate_model(self._number, job.result, job.evaluate_fn, evaluate)
+        return evaluate_model(self._number, run.result, run.evaluate_fn, evaluate)
 
     def _clients(self, messages: list[Message]) -> AbstractContextManager[Clients]:
         """Return the clients that answer messages, as they attach to the link."""
-        strategy = self._strategy
-        return strategy.open_link.round(self._job.grid, messages, strategy.audience.on_exchange)
+        run, observe = self._run, self._strategy.audience.on_exchange
+        return run.link.round(run.grid, messages, observe)
 
     def _begin(self, clients: Clients) -> int | None:
         """Record and tell that a round begins with the clients that have attached to it.
@@ -141,15 +130,14 @@ class OneRound:
         -------
         Its number of steps, as announced; None if it is not known.
         """
-        strategy, arrays = self._strategy, self._job.result.arrays
+        strategy, run, arrays = self._strategy, self._run, self._run.result.arrays
         averages = strategy.aggregator.averages
-        self._known.participants.admit(clients, strategy.min_nodes, what=f"round {self._number}")
+        self._run.participants.admit(clients, strategy.min_nodes, what=f"round {self._number}")
         strategy.require(clients)
-        strategy.forget_agreement()
-        steps = strategy.announced(strategy.agree(clients))
+        steps = self._agreed_steps(clients)
         strategy.require(clients)
         if strategy.keeps_ledger:
-            self._known.participants.warn_of_seeds(clients)
+            self._run.participants.warn_of_seeds(clients)
         strategy.recorder.begin(
             self._number, clients.nodes, steps=steps, required=strategy.keeps_ledger
         )
@@ -162,10 +150,28 @@ class OneRound:
                 segment=partial(to_tensors, arrays) if averages else None,
                 nodes=clients.nodes,
                 steps=steps,
-                rounded=strategy.open_link.rounds_uploads,
+                rounded=run.link.rounds_uploads,
             )
         )
         return steps
+
+    def _agreed_steps(self, clients: Clients) -> int | None:
+        """Have the strategy agree on the round; return its number of steps, None if not known.
+
+        Raises
+        ------
+        RuntimeError
+            If a user's own `agree` says no length, or not the one that the class's own has fixed.
+        """
+        strategy, run = self._strategy, self._run
+        run.agreement = None
+        said = strategy.agree(clients)
+        if strategy.fixes_length and run.agreement is None:
+            raise RuntimeError(
+                f"agree of {type(strategy).__name__} must call super().agree(clients), which "
+                "leaves out who does not fit and fixes the round's length, and return its result"
+            )
+        return announced_steps(type(strategy), said, run.agreement)
 
     def _aggregate(self, clients: Clients) -> tuple[dict[int, float], dict[str, float]]:
         """Check and aggregate the round's replies, and store arrays and metrics in the result.
@@ -174,8 +180,8 @@ class OneRound:
         -------
         By client index the norm of its update, and by name the means of what clients report.
         """
-        strategy, result = self._strategy, self._job.result
-        aggregator, intake = strategy.aggregator, self._known.intake
+        strategy, result = self._strategy, self._run.result
+        aggregator, intake = strategy.aggregator, self._run.intake
         if aggregator.averages:
             norms, means = intake.check(clients, result.arrays, robust=aggregator.robust)
         else:
@@ -188,7 +194,7 @@ class OneRound:
                 "client's lower segment would learn; return those of super().aggregate_train"
             )
         result.arrays = arrays or result.arrays
-        self._known.epsilons.take(clients, [name for name in means if is_epsilon(name)])
+        strategy.records.epsilons.take(clients, [name for name in means if is_epsilon(name)])
         reported = metrics or MetricRecord(dict(means))
         # An aggregator weights the loss by examples, and has none if one client has none.
         if LOSS in means:
@@ -201,7 +207,7 @@ class OneRound:
 
         The aggregator has checked what it made; what an overriding method returns is checked here.
         """
-        strategy, before = self._strategy, self._job.result.arrays
+        strategy, before = self._strategy, self._run.result.arrays
         aggregator = strategy.aggregator
         # Of the object, not its class: the method may be set on the object, too.
         method = getattr(strategy.aggregate_train, "__func__", None)
@@ -223,23 +229,21 @@ class OneRound:
         DrawAgainError
             If none of them has data, but others may have.
         """
-        strategy, job = self._strategy, self._job
-        self._known.participants.forget_draw()
+        strategy, run = self._strategy, self._run
+        self._run.participants.forget_draw()
         made = strategy.configure_evaluate(
-            self._number, job.result.arrays, job.evaluate_config, job.grid
+            self._number, run.result.arrays, run.evaluate_config, run.grid
         )
         messages = messages_of(made, strategy, "configure_evaluate")
         if not messages:
             return None
         with self._clients(messages) as clients:
-            self._known.participants.admit(
-                clients, 1, what=f"the evaluation of round {self._number}"
-            )
+            self._run.participants.admit(clients, 1, what=f"the evaluation of round {self._number}")
             asked = list(clients.nodes)
             strategy.recorder.begin(
                 self._number, asked, evaluates=True, required=strategy.keeps_ledger
             )
             with strategy.records.unfinished.evaluating(asked, clients.failures):
                 result = checked_result(strategy.evaluate_round(clients), strategy)
-        self._known.participants.finish_evaluation(clients)
+        self._run.participants.finish_evaluation(clients)
         return result

@@ -9,14 +9,14 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from flwr_splitmix.events import RunEnded
-from flwr_splitmix.links import LinkError, LocalLink
+from flwr_splitmix.links import LinkError
 from flwr_splitmix.links.errors import sentence
 from flwr_splitmix.links.link import RoundLostError
 from flwr_splitmix.server.evaluation.of_round import (
     warn_of_initial_weights,
     warn_of_uncalled,
 )
-from flwr_splitmix.server.naming import public_failure
+from flwr_splitmix.server.naming import name_of_option, public_failure
 from flwr_splitmix.server.nodes.participants import DrawAgainError
 from flwr_splitmix.server.record.checkpointing import (
     method_of,
@@ -27,8 +27,6 @@ from flwr_splitmix.server.record.checkpointing import (
 )
 from flwr_splitmix.server.record.flower_grid import given_to
 from flwr_splitmix.server.rounds.hooks import RoundHooks
-from flwr_splitmix.server.rounds.job import Job
-from flwr_splitmix.server.rounds.known_clients import KnownClients
 from flwr_splitmix.server.rounds.own_state import state_of
 from flwr_splitmix.server.rounds.round import OneRound
 from flwr_splitmix.words import counted
@@ -42,24 +40,12 @@ class WholeRun:
     Parameters
     ----------
     strategy
-        Whose rounds they are.
-    known
-        What is known of the run's clients.
-    job
-        The run's inputs; its result grows with the rounds.
-
-    Attributes
-    ----------
-    finished
-        Number of the last round that was finished or lost.
+        Whose rounds they are; its `run_state` is that of the run, which has begun.
     """
 
-    def __init__(self, strategy: RoundHooks, known: KnownClients, job: Job) -> None:
-        self._strategy = strategy
-        self._known = known
+    def __init__(self, strategy: RoundHooks) -> None:
+        self._strategy, self._run = strategy, strategy.run_state
         self._recorder, self._audience = strategy.recorder, strategy.audience
-        self._job = job
-        self.finished = 0
 
     def execute(self) -> None:
         """Run all rounds, from the first or from the newest checkpoint, and tell observers.
@@ -71,23 +57,23 @@ class WholeRun:
         RunError
             If the checkpoint is of another strategy, aggregator, seed, model or optimizer.
         """
-        strategy, job, recorder = self._strategy, self._job, self._recorder
-        self.finished, job.result.arrays = self._resume()
-        if not self.finished:
+        strategy, run, recorder = self._strategy, self._run, self._recorder
+        run.finished, run.result.arrays = self._resume()
+        if not run.finished:
             strategy.aggregator.warn_if_shared()
-            if not job.goes_on:
+            if not run.goes_on:
                 strategy.warn_if_trained()
-        recorder.start.warn_of_given(given_to(job.grid))
+        recorder.start.warn_of_given(given_to(run.grid))
         strategy.summary()
         if recorder.run is not None:
             log.info("run %s: %s", recorder.run.id, recorder.run.path)
         name = type(strategy).__name__
-        if job.evaluate_fn is not None and not strategy.aggregator.averages:
+        if run.evaluate_fn is not None and not strategy.aggregator.averages:
             warn_of_initial_weights(name)
         warn_of_uncalled(strategy, strategy.aggregator.strategy)
         error = public = ""
         try:
-            started = recorder.started(name, strategy.num_rounds, self.finished + 1)
+            started = recorder.started(name, run.num_rounds, run.finished + 1)
             self._audience.on_start(started)
             self._rounds()
             if recorder.run is not None:
@@ -99,37 +85,37 @@ class WholeRun:
             raise
         finally:
             summary = recorder.summary(self._facts(error))
-            self._audience.on_end(RunEnded(self.finished, summary, error, public))
+            self._audience.on_end(RunEnded(run.finished, summary, error, public))
 
     def _rounds(self) -> None:
-        strategy, link = self._strategy, self._strategy.open_link
-        trained = self.finished > 0
+        strategy, run = self._strategy, self._run
+        trained = run.finished > 0
         lost: RoundLostError | None = None
         try:
-            link.open(self._job.grid)
-            while self.finished < strategy.num_rounds and not strategy.stop_reason:
-                number = self.finished + 1
+            run.link.open(run.grid)
+            while run.finished < run.num_rounds and not run.stop_reason:
+                number = run.finished + 1
                 try:
-                    event = OneRound(strategy, self._known, self._job, number).run()
+                    event = OneRound(strategy, number).run()
                     self._recorder.end_round(event, self._snapshot)
                 except DrawAgainError:
                     continue
                 except RoundLostError as error:
                     log.warning("round %d is lost, the run goes on: %s", number, error)
                     lost = error
-                    strategy.heed_observers()
+                    run.heed(self._audience)
                 else:
                     trained, lost = True, None
-                self.finished = number
+                run.finished = number
             if lost is not None:
                 self._end_lost(lost, trained=trained)
-            if strategy.stop_reason:
-                log.warning("the run ends after round %d: %s", self.finished, strategy.stop_reason)
+            if run.stop_reason:
+                log.warning("the run ends after round %d: %s", run.finished, run.stop_reason)
         finally:
             try:
                 self._recorder.checkpoints.save_unsaved()
             finally:
-                link.close()
+                run.link.close()
 
     def _end_lost(self, lost: RoundLostError, *, trained: bool) -> None:
         """End a run whose last round was lost: its model is evaluated and saved as it is now.
@@ -139,14 +125,15 @@ class WholeRun:
         LinkError
             If every round of the run was lost.
         """
+        run = self._run
         if not trained:
-            rounds, self.finished = self.finished, 0
+            rounds, run.finished = run.finished, 0
             raise LinkError(
                 f"every round of the run was lost, so there are no results; round {rounds}, "
                 f"the last: {lost}"
             ) from lost
-        evaluation = OneRound(self._strategy, self._known, self._job, self.finished).evaluate()
-        self._recorder.end_lost(self.finished, evaluation, self._snapshot)
+        evaluation = OneRound(self._strategy, run.finished).evaluate()
+        self._recorder.end_lost(run.finished, evaluation, self._snapshot)
 
     def _facts(self, error: str = "") -> dict[str, Any]:
         """Return the summary's entries besides those from the rows; see `Audience.facts`."""
@@ -154,19 +141,18 @@ class WholeRun:
 
     @property
     def _own_facts(self) -> dict[str, Any]:
-        strategy = self._strategy
         return {
-            "strategy": type(strategy).__name__,
-            **self._known.participants.facts,
-            "seed": strategy.seed,
-            "stopped": strategy.stop_reason or None,
+            "strategy": type(self._strategy).__name__,
+            **self._run.participants.facts,
+            "seed": self._strategy.seed,
+            "stopped": self._run.stop_reason or None,
         }
 
     def _snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a checkpoint holds: tensors, and JSON values."""
-        strategy = self._strategy
-        facts = {**self._known.participants.state(), **strategy.facts_to_keep}
-        state, arrays = state_of(strategy), self._job.result.arrays
+        strategy, run = self._strategy, self._run
+        facts = {**run.participants.state(), **strategy.facts_to_keep}
+        state, arrays = state_of(strategy), run.result.arrays
         return pack(state, arrays, strategy.aggregator, self._audience, self._method, facts)
 
     @property
@@ -175,25 +161,25 @@ class WholeRun:
 
     def _resume(self) -> tuple[int, ArrayRecord]:
         """Resume from the newest checkpoint; return (finished rounds, lower segment's arrays)."""
-        strategy, recorder, num_rounds = self._strategy, self._recorder, self._strategy.num_rounds
-        checkpoint = recorder.resume(num_rounds)
-        self._known.participants.restore({} if checkpoint is None else checkpoint.meta)
-        self._audience.absent = ()
+        strategy, run, recorder = self._strategy, self._run, self._recorder
+        checkpoint = recorder.resume(run.num_rounds)
         if checkpoint is None:
-            return 0, self._job.initial
+            return 0, run.initial
+        run.participants.restore(checkpoint.meta)
         with restoring(checkpoint, self._method, strategy.facts_to_keep):
             strategy.restore_server(checkpoint.tensors, checkpoint.meta)
-        arrays = unpack(checkpoint, strategy.aggregator, self._audience, self._job.initial)
-        recorder.go_on(checkpoint, num_rounds)
-        begun = () if recorder.run is None else recorder.run.begun
+        arrays = unpack(checkpoint, strategy.aggregator, self._audience, run.initial)
+        recorder.go_on(checkpoint, run.num_rounds)
+        directory = recorder.run
+        begun = () if directory is None else directory.begun
         notify_of_missed(checkpoint, self._audience, begun, strategy.records.unfinished.clients)
-        if checkpoint.round < num_rounds:
+        if checkpoint.round < run.num_rounds:
             log.info("resuming after round %d", checkpoint.round)
-            self._known.participants.warn_of_unasked()
+            run.participants.warn_of_unasked()
         else:
             log.warning(
                 "the run has finished its %s, and nothing is left to do: raise %s to go on with it",
                 counted(checkpoint.round, "round"),
-                "num_rounds" if isinstance(strategy.link, LocalLink) else "num-server-rounds",
+                name_of_option(directory, "num_rounds", "num-server-rounds"),
             )
         return checkpoint.round, arrays

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Unpack
+from typing import ClassVar, TypeVar, Unpack
 
 from flwr.serverapp import strategy as flower
 
@@ -10,7 +10,9 @@ from flwr_splitmix.server.aggregation import fedavg
 from flwr_splitmix.server.options import RoundOptions, check_counts
 from flwr_splitmix.server.record.recording import Recording
 from flwr_splitmix.server.rounds.loop import RoundLoop
-from flwr_splitmix.server.steps.round_length import AnyAgreement, RoundLength, agreed
+from flwr_splitmix.server.steps.round_length import Agreement, RoundLength, agreed
+
+AnyAgreement = TypeVar("AnyAgreement", bound=Agreement)
 
 
 class TrainingLoop(RoundLoop):
@@ -34,7 +36,9 @@ class TrainingLoop(RoundLoop):
     Attributes
     ----------
     averages
-        Whether the clients' segments are averaged by FedAvg if no aggregator is given.
+        Whether the class averages the clients' segments, by FedAvg if no aggregator is given.
+        Whether a strategy does, `aggregator.averages` says: one of another class does with an
+        aggregator.
     """
 
     averages: ClassVar[bool] = False
@@ -64,15 +68,16 @@ class TrainingLoop(RoundLoop):
         """Return the length of a round whose clients have `batches` full batches, on average."""
         return RoundLength.of(batches, self.steps_per_round, self.epochs_per_round)
 
-    def _checked(self, agreement: AnyAgreement | None) -> AnyAgreement:
-        """Return what `agree` has fixed for the round.
+    def _agreement(self, kind: type[AnyAgreement]) -> AnyAgreement:
+        """Return what the shape's `agree` has fixed for the round.
 
         Raises
         ------
         RuntimeError
             If it has fixed nothing, or the length's options have changed since.
         """
-        made = agreed(type(self), agreement)
+        run = self._run_state
+        made = agreed(type(self), None if run is None else run.agreement, kind)
         made.check_still(self._length(made.batches))
         return made
 

@@ -79,15 +79,15 @@ class ShapeAgreement(Agreement):
 AnyAgreement = TypeVar("AnyAgreement", bound=Agreement)
 
 
-def agreed(strategy: type, agreement: AnyAgreement | None) -> AnyAgreement:
-    """Return what was agreed on for a round.
+def agreed(strategy: type, agreement: Agreement | None, kind: type[AnyAgreement]) -> AnyAgreement:
+    """Return what was agreed on for a round, of the kind that the shape makes.
 
     Raises
     ------
     RuntimeError
         If nothing was: `train_round` was called by itself.
     """
-    if agreement is None:
+    if not isinstance(agreement, kind):
         raise RuntimeError(
             f"train_round of {strategy.__name__} was called before agree, which fixes the round's "
             "length: call agree(clients) first, as fit and start do"

@@ -1,8 +1,9 @@
-"""One round of the L shape: its plans and steps, and what is said of its clients."""
+"""One round of the L shape: its plans and steps, and what rounds hand on to each other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.links import Clients
@@ -20,6 +21,25 @@ from flwr_splitmix.server.warnings.tally import RoundTally
 from flwr_splitmix.words import counted
 
 
+@dataclass
+class LShapeState:
+    """What the rounds of one run of the L shape hand on to each other.
+
+    Parameters
+    ----------
+    remarks
+        What was said of clients and plans, each once a run.
+    parts
+        The number of parts of the clients' batches.
+    seconds
+        By client index, how long a step of its last round took.
+    """
+
+    remarks: Remarks
+    parts: PartCount
+    seconds: dict[int, float] = field(default_factory=dict)
+
+
 class SplitRound:
     """Plans and takes the steps of one round; `begin` makes it.
 
@@ -29,8 +49,8 @@ class SplitRound:
         Takes the steps, with the clients of the round.
     planner
         Draws the round's plans.
-    remarks
-        The run's, which warns of the round's clients and plans.
+    state
+        The run's.
 
     Attributes
     ----------
@@ -38,10 +58,10 @@ class SplitRound:
         Why the run ends after this round: too few clients have privacy budget left; otherwise "".
     """
 
-    def __init__(self, steps: SplitSteps, planner: Planner, remarks: Remarks) -> None:
+    def __init__(self, steps: SplitSteps, planner: Planner, state: LShapeState) -> None:
         self.stop_reason = ""
         self._steps, self._clients, self._training = steps, steps.clients, steps.training
-        self._planner, self._remarks = planner, remarks
+        self._planner, self._state, self._remarks = planner, state, state.remarks
         self._tally = RoundTally(mixes=planner.mixer.min_members > 1)
 
     @classmethod
@@ -50,37 +70,35 @@ class SplitRound:
         training: SplitTraining,
         clients: Clients,
         planner: Planner,
-        remarks: Remarks,
-        parts: PartCount,
+        state: LShapeState,
         *,
         batches: int,
-        seconds: Mapping[int, float],
         last_trained_round: Mapping[int, int],
     ) -> SplitRound:
         """Begin a round, with warnings about its clients.
 
         Parameters
         ----------
-        parts
-            The number of parts of the clients' batches, which it fixes for the round.
+        state
+            The run's. It fixes for the round the number of parts of the clients' batches, and has
+            groups of like speed made.
         batches
             Mean number of full batches of the round's clients.
-        seconds
-            By client index, how long a step of its last round took, for groups of like speed.
         last_trained_round
             By client index, the last round that the client finished.
         """
         training.upper.warn_of_unknown_weights()
         training.intake.begin_round(clients)
+        remarks, parts = state.remarks, state.parts
         remarks.on_few(planner.server_round, len(clients.nodes))
         remarks.on_leftover(len(clients.nodes))
         epoch = planner.length.epoch
         remarks.on_clients(clients, planner.shape, batches, epoch, last_trained_round)
-        training.mixer.group_within(training.pace.classes(seconds))
+        training.mixer.group_within(training.pace.classes(state.seconds))
         parts.begin_round(planner.shape.batch, overlaps=clients.overlaps)
         if parts.parts > 1:
-            return cls(MicroBatchSteps(training, clients, parts), planner, remarks)
-        return cls(WholeBatchSteps(training, clients), planner, remarks)
+            return cls(MicroBatchSteps(training, clients, parts), planner, state)
+        return cls(WholeBatchSteps(training, clients), planner, state)
 
     def take(self, on_step: Callable[[StepDone], None]) -> int:
         """Take the round's steps and return their number.
@@ -142,6 +160,8 @@ class SplitRound:
         self._training.upper.warn_of_skipped_steps(server_round)
         self._training.intake.end_round(clients)
         self._remarks.on_plans(server_round, self._tally, clients.alive)
+        taken = {c: clients.seconds[c] / max(num_steps, 1) for c in clients.alive}
+        self._state.seconds |= taken
 
 
 def _why_spent(

@@ -1,12 +1,35 @@
-"""One round of the U shape: its steps, after those in which clients calibrate."""
+"""One round of the U shape: its steps, and what rounds hand on to each other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from flwr_splitmix.events import StepDone
+from flwr_splitmix.once import Once
+from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.ushape import TrunkSteps
+from flwr_splitmix.server.warnings.frozen_weights import FrozenWeights
+
+
+@dataclass
+class UShapeState:
+    """What the rounds of one run of the U shape hand on to each other.
+
+    Parameters
+    ----------
+    calibrations
+        How long clients have calibrated.
+    frozen
+        The frozen weights of clients, as far as they are known.
+    scores
+        What was said of clients' scores, each once a run.
+    """
+
+    calibrations: Calibrations = field(default_factory=Calibrations)
+    frozen: FrozenWeights = field(default_factory=FrozenWeights)
+    scores: Once = field(default_factory=Once)
 
 
 class UShapeRound:

@@ -105,7 +105,7 @@ def test_below_min_nodes_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
     kind = type("Faulty", (Odd,), {"fault": "raise"})
     grid = grid_of("PSL", tmp_path / "nodes", kind)
     strategy = make("PSL", None, min_nodes=4)
-    with pytest.raises(LinkError, match="3 clients are left, min-nodes is 4: client 1: ValueError"):
+    with pytest.raises(LinkError, match="3 clients are left, min_nodes is 4: client 1: ValueError"):
         start(strategy, StreamLink(address="127.0.0.1:0"), grid, 1)
     grid.wait()
 

@@ -164,7 +164,7 @@ def test_fedavgm_begins_a_run_with_the_runs_weights() -> None:
 
     momentum = 0.0
     for weight in (0.0, 5.0):
-        aggregator.forget()
+        aggregator.begin()
         for server_round in (1, 2):
             (asked,) = aggregator.configure(
                 server_round, arrays_of(weight), ConfigRecord(), None, [0]

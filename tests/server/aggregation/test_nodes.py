@@ -64,7 +64,7 @@ def test_an_aggregator_that_waits_for_more_nodes_is_an_error_not_a_wait(
 def test_minima_beyond_min_nodes_are_told_before_a_round_is_too_small(
     aggregator: Any, told: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_of_minima(aggregator, 1)
+    warn_of_minima(aggregator, 1, "min_nodes")
     assert [said[: len(own)] for said, own in zip(caplog.messages, told, strict=True)] == told
 
 

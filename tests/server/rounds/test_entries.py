@@ -10,8 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.server.aggregation import AggregatorError
+from flwr_splitmix.server.messages import message_config
 from flwr_splitmix.server.rounds import RoundLoop, loop
-from flwr_splitmix.server.rounds.job import message_config
 from flwr_splitmix.strategies import PSL, SFL
 from flwr_splitmix.testing.toy import Toy
 
