@@ -43,6 +43,7 @@ from flwr_splitmix.server.steps.planner import Planner
 from flwr_splitmix.server.steps.round_length import ShapeAgreement
 from flwr_splitmix.server.steps.split_round import LShapeState, SplitRound
 from flwr_splitmix.server.steps.training import SplitTraining
+from flwr_splitmix.server.warnings.clients import ClientRemarks
 from flwr_splitmix.server.warnings.remarks import Remarks
 from flwr_splitmix.server.warnings.untrained import warn_if_frozen
 from flwr_splitmix.values import check_kind
@@ -242,11 +243,11 @@ class SplitStrategy(TrainingLoop):
 
     def new_shape_state(self, before: LShapeState | None) -> LShapeState:
         """Return a state with new remarks; how fast the same clients are, is known from before."""
-        averages = self.aggregator.averages
-        remarks = Remarks(self.mixer, self.min_nodes, noisy=self.keeps_ledger, averages=averages)
+        remarks = Remarks(self.mixer, self.min_nodes, noisy=self.keeps_ledger)
+        of_clients = ClientRemarks("lower segment and optimizer", averages=self.aggregator.averages)
         if before is None:
-            return LShapeState(remarks, PartCount(self.micro_batches))
-        return replace(before, remarks=remarks)
+            return LShapeState(remarks, of_clients, PartCount(self.micro_batches))
+        return replace(before, remarks=remarks, client_remarks=of_clients)
 
     def warn_if_trained(self) -> None:
         """Log, once, if the upper segment has learned already, though a run begins anew."""
@@ -292,13 +293,12 @@ class SplitStrategy(TrainingLoop):
         `min_nodes` others are left, the round ends early, and the run ends after it.
         """
         agreement, run = self._agreement(ShapeAgreement), self.run_state
+        run.shape.client_remarks.on_round(clients, agreement, self.last_trained_round)
         steps = SplitRound.begin(
             self._training(),
             clients,
             Planner(self.mixer, agreement.shape, agreement.length, run.draw_seed, server_round),
             run.shape,
-            batches=agreement.batches,
-            last_trained_round=self.last_trained_round,
         )
         num_steps = steps.take(self.audience.on_step)
         run.stop_reason = steps.stop_reason or run.stop_reason

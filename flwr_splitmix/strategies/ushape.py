@@ -27,6 +27,7 @@ from flwr_splitmix.server.segments.trunk import TrainedTrunk
 from flwr_splitmix.server.steps.round_length import Agreement
 from flwr_splitmix.server.steps.ushape import TrunkSteps, TrunkTraining
 from flwr_splitmix.server.steps.ushape_round import UShapeRound, UShapeState
+from flwr_splitmix.server.warnings.clients import ClientRemarks
 from flwr_splitmix.server.warnings.untrained import warn_if_frozen
 
 log = logging.getLogger("flwr.splitmix")
@@ -141,7 +142,9 @@ class UShapeStrategy(TrainingLoop):
 
     def new_shape_state(self, before: UShapeState | None) -> UShapeState:
         """Return a new state: clients say anew what they need, also those of the last `fit`."""
-        return UShapeState()
+        return UShapeState(
+            ClientRemarks("head, tail and optimizer", averages=self.aggregator.averages)
+        )
 
     def warn_if_trained(self) -> None:
         """Log, once, if the trunk has learned already, though a run begins anew."""
@@ -166,8 +169,10 @@ class UShapeStrategy(TrainingLoop):
 
         Clients that must calibrate (MixGuard, Stage I) do so first, in parallel.
         """
-        length = self._agreement(Agreement).length
-        steps = UShapeRound(self._steps(clients), server_round, length.steps)
+        agreement = self._agreement(Agreement)
+        remarks = self.run_state.shape.client_remarks
+        remarks.on_round(clients, agreement, self.last_trained_round)
+        steps = UShapeRound(self._steps(clients), server_round, agreement.length.steps)
         num_steps = steps.take(self.audience.on_step)
         steps.finish()
         return num_steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from flwr_splitmix.events import StepDone
@@ -16,6 +16,7 @@ from flwr_splitmix.server.steps.planner import Planner
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.split import SplitSteps, WholeBatchSteps
 from flwr_splitmix.server.steps.training import SplitTraining
+from flwr_splitmix.server.warnings.clients import ClientRemarks
 from flwr_splitmix.server.warnings.remarks import Remarks
 from flwr_splitmix.server.warnings.tally import RoundTally
 from flwr_splitmix.words import counted
@@ -28,7 +29,9 @@ class LShapeState:
     Parameters
     ----------
     remarks
-        What was said of clients and plans, each once a run.
+        What was said of plans, each once a run.
+    client_remarks
+        What was said of clients' data and states, each once a run.
     parts
         The number of parts of the clients' batches.
     seconds
@@ -36,6 +39,7 @@ class LShapeState:
     """
 
     remarks: Remarks
+    client_remarks: ClientRemarks
     parts: PartCount
     seconds: dict[int, float] = field(default_factory=dict)
 
@@ -71,29 +75,21 @@ class SplitRound:
         clients: Clients,
         planner: Planner,
         state: LShapeState,
-        *,
-        batches: int,
-        last_trained_round: Mapping[int, int],
     ) -> SplitRound:
-        """Begin a round, with warnings about its clients.
+        """Begin a round, with warnings about its plans.
 
         Parameters
         ----------
         state
             The run's. It fixes for the round the number of parts of the clients' batches, and has
             groups of like speed made.
-        batches
-            Mean number of full batches of the round's clients.
-        last_trained_round
-            By client index, the last round that the client finished.
         """
         training.upper.warn_of_unknown_weights()
         training.intake.begin_round(clients)
         remarks, parts = state.remarks, state.parts
         remarks.on_few(planner.server_round, len(clients.nodes))
         remarks.on_leftover(len(clients.nodes))
-        epoch = planner.length.epoch
-        remarks.on_clients(clients, planner.shape, batches, epoch, last_trained_round)
+        remarks.on_clients(clients, planner.shape)
         training.mixer.group_within(training.pace.classes(state.seconds))
         parts.begin_round(planner.shape.batch, overlaps=clients.overlaps)
         if parts.parts > 1:

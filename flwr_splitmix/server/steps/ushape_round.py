@@ -10,6 +10,7 @@ from flwr_splitmix.once import Once
 from flwr_splitmix.server.steps.calibrations import Calibrations
 from flwr_splitmix.server.steps.position import StepPosition
 from flwr_splitmix.server.steps.ushape import TrunkSteps
+from flwr_splitmix.server.warnings.clients import ClientRemarks
 from flwr_splitmix.server.warnings.frozen_weights import FrozenWeights
 
 
@@ -19,6 +20,8 @@ class UShapeState:
 
     Parameters
     ----------
+    client_remarks
+        What was said of clients' data and states, each once a run.
     calibrations
         How long clients have calibrated.
     frozen
@@ -27,6 +30,7 @@ class UShapeState:
         What was said of clients' scores, each once a run.
     """
 
+    client_remarks: ClientRemarks
     calibrations: Calibrations = field(default_factory=Calibrations)
     frozen: FrozenWeights = field(default_factory=FrozenWeights)
     scores: Once = field(default_factory=Once)

@@ -1,4 +1,4 @@
-"""Warnings about a round's clients and plans."""
+"""Warnings about what a mixer cannot protect, and about what its plans leave out."""
 
 from __future__ import annotations
 
@@ -19,26 +19,20 @@ from flwr_splitmix.mixers import (
     Upload,
 )
 from flwr_splitmix.mixers.wrapper import innermost
-from flwr_splitmix.once import Once
-from flwr_splitmix.server.intake.checks import cap_at_median
 from flwr_splitmix.server.naming import name_clients
+from flwr_splitmix.server.warnings.clients import OncePerClient
 from flwr_splitmix.server.warnings.tally import RoundTally
 from flwr_splitmix.words import counted, verb
 
 log = logging.getLogger("flwr.splitmix")
 
 
-WHERE_STATES_ARE = (
-    " (virtual clients on several machines must share one run directory; a SuperNode needs a "
-    "state-dir that can be written)"
-)
-
 UNUSUAL_SCALE = 10
 """A warning names clients whose smashed data differ more, as a factor, from the median client's."""
 
 
 class Remarks:
-    """Logs each warning about each client once per run.
+    """Logs each warning about what a mixer does with a round's clients once per run.
 
     Parameters
     ----------
@@ -48,88 +42,18 @@ class Remarks:
         The fewest clients of a round.
     noisy
         Whether noise is added to uploads.
-    averages
-        Whether clients get the averaged lower segment, so that a lost state costs less.
     """
 
-    def __init__(
-        self, mixer: Mixer, min_nodes: int = 1, *, noisy: bool = False, averages: bool = False
-    ) -> None:
+    def __init__(self, mixer: Mixer, min_nodes: int = 1, *, noisy: bool = False) -> None:
         self._mixer, self._min_nodes = mixer, min_nodes
-        self._noisy, self._averages = noisy, averages
-        self._once = Once()
+        self._noisy = noisy
+        self._once = OncePerClient()
 
-    def on_clients(
-        self,
-        clients: Clients,
-        shape: SmashedShape,
-        batches: int,
-        epoch: int,
-        last_trained_round: Mapping[int, int],
-    ) -> None:
-        """Warn about small data sets, lost states, and what the mixer cannot protect.
-
-        Parameters
-        ----------
-        batches
-            Mean number of full batches of the round's clients.
-        epoch
-            Steps of an epoch, which `steps_per_round` sets.
-        last_trained_round
-            By client index, the last round that the client finished.
-        """
+    def on_clients(self, clients: Clients, shape: SmashedShape) -> None:
+        """Warn about what the mixer cannot protect."""
         known = clients.described(SplitDescription)
-        sizes = {client: said.num_examples for client, said in known.items()}
-        self._on_sizes(sizes, shape.batch, batches, epoch)
-        self._on_lost_states({c: said.state_round for c, said in known.items()}, last_trained_round)
         self._on_shape(clients.nodes, shape)
         self._on_positions([c for c, said in known.items() if said.segment.positions == "lower"])
-
-    def _on_sizes(self, sizes: Mapping[int, int], batch: int, batches: int, epoch: int) -> None:
-        """Warn about few and many examples."""
-        full = {client: size // batch for client, size in sizes.items()}
-        self._say(
-            [c for c, n in full.items() if n == 0],
-            "have",
-            f"less than one batch of {batch}: examples are drawn with replacement",
-        )
-        self._say(
-            [c for c, n in full.items() if 0 < n < batches],
-            "have",
-            "fewer batches than the mean: the data start over within an epoch",
-        )
-        if max(full.values(), default=0) >= epoch:  # if all start over, it is what was asked for
-            self._say(
-                [c for c, n in full.items() if batches <= n < epoch],
-                "have",
-                f"fewer batches than the {epoch} steps of an epoch: the data start over within it",
-            )
-        capped = dict(zip(sizes, cap_at_median(list(sizes.values())), strict=True))
-        self._say(
-            [c for c, n in sizes.items() if capped[c] < n],
-            "have",
-            f"far more examples than most: {max(capped.values(), default=0)} of each client's "
-            "count for the length of a round (steps_per_round sets it)",
-        )
-
-    def _on_lost_states(
-        self, states: Mapping[int, int], last_trained_round: Mapping[int, int]
-    ) -> None:
-        """Warn about states that are older than the last round that their clients finished."""
-        behind = {c: done for c, done in states.items() if done < last_trained_round.get(c, 0)}
-        self._say(
-            [c for c, done in behind.items() if not done],
-            "have",
-            "lost all saved state, so training starts again there with a fresh "
-            + ("optimizer" if self._averages else "lower segment and optimizer")
-            + WHERE_STATES_ARE,
-        )
-        self._say(
-            [c for c, done in behind.items() if done],
-            "have",
-            "lost the newest saved state, so training goes on there from an older one: the newest "
-            "is damaged, or was not written" + WHERE_STATES_ARE,
-        )
 
     def _on_shape(self, clients: Sequence[int], shape: SmashedShape) -> None:
         """Warn about smashed data of which the mixer hides nothing, or not everything."""
@@ -145,7 +69,7 @@ class Remarks:
                 "as with .unflatten(1, (8, -1)) for features (batch, width)",
             )
         if shape.prefix and self._mixer.min_members > 1 and not self._mixer.raw_inputs_cross:
-            self._say(
+            self._once.warn(
                 clients,
                 "send",
                 f"{counted(shape.prefix, 'prefix token')} of every image, which have "
@@ -156,7 +80,7 @@ class Remarks:
     def _on_positions(self, clients: Sequence[int]) -> None:
         """Warn if the mixer moves patches that may tell where they were."""
         if self._mixer.positions == "upper":
-            self._say(
+            self._once.warn(
                 clients,
                 "have",
                 "a lower segment whose geometry says, or does not deny, that it adds position "
@@ -222,7 +146,7 @@ class Remarks:
             ("larger", {client: value / usual for client, value in known.items()}),
             ("smaller", {client: usual / value for client, value in known.items()}),
         ):
-            self._say(
+            self._once.warn(
                 sorted(client for client, factor in factors.items() if factor > UNUSUAL_SCALE),
                 "send",
                 f"smashed data more than {UNUSUAL_SCALE} times {word} than the median client's: "
@@ -251,7 +175,7 @@ class Remarks:
             )
         inner = innermost(self._mixer)
         skips = isinstance(inner, GroupMixer) and inner.leftover == "skip"
-        self._say(
+        self._once.warn(
             sorted(tally.left_out.intersection(alive)),
             "were",
             "left over in every step of a round (leftover='skip'), so nothing was learned from the "
@@ -274,11 +198,6 @@ class Remarks:
                 "round %d: nothing was learned, as no step had a patch of a client in its mixtures",
                 server_round,
             )
-
-    def _say(self, clients: Sequence[int], plural: str, what: str) -> None:
-        """Warn about clients of which it was not said yet; `plural` is the verb, as in "have"."""
-        if new := [client for client in clients if self._once.first((what, client))]:
-            log.warning("%s %s %s", name_clients(new), verb(len(new), plural), what)
 
 
 def _largest(upload: Upload, shares: Sequence[Share | None]) -> float:

@@ -44,29 +44,6 @@ def present(*state_rounds: int) -> Clients:
     return LocalClients(1, dict(enumerate(said)), {}, None, host=ClientHost())
 
 
-@pytest.mark.parametrize("averages", [True, False])
-def test_a_lost_state_and_an_older_one_are_told_apart(
-    averages: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    toy = Toy(clients=3)
-    strategy = PSL(toy.upper(), device="cpu")
-    states = {0: 0, 1: 3, 2: 4}
-    clients = present(*states.values())
-    shape = SmashedShape(batch=4, patches=4, width=8)
-    remarks = Remarks(strategy.mixer, averages=averages)
-    with caplog.at_level(logging.WARNING, "flwr.splitmix"):
-        for _ in range(2):
-            trained = {0: 4, 1: 4, 2: 4}
-            remarks.on_clients(clients, shape, 2, 2, trained)
-    lost, older = (record.getMessage() for record in caplog.records)
-    fresh = "optimizer" if averages else "lower segment and optimizer"
-    begins = "client 0 has lost all saved state, so training starts again there with a fresh "
-    assert lost.startswith(f"{begins}{fresh} (")
-    assert "a SuperNode needs a state-dir that can be written" in lost
-    begins = "client 1 has lost the newest saved state, so training goes on there from an older one"
-    assert older.startswith(f"{begins}: ")
-
-
 def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -75,7 +52,7 @@ def test_prefix_tokens_have_seen_the_image_only_behind_a_block(
     mixer = CutMixSL(Toy().upper(), device="cpu").mixer
     shape = SmashedShape(batch=4, patches=4, width=8, prefix=1)
     with caplog.at_level(logging.WARNING, "flwr.splitmix"):
-        Remarks(mixer).on_clients(clients, shape, 2, 2, {})
+        Remarks(mixer).on_clients(clients, shape)
     assert caplog.messages == [
         "clients 0 and 1 send 1 prefix token of every image, which have attended to all "
         "of it if the model is cut at a block: they are summed with the others', not masked"
