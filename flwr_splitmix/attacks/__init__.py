@@ -21,7 +21,7 @@ from flwr_splitmix.attacks.texts.read_tokens import Reading, read_tokens
 from flwr_splitmix.attacks.texts.repeated_text import Common, repeated_text
 
 if TYPE_CHECKING:
-    from flwr_splitmix.attacks.attempt import measure_leak
+    from flwr_splitmix.attacks.running.leak import measure_leak
 
 __all__ = [
     "Attack",
@@ -53,5 +53,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import `measure_leak` on first access: it needs scipy, and to record a run does not."""
     if name == "measure_leak":
-        return import_module("flwr_splitmix.attacks.attempt").measure_leak
+        return import_module("flwr_splitmix.attacks.running.leak").measure_leak
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

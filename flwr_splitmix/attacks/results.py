@@ -6,20 +6,16 @@ import hashlib
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
-from flwr_splitmix.attacks.base import Attack, Guess
-from flwr_splitmix.attacks.case import Case
+from flwr_splitmix.attacks.fitted import AnyView
 from flwr_splitmix.attacks.gallery import Reconstructions
-from flwr_splitmix.attacks.pictures import Pictures
-from flwr_splitmix.attacks.scoring.floors import Floors
-from flwr_splitmix.attacks.scoring.image_scores import Classifier
+from flwr_splitmix.attacks.running.request import AttackRequest
 from flwr_splitmix.attacks.scoring.intervals import Measure
-from flwr_splitmix.attacks.scoring.scores import Scored, score_guess
 from flwr_splitmix.files import write_atomic, write_json
 from flwr_splitmix.methods import BY_NAME
 from flwr_splitmix.runs.damage import read_object, unreadable
@@ -38,16 +34,21 @@ PAPER_ERRORS: dict[str, tuple[float, float]] = {
 """Per-image MSE of `decoder` with 10 % and 100 % public data: DP-CutMixSL, table 8."""
 
 
-@dataclass(frozen=True)
-class Kept:
-    """One attack's saved result.
+class Kept(BaseModel):
+    """One attack's result: what was asked for, and what came of it.
+
+    Its samples and pictures have files of their own; all else is the contents of scores.json.
 
     Parameters
     ----------
+    method
+        Name of the method that was attacked.
+    attack, adversary
+        Names of the attack, and of the adversary whose view it was run on.
     scale
         The attack's effort; "" in files from before it was kept.
     assumed
-        Segments that the adversary was given besides its own.
+        Segments that the adversary was given besides its own, sorted.
     seed
         Seed of the attack's draws; None in files from before it was kept.
     stopped_after
@@ -56,32 +57,20 @@ class Kept:
     client
         Whose texts were attacked; None for images, and in files from before it was kept.
     victims
-        Number of victims of each kind that were asked for; None in files from before it was kept,
-        and in a cell of the matrix.
+        Number of victims of each kind that were asked for; None in files from before it was kept.
     repeats
         Releases of each held-out image.
     public
-        The attacker's own data, as the user named them; None for the run's.
+        The attacker's own data, as the user named them; None for the system's.
+    measures
+        The measures over all samples.
+    pictures
+        Reconstructed images; None if the attack makes none.
+    rows
+        What was measured of each sample; empty in a result that was read from its files.
     """
 
-    method: str
-    attack: str
-    adversary: str
-    _: KW_ONLY
-    scale: str
-    measures: list[Measure]
-    pictures: Reconstructions | None
-    assumed: Sequence[str] = ()
-    seed: int | None = None
-    stopped_after: float | None = None
-    client: int | None = None
-    victims: int | None = None
-    repeats: int = 1
-    public: str | None = None
-
-
-class _Scores(BaseModel):
-    """The contents of a scores.json."""
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     method: str
     attack: str
@@ -95,74 +84,38 @@ class _Scores(BaseModel):
     repeats: int = 1
     public: str | None = None
     measures: list[Measure]
+    pictures: Reconstructions | None = Field(default=None, exclude=True)
+    rows: SkipValidation[Sequence[dict[str, Any]]] = Field(default=(), exclude=True, repr=False)
 
+    @classmethod
+    def of(cls, request: AttackRequest, view: AnyView, **reached: Any) -> Kept:
+        """Return the result of a request, run on a view; `reached` are the other fields."""
+        named = {"method": view.knowledge.method, "adversary": view.adversary}
+        asked = asdict(request) | {"assumed": sorted(set(request.assumed))}
+        return cls(**(asked | named | reached))
 
-def score(
-    attack: Attack,
-    guess: Guess,
-    case: Case,
-    public: Pictures,
-    classifier: Classifier | None,
-    *,
-    scale: str,
-    assumed: Sequence[str] = (),
-    seed: int = 0,
-    stopped_after: float | None = None,
-) -> tuple[Scored, Kept]:
-    """Score a guess, and return the scores and the result that `keep` writes.
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that decide what a result says, besides attack, adversary and assumptions.
 
-    Parameters
-    ----------
-    assumed
-        Segments that the adversary was given besides its own.
-    stopped_after
-        Seconds after which the attack was stopped; None if it made its full effort.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing to score.
-    """
-    floors = Floors.of(attack, case.view, public)
-    scored = score_guess(attack.goal, guess, case.truth, floors, classifier=classifier, seed=seed)
-    method, adversary = case.view.knowledge.method, case.view.adversary
-    pictures = None
-    if attack.goal == "images":
-        pictures = Reconstructions.of(attack.name, case.view, guess, case.truth)
-    return scored, Kept(
-        method,
-        attack.name,
-        adversary,
-        scale=scale,
-        measures=scored.measures,
-        pictures=pictures,
-        assumed=sorted(assumed),
-        seed=seed,
-        stopped_after=stopped_after,
-    )
+        They are in the order of titles; those that are not known, or usual, are left out.
+        """
+        names = ("client", "scale", "seed", "victims", "repeats", "public")
+        values = {name: getattr(self, name) for name in names}
+        if self.repeats == 1:
+            del values["repeats"]
+        return {name: value for name, value in values.items() if value not in ("", None)}
 
 
 def folder_of(folder: Path, result: Kept) -> Path:
     """Return the folder below `folder` of results with the same options."""
     given = "".join(f"-given-{name}" for name in result.assumed)
-    options = {**_options(result), "public": result.public and _digest(result.public)}
-    chosen = "".join(
-        f"-{name}-{value}" for name, value in options.items() if value not in ("", None)
-    )
+    options = result.options
+    if "public" in options:
+        options["public"] = _digest(options["public"])
+    chosen = "".join(f"-{name}-{value}" for name, value in options.items())
     named = f"{result.attack}-{result.adversary}{given}{chosen}"
     return folder / re.sub(r"[^a-z0-9-]+", "-", named)
-
-
-def _options(result: Kept) -> dict[str, Any]:
-    """Return the options that decide what a result says; None or "" where one is not known."""
-    return {
-        "client": result.client,
-        "scale": result.scale,
-        "seed": result.seed,
-        "victims": result.victims,
-        "repeats": None if result.repeats == 1 else result.repeats,
-        "public": result.public,
-    }
 
 
 def _digest(name: str) -> str:
@@ -173,8 +126,7 @@ def _digest(name: str) -> str:
 def title(result: Kept, run_id: str) -> str:
     """Return a result's title: the attack, and the options that decide what it says."""
     given = f", given {' and '.join(result.assumed)}," if result.assumed else ""
-    options = _options(result).items()
-    chosen = "".join(f", {name} {value}" for name, value in options if value not in ("", None))
+    chosen = "".join(f", {name} {value}" for name, value in result.options.items())
     return (
         f"{result.attack} by {result.adversary}{given} on {result.method} "
         f"({run_id}{chosen}{_stopped(result)})"
@@ -193,25 +145,15 @@ def complete_result(folder: Path, result: Kept) -> bool:
     return file.exists() and _read(file).stopped_after is None
 
 
-def keep(folder: Path, result: Kept, rows: Sequence[dict[str, Any]]) -> None:
+def keep(folder: Path, result: Kept) -> None:
     """Write scores, samples (Parquet) and reconstructions to a result's own folder.
 
-    They replace the last ones of the same options: attack, adversary, assumptions, client, scale,
-    seed, victims, repeats and public data.
-
-    Parameters
-    ----------
-    rows
-        What was measured of each sample.
+    They replace the last ones of the same attack, adversary, assumptions and options.
     """
     own = folder_of(folder, result)
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_rows(own / "samples.parquet", rows)
-    kept = {name: getattr(result, name) for name in _Scores.model_fields} | {
-        "assumed": list(result.assumed),
-        "measures": [measure.to_json() for measure in result.measures],
-    }
-    write_json(own / "scores.json", kept, private=True)
+    write_rows(own / "samples.parquet", result.rows)
+    write_json(own / "scores.json", result.model_dump(), private=True)
     if result.pictures is not None:
         result.pictures.save(own / PICTURES)
 
@@ -239,16 +181,13 @@ def kept_results(folder: Path) -> list[Kept]:
     for file in sorted(folder.glob("*/scores.json")):
         pictures = file.with_name(PICTURES)
         drawn = Reconstructions.load(pictures) if pictures.exists() else None
-        said = _read(file)
-        made.append(
-            Kept(pictures=drawn, **{name: getattr(said, name) for name in _Scores.model_fields})
-        )
+        made.append(_read(file).model_copy(update={"pictures": drawn}))
     return made
 
 
-def _read(file: Path) -> _Scores:
+def _read(file: Path) -> Kept:
     try:
-        return _Scores.model_validate(read_object(file))
+        return Kept.model_validate(read_object(file))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from flwr_splitmix.attacks import bench
-from flwr_splitmix.attacks.attempt import measure_leak
 from flwr_splitmix.attacks.bench import train_victim
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.pictures import Pictures
@@ -18,6 +17,7 @@ from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.recording.reader import StepReader
 from flwr_splitmix.attacks.recording.steps import Step
 from flwr_splitmix.attacks.recording.vault import VaultError
+from flwr_splitmix.attacks.running.leak import measure_leak
 from flwr_splitmix.attacks.simulation import ShuffleWatch
 from flwr_splitmix.events import StepDone
 from flwr_splitmix.observers import Observer
@@ -236,4 +236,4 @@ def test_as_many_public_images_are_taken_as_there_are(caplog: pytest.LogCaptureF
     assert len(system.public_up_to(7)) == 7
     measure_leak(system, "linear", victims=8, budget=Budget("smoke"))
     said = "lower segments with the run's first weights, which the server sent, are the adversary's"
-    assert f'{said}; to give it the trained ones: assume=["lower"]' in caplog.text
+    assert f"{said}; to give it the trained ones: assume=['lower']" in caplog.text

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from flwr_splitmix.attacks.attempt import measure_leak
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.guess import checked_guess
+from flwr_splitmix.attacks.running.leak import measure_leak
 from tests.attacks.victims import attacked
 
 Made = Callable[[Guess], Any]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from flwr_splitmix import SplitClient
 from flwr_splitmix.attacks import Attack, Guess, Pictures, Recorder, View
-from flwr_splitmix.attacks.attempt import measure_leak
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.of_fit import attacked_fit
+from flwr_splitmix.attacks.running.leak import measure_leak
 from flwr_splitmix.attacks.simulation import passes
 from flwr_splitmix.data import client_split, load_images
 from flwr_splitmix.labels import TargetLoss

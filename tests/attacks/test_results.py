@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from flwr_splitmix.files import write_json
 
 
 def kept(method: str, attack: str, **more: Any) -> Kept:
-    return Kept(method, attack, "server", scale="cpu", measures=[], pictures=None, **more)
+    return Kept(method=method, attack=attack, adversary="server", scale="cpu", measures=[], **more)
 
 
 @pytest.mark.parametrize(("method", "error"), [("CutMixSFL", "0.0458"), ("SFL", "0.0091")])
@@ -52,9 +51,9 @@ FIRST = kept("SFL", "linear", seed=0, client=0, victims=128)
 def test_a_result_does_not_replace_that_of_other_options(
     changed: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    other = replace(FIRST, **changed)
+    other = FIRST.model_copy(update=changed)
     for result in (FIRST, other, other):
-        keep(tmp_path, result, [])
+        keep(tmp_path, result)
     titles = {title(result, "a-run") for result in kept_results(tmp_path)}
     assert len(kept_results(tmp_path)) == 2
     assert titles == {title(FIRST, "a-run"), title(other, "a-run")}
@@ -64,7 +63,7 @@ def test_a_result_does_not_replace_that_of_other_options(
 
 def test_public_data_of_similar_names_have_results_of_their_own(tmp_path: Path) -> None:
     for public in ("a/b", "a-b", "ä/b", "x" * 400):
-        keep(tmp_path, replace(FIRST, public=public), [])
+        keep(tmp_path, FIRST.model_copy(update={"public": public}))
     assert {kept.public for kept in kept_results(tmp_path)} == {"a/b", "a-b", "ä/b", "x" * 400}
 
 
@@ -72,7 +71,7 @@ def test_a_result_of_an_older_version_is_read_and_not_replaced(tmp_path: Path) -
     (tmp_path / "linear-server").mkdir()
     older = {"method": "SFL", "attack": "linear", "adversary": "server", "measures": []}
     write_json(tmp_path / "linear-server" / "scores.json", older)
-    keep(tmp_path, FIRST, [])
+    keep(tmp_path, FIRST)
     assert [title(kept, "a-run") for kept in kept_results(tmp_path)] == [
         "linear by server on SFL (a-run)",
         "linear by server on SFL (a-run, client 0, scale cpu, seed 0, victims 128)",

@@ -21,6 +21,7 @@ from flwr_splitmix.apps.vision.model import segments_of
 from flwr_splitmix.apps.vision.server import make_strategy
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
+from flwr_splitmix.attacks.running.request import AttackRequest
 from flwr_splitmix.cli.attack.images import _public
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.attack_recording import attacks_dir, recording_of, trace_dir, write_facts
@@ -335,7 +336,8 @@ def test_public_images_are_drawn_from_all_classes_and_none_is_a_clients(
             for split in ("train", "test"):
                 picture.save(folder / split / name / f"{number:03}.png")
     case = attacked.case("server", trained=8, held_out=8)
-    drawn = _public(str(folder), attacked, case, 60, 0)
+    request = AttackRequest(attack="linear", adversary="server", victims=8, public=str(folder))
+    drawn = _public(request, attacked, case, 60)
     assert len(drawn) == 60
     assert len(drawn.without(own)) == 60
     first = others.without(case.truth.pictures).take(slice(0, 60))

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from flwr_splitmix.attacks import results
-from flwr_splitmix.attacks.results import score
+from flwr_splitmix.attacks.running import images
 from flwr_splitmix.runs import Run
 from flwr_splitmix.runs.attack_recording import attacks_dir, forget, write_facts
 from tests.apps import vision_fit
@@ -68,9 +67,10 @@ def test_a_recording_that_is_removed_during_an_attack_does_not_come_back(
 
     def forgetting(*arguments: Any, **options: Any) -> Any:
         forget(recorded)
-        return score(*arguments, **options)
+        return run(*arguments, **options)
 
-    monkeypatch.setattr(results, "score", forgetting)
+    run = images.run_on_images
+    monkeypatch.setattr(images, "run_on_images", forgetting)
     done = splitmix("attack", "run", recorded.id, *LINEAR)
     assert done.exit_code == 1
     assert done.stderr.endswith(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +29,11 @@ from flwr_splitmix.attacks.texts.recorded import recorded_texts
 from flwr_splitmix.attacks.texts.releasing import (
     LEAST_TOKENS,
     Released,
-    TextOrigin,
     draw_victims,
     release_texts,
     still,
 )
+from flwr_splitmix.attacks.texts.text_case import TextCase
 from flwr_splitmix.attacks.texts.view import PublicRelease, TextKnowledge, TextView
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.hiding import Hiding
@@ -55,20 +55,6 @@ UNCALIBRATED = (
 )
 
 _State = tuple[Mapping[str, Tensor], Mapping[str, Any]]
-
-
-class TextCase(NamedTuple):
-    """A view, for the attack, and the truth behind it, for the score only.
-
-    Parameters
-    ----------
-    trained
-        For each release, whether its text was trained on.
-    """
-
-    view: TextView
-    origins: Sequence[TextOrigin]
-    trained: Sequence[bool]
 
 
 @dataclass(frozen=True)

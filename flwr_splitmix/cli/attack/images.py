@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from flwr_splitmix.cli.attack.request import AttackRequest
 from flwr_splitmix.cli.attack.victims import tell_of_fewer
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.runs.attack_recording import recording_of
@@ -20,15 +18,11 @@ if TYPE_CHECKING:
     from flwr_splitmix.attacks.fitted import Budget
     from flwr_splitmix.attacks.pictures import Pictures
     from flwr_splitmix.attacks.results import Kept
-
-VICTIMS = 128
-"""Training images, and held-out ones, that are attacked if no number is given."""
+    from flwr_splitmix.attacks.running.request import AttackRequest
 
 
-def attack_images(
-    opened: Run, request: AttackRequest, budget: Callable[[], Budget]
-) -> tuple[Kept, list[dict[str, Any]]]:
-    """Attack recorded images of a run, and return the result and what was measured of each sample.
+def attack_images(opened: Run, request: AttackRequest, budget: Callable[[], Budget]) -> Kept:
+    """Attack recorded images of a run, and return the result.
 
     Raises
     ------
@@ -38,49 +32,24 @@ def attack_images(
         If the recording is of other images, or images or model are not on this machine.
     """
     from flwr_splitmix.apps.vision.attacked import attacked_run
-    from flwr_splitmix.attacks.attempt import PUBLIC, UNTRAINED, attempt
     from flwr_splitmix.attacks.catalogue import attack_named
-    from flwr_splitmix.attacks.fitted import NotApplicable
-    from flwr_splitmix.attacks.own_shares import taken_as_sent
-    from flwr_splitmix.attacks.results import score
+    from flwr_splitmix.attacks.running.images import PUBLIC, image_case, remarks_on, run_on_images
 
     kind = attack_named(request.attack)
     attacked = attacked_run(opened)
-    for remark in filter(None, (*attacked.remarks, taken_as_sent(attacked.kinds))):
+    case = image_case(attacked, kind, request)
+    for remark in remarks_on(attacked, case, _assumed):
         typer.echo(f"note: {remark}", err=True)
-    number = VICTIMS if request.victims is None else request.victims
-    case = attacked.case(
-        request.adversary,
-        trained=number,
-        held_out=number,
-        repeats=request.repeats,
-        assume=request.assumed,
-        gradients="gradients" in kind.needs and request.adversary != "eavesdropper",
-        again=kind.goal == "membership",
-        seed=request.seed,
-    )
-    if case.view.knowledge.untrained:
-        typer.echo(f"note: {UNTRAINED}--assume lower", err=True)
-    _check_victims(opened, case, number, recorded=kind.goal != "membership")
+    _check_victims(opened, case, request.victims, recorded=kind.goal != "membership")
     spent = budget()
-    images = _public(request.public, attacked, case, PUBLIC[spent.scale], request.seed)
-    try:
-        fitted, guess = attempt(kind, case, images, spent, seed=request.seed)
-    except NotApplicable as error:
-        raise RunError(f"{error}{_remedy(error.assumable)}") from error
-    scored, kept = score(
-        fitted,
-        guess,
-        case,
-        images,
-        attacked.classify,
-        scale=spent.scale,
-        assumed=request.assumed,
-        seed=request.seed,
-        stopped_after=spent.stopped_after,
+    images = _public(request, attacked, case, PUBLIC[spent.scale])
+    return run_on_images(
+        kind, case, images, spent, request, classifier=attacked.classify, assume=_assumed
     )
-    own = replace(kept, victims=number, repeats=request.repeats, public=request.public)
-    return own, scored.rows
+
+
+def _assumed(segments: Sequence[str]) -> str:
+    return " ".join(f"--assume {name}" for name in segments)
 
 
 def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> None:
@@ -108,15 +77,7 @@ def _check_victims(opened: Run, case: Case, victims: int, *, recorded: bool) -> 
     tell_of_fewer(victims, trained, held_out, "image")
 
 
-def _remedy(assumable: Sequence[str]) -> str:
-    """Return how to give an adversary what it lacks; "" if that cannot be given."""
-    if not assumable:
-        return ""
-    options = " ".join(f"--assume {name}" for name in assumable)
-    return f"; to give it to the adversary in addition: {options}"
-
-
-def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: int) -> Pictures:
+def _public(request: AttackRequest, attacked: Attacked, case: Case, most: int) -> Pictures:
     """Return the attacker's own images, drawn by the seed: no victims, and none of the clients'.
 
     Raises
@@ -127,9 +88,9 @@ def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: i
     from flwr_splitmix.attacks.pictures import Pictures
     from flwr_splitmix.data import load_images
 
-    shape = attacked.knowledge.image_shape
+    name, shape = request.public, attacked.knowledge.image_shape
     if name is None:
-        return attacked.public_up_to(most, seed)
+        return attacked.public_up_to(most, request.seed)
     data = load_images(name, image_size=shape[1]).train
     pictures = Pictures.of(data).fitted(shape).without(case.truth.pictures)
     for trained_on in attacked.vault.data.values():
@@ -139,5 +100,5 @@ def _public(name: str | None, attacked: Attacked, case: Case, most: int, seed: i
             f"--public: all {len(data)} images of {name!r} are the run's own, so the attacker has "
             "none; choose other images, or leave the option out"
         )
-    drawn, _ = pictures.divided(most, seed)
+    drawn, _ = pictures.divided(most, request.seed)
     return drawn

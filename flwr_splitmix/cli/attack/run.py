@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flwr_splitmix.cli.attack.budget import budgets
 from flwr_splitmix.cli.attack.measures import measures_table, plain_measure
-from flwr_splitmix.cli.attack.request import AttackRequest
 from flwr_splitmix.cli.terminal import RunDirectory, RunName, console
 from flwr_splitmix.files import strict_json
 from flwr_splitmix.runs import Run, RunError
@@ -19,8 +18,10 @@ from flwr_splitmix.runs.attack_recording import results_dir, trace_dir
 from flwr_splitmix.runs.selection import select_one
 
 if TYPE_CHECKING:
+    from flwr_splitmix.apps.configuration.project import Kind
     from flwr_splitmix.attacks.fitted import Budget
     from flwr_splitmix.attacks.results import Kept
+    from flwr_splitmix.attacks.running.request import AttackRequest
 
 
 class Adversaries(StrEnum):
@@ -120,28 +121,32 @@ def run_attack(
     """
     if seconds is not None and math.isnan(seconds):  # which min=0 lets pass
         raise typer.BadParameter("nan is not a time", param_hint="--seconds")
+    from flwr_splitmix.apps.configuration.project import kind_of_run
+    from flwr_splitmix.attacks.running.request import TEXT_VICTIMS, VICTIMS, AttackRequest
+
+    opened = select_one(run, run_dir)
+    recorded = trace_dir(opened).exists()
+    kind = kind_of_run(opened.config)
     request = AttackRequest(
         attack=attack,
         adversary=view.value,
-        public=public,
+        victims=victims or (TEXT_VICTIMS if kind == "language" else VICTIMS),
         assumed=tuple(segment.value for segment in assume or ()),
-        victims=victims,
-        client=client,
         repeats=repeats,
+        public=public,
         seed=seed,
+        client=client,
     )
-    opened = select_one(run, run_dir)
-    recorded = trace_dir(opened).exists()
     with budgets(scale.value, seconds, device) as budget:
-        result, rows = _attacked(opened, request, budget)
-    _print(opened, result, attack, scale, as_json=format is ScoreFormat.json)
-    _keep(opened, result, rows, recorded=recorded)
+        result = _attacked(opened, kind, request, budget)
+    _print(opened, result, scale, as_json=format is ScoreFormat.json)
+    _keep(opened, result, recorded=recorded)
 
 
 def _attacked(
-    opened: Run, request: AttackRequest, budget: Callable[[], Budget]
-) -> tuple[Kept, list[dict[str, Any]]]:
-    """Attack a run; return the result, and what was measured of each sample.
+    opened: Run, kind: Kind, request: AttackRequest, budget: Callable[[], Budget]
+) -> Kept:
+    """Attack a run of a kind, and return the result.
 
     Raises
     ------
@@ -149,7 +154,6 @@ def _attacked(
         If there is no such attack or nothing to attack, the adversary lacks what it needs, an
         option is of another kind of run, or images, texts or the model are not on this machine.
     """
-    from flwr_splitmix.apps.configuration.project import kind_of_run
     from flwr_splitmix.attacks.fitted import NotApplicable
     from flwr_splitmix.attacks.pictures import PicturesError
     from flwr_splitmix.attacks.recording.vault import VaultError
@@ -157,7 +161,6 @@ def _attacked(
     from flwr_splitmix.cli.attack.texts import attack_texts
     from flwr_splitmix.data import DataError
 
-    kind = kind_of_run(opened.config)
     if kind == "own":
         raise RunError(
             f"run {opened.id} is of an app of its own, whose model and data this command cannot "
@@ -174,7 +177,7 @@ def _attacked(
         raise RunError(str(error)) from error
 
 
-def _print(opened: Run, result: Kept, attack: str, scale: Scales, *, as_json: bool) -> None:
+def _print(opened: Run, result: Kept, scale: Scales, *, as_json: bool) -> None:
     """Print a result's measures, and notes on what it says less than it seems to."""
     from flwr_splitmix.attacks.results import stopped_note, title
 
@@ -183,8 +186,8 @@ def _print(opened: Run, result: Kept, attack: str, scale: Scales, *, as_json: bo
         typer.echo(f"note: {note}", err=True)
     if scale is Scales.smoke and not any(m.beats_floor for m in measures if m.main):
         typer.echo(
-            f"note: that {attack} does not beat its floor says nothing at --scale smoke, the least "
-            "effort; use --scale cpu",
+            f"note: that {result.attack} does not beat its floor says nothing at --scale smoke, "
+            "the least effort; use --scale cpu",
             err=True,
         )
     if as_json:
@@ -193,7 +196,7 @@ def _print(opened: Run, result: Kept, attack: str, scale: Scales, *, as_json: bo
         console().print(measures_table(title(result, opened.id), measures))
 
 
-def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded: bool) -> None:
+def _keep(opened: Run, result: Kept, *, recorded: bool) -> None:
     """Keep a result, unless it was cut short and a complete one is kept.
 
     Parameters
@@ -222,7 +225,7 @@ def _keep(opened: Run, result: Kept, rows: Sequence[dict[str, Any]], *, recorded
         )
         return
     try:
-        keep(folder, result, rows)
+        keep(folder, result)
     except OSError as error:
         where = error.filename or folder
         raise RunError(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flwr_splitmix.cli.attack.request import AttackRequest
 from flwr_splitmix.cli.attack.victims import tell_of_fewer
 from flwr_splitmix.runs import Run, RunError
 from flwr_splitmix.words import counted
@@ -19,18 +18,11 @@ if TYPE_CHECKING:
     from flwr_splitmix.apps.language.attacked import AttackedTexts
     from flwr_splitmix.attacks.fitted import Budget
     from flwr_splitmix.attacks.results import Kept
-
-VICTIMS = 4
-"""Texts of each kind that are attacked if no number is given: reading one can take minutes."""
-
-PUBLIC = {"smoke": 100, "cpu": 800, "paper": 8000}
-"""Most public texts that an attacker gets, by scale."""
+    from flwr_splitmix.attacks.running.request import AttackRequest
 
 
-def attack_texts(
-    opened: Run, request: AttackRequest, budget: Callable[[], Budget]
-) -> tuple[Kept, list[dict[str, Any]]]:
-    """Attack texts of a client of a run, and return the result and what was measured of each.
+def attack_texts(opened: Run, request: AttackRequest, budget: Callable[[], Budget]) -> Kept:
+    """Attack texts of a client of a run, and return the result.
 
     Raises
     ------
@@ -44,52 +36,30 @@ def attack_texts(
     from flwr_splitmix.apps.language.attacked import attacked_texts
     from flwr_splitmix.apps.language.texts import tokenizer_of
     from flwr_splitmix.attacks.catalogue import text_attack_named
-    from flwr_splitmix.attacks.results import Kept
-    from flwr_splitmix.attacks.scoring.text_scores import TextFloors, score_texts
+    from flwr_splitmix.attacks.running.texts import PUBLIC, run_on_texts
 
     kind = text_attack_named(request.attack)
     attacked = attacked_texts(opened, request.client)
     for remark in attacked.remarks:
         typer.echo(f"note: {remark}", err=True)
-    seed = request.seed
-    number = VICTIMS if request.victims is None else request.victims
-    case = attacked.case(number, seed=seed)
+    request = replace(request, client=attacked.client)
+    case = attacked.case(request.victims, seed=request.seed)
     trained = sum(case.trained)
-    tell_of_fewer(number, trained, len(case.trained) - trained, "text")
+    tell_of_fewer(request.victims, trained, len(case.trained) - trained, "text")
     spent = replace(budget(), device=torch.device("cpu"))
-    texts = _public(attacked, request.public, PUBLIC[spent.scale], seed)
-    attack = kind()
-    attack.fit(case.view, texts, spent, seed=seed)
-    guesses = attack.run(case.view)
-    floors = TextFloors(attacked.known, texts, attacked.begin, seed=seed)
+    texts = _public(attacked, request, PUBLIC[spent.scale])
     decode = tokenizer_of(attacked.config).decode
-    scored = score_texts(guesses, case.origins, floors, decode, seed=seed)
-    samples = [{**row, "trained": case.trained[row["text"]]} for row in scored.rows]
-    method = attacked.config.strategy
-    stopped = spent.stopped_after
-    kept = Kept(
-        method,
-        request.attack,
-        request.adversary,
-        scale=spent.scale,
-        measures=scored.measures,
-        pictures=None,
-        seed=seed,
-        stopped_after=stopped,
-        client=attacked.client,
-        victims=number,
-        public=request.public,
-    )
-    if len(scored.rows) < len(case.origins):
+    result = run_on_texts(kind, case, texts, spent, request, decode)
+    if len(result.rows) < len(case.origins):
         typer.echo(
-            f"note: within its time the attack guessed at {len(scored.rows)} of "
+            f"note: within its time the attack guessed at {len(result.rows)} of "
             f"{counted(len(case.origins), 'text')}",
             err=True,
         )
-    return kept, samples
+    return result
 
 
-def _public(attacked: AttackedTexts, source: str | None, most: int, seed: int) -> list[Tensor]:
+def _public(attacked: AttackedTexts, request: AttackRequest, most: int) -> list[Tensor]:
     """Return the attacker's own texts as tokens: the run's public ones, or others.
 
     Raises
@@ -102,7 +72,7 @@ def _public(attacked: AttackedTexts, source: str | None, most: int, seed: int) -
     from flwr_splitmix.data.texts.token_sets import public_token_set
     from flwr_splitmix.seeding import generator
 
-    config = attacked.config
+    config, source = attacked.config, request.public
     if source is None:
         texts = public_set(config).texts
     else:
@@ -117,7 +87,7 @@ def _public(attacked: AttackedTexts, source: str | None, most: int, seed: int) -
             f"all texts of {where} are the client's own, so the attacker has none; choose other "
             "texts with --public"
         )
-    order = generator(seed, "public").permutation(len(others))[:most]
+    order = generator(request.seed, "public").permutation(len(others))[:most]
     return [others[place] for place in order]
 
 

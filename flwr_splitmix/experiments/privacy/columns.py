@@ -30,9 +30,6 @@ class Column(AnyColumn):
         Segments that the adversary is given in addition: the lower segment, as in the papers.
     trained, held_out
         Whether training images, and held-out images, are attacked.
-    again
-        Whether training images are attacked in releases of the trained system, like held-out
-        images, instead of in the recording.
     collects
         Whether the attacker has many releases of every image.
     public
@@ -49,7 +46,6 @@ class Column(AnyColumn):
     assume: tuple[Literal["lower", "upper"], ...] = ("lower",)
     trained: bool = True
     held_out: bool = True
-    again: bool = False
     collects: bool = False
     public: float = 1.0
     averaged_gradients: bool = False
@@ -118,6 +114,6 @@ COLUMNS: tuple[Column, ...] = (
         assume=(),
     ),
     Column("labels-peer", "member of the group", "labels_peer", "LabelsPeer", assume=()),
-    Column("membership", "upper only", "membership", "Membership", again=True),
+    Column("membership", "upper only", "membership", "Membership"),
 )
 """All columns, in the order in which they are shown."""

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.attempt import attempt
 from flwr_splitmix.attacks.bench import load_victim, train_victim
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.recorder import Recorder
-from flwr_splitmix.attacks.results import keep, score
+from flwr_splitmix.attacks.results import keep
+from flwr_splitmix.attacks.running.images import image_case, run_on_images
+from flwr_splitmix.attacks.running.request import AttackRequest
 from flwr_splitmix.attacks.victim import Victim
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
@@ -89,44 +90,31 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
     """Fit the attack on public images, run it, and score it against the ground truth."""
     column, size = cell.column, _size(place)
     assert isinstance(column, Column)
-    case = attacked.case(
-        "server" if column.averaged_gradients else column.adversary,
-        trained=size.held_out if column.trained else 0,
-        held_out=size.held_out if column.held_out else 0,
-        again=column.again,
+    request = AttackRequest(
+        attack=column.attack,
+        adversary="server" if column.averaged_gradients else column.adversary,
+        victims=size.held_out,
+        assumed=column.assume,
         repeats=size.repeats if column.collects else 1,
-        assume=column.assume,
-        gradients=column.averaged_gradients,
         seed=cell.seed,
     )
+    kind = column.attack_class()
+    case = image_case(attacked, kind, request, trained=column.trained, held_out=column.held_out)
     if column.averaged_gradients:
         case = averaged(case)
-    public = attacked.public_up_to(round(column.public * size.public), cell.seed)
-    budget = Budget(size.name, seconds=size.seconds, device=pick_device(place.device))
-    kind = column.attack_class()
-    attack, guess = attempt(
+    result = run_on_images(
         kind,
         case,
-        public,
-        budget,
+        attacked.public_up_to(round(column.public * size.public), cell.seed),
+        Budget(size.name, seconds=size.seconds, device=pick_device(place.device)),
+        request,
         setting=dict(column.setting),
         trial_steps=size.trial_steps,
-        seed=cell.seed,
     )
-    scored, kept = score(
-        attack,
-        guess,
-        case,
-        public,
-        None,
-        scale=size.name,
-        seed=cell.seed,
-        stopped_after=budget.stopped_after,
-    )
-    keep(cell.folder(place), kept, scored.rows)
+    keep(cell.folder(place), result)
     return {
-        "stopped_after": kept.stopped_after,
-        "metrics": [measure.to_json() for measure in scored.measures],
+        "stopped_after": result.stopped_after,
+        "metrics": [measure.to_json() for measure in result.measures],
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flwr_splitmix.attacks.attempt import measure_leak
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.attribute import Attribute
 from flwr_splitmix.attacks.images.embedding.joint_parts import JointParts, share_right
@@ -15,6 +14,7 @@ from flwr_splitmix.attacks.images.mixtures.likelihood import PatchGaussians
 from flwr_splitmix.attacks.images.networks.example import whole_releases
 from flwr_splitmix.attacks.images.painting.gaussian import Gaussian
 from flwr_splitmix.attacks.images.separate import Separate
+from flwr_splitmix.attacks.running.leak import measure_leak
 from flwr_splitmix.mixers import Mixer, PatchCutMix
 from tests.attacks.images.conftest import Bench, Embedding
 from tests.attacks.victims import attacked

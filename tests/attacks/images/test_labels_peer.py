@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.attempt import attempt, measure_leak
 from flwr_splitmix.attacks.base import Guess, View
 from flwr_splitmix.attacks.bench import train_victim
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
@@ -17,6 +16,8 @@ from flwr_splitmix.attacks.images import labels_peer
 from flwr_splitmix.attacks.images.labels_peer import LabelsPeer
 from flwr_splitmix.attacks.pictures import Pictures
 from flwr_splitmix.attacks.release import Adversary, Release
+from flwr_splitmix.attacks.running.images import attempt
+from flwr_splitmix.attacks.running.leak import measure_leak
 from flwr_splitmix.mixers import PatchCutMix
 from tests.attacks.images.conftest import Bench
 from tests.attacks.victims import attacked, small

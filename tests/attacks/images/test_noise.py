@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from flwr_splitmix.attacks.attempt import attempt
 from flwr_splitmix.attacks.base import Attack, View
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.collect import Collect
@@ -21,6 +20,7 @@ from flwr_splitmix.attacks.images.painting.gaussian import Gaussian
 from flwr_splitmix.attacks.images.painting.painter import Painter
 from flwr_splitmix.attacks.images.separate import Separate
 from flwr_splitmix.attacks.release import Adversary
+from flwr_splitmix.attacks.running.images import attempt
 from flwr_splitmix.attacks.scoring.floors import Floors
 from flwr_splitmix.attacks.scoring.scores import score_guess
 from flwr_splitmix.mixers import Mixer, Mixup, NoMixing, PatchCutMix, Shuffled

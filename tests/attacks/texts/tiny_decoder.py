@@ -12,6 +12,7 @@ from transformers import LlamaConfig
 
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.scoring.text_scores import TextFloors, TextScored, score_texts
+from flwr_splitmix.attacks.texts.checked_guesses import checked_guesses
 from flwr_splitmix.attacks.texts.releasing import Released
 from flwr_splitmix.attacks.texts.view import (
     TextAttack,
@@ -112,4 +113,4 @@ def attacked(
 ) -> TextScored:
     view = view_of(parts, released.releases)
     attack.fit(view, PUBLIC, budget or Budget("smoke"))
-    return score_of(attack.run(view), parts, released)
+    return score_of(checked_guesses(attack, attack.run(view), view), parts, released)

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
-from flwr_splitmix.attacks.catalogue import text_attacks
+from flwr_splitmix.attacks.catalogue import text_attack_named
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.results import write_rows
-from flwr_splitmix.attacks.scoring.text_scores import TextFloors, score_texts
+from flwr_splitmix.attacks.running.request import AttackRequest
+from flwr_splitmix.attacks.running.texts import run_on_texts
 from flwr_splitmix.attacks.texts.releasing import Released, release_texts, still
+from flwr_splitmix.attacks.texts.text_case import TextCase
 from flwr_splitmix.attacks.texts.view import TextKnowledge, TextView
 from flwr_splitmix.device import pick_device
 from flwr_splitmix.experiments.privacy.cells import MatrixCell, Place
@@ -168,20 +170,28 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
         ),
         victim.public_releases,
     )
-    attack = text_attacks()[cell.column.attack]()
-    budget = Budget(size.name, seconds=size.seconds)
-    attack.fit(view, texts.public, budget, seed=cell.seed)
-    guesses = attack.run(view)
-    stopped_after = budget.stopped_after
-    floors = TextFloors(base, texts.public, begin, seed=cell.seed)
-    scored = score_texts(guesses, released.origins, floors, texts.tokenizer.decode, seed=cell.seed)
-    samples = [{**one, "trained": one["text"] < len(texts.trained)} for one in scored.rows]
+    owned = range(len(released.releases))
+    case = TextCase(view, released.origins, [text < len(texts.trained) for text in owned])
+    request = AttackRequest(
+        attack=cell.column.attack,
+        adversary=cell.column.adversary,
+        victims=size.held_out,
+        seed=cell.seed,
+    )
+    result = run_on_texts(
+        text_attack_named(request.attack),
+        case,
+        texts.public,
+        Budget(size.name, seconds=size.seconds),
+        request,
+        texts.tokenizer.decode,
+    )
     cell.folder(place).mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_rows(cell.folder(place) / "samples.parquet", samples)
+    write_rows(cell.folder(place) / "samples.parquet", result.rows)
     return {
-        "texts": len(scored.rows),
-        "stopped_after": stopped_after,
-        "metrics": [measure.to_json() for measure in scored.measures],
+        "texts": len(result.rows),
+        "stopped_after": result.stopped_after,
+        "metrics": [measure.to_json() for measure in result.measures],
     }
 
 

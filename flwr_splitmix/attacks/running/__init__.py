@@ -1,0 +1,1 @@
+"""One attack, run: what is asked of it, the case, its guesses, their scores."""
