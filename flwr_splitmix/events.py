@@ -92,8 +92,9 @@ class RoundBegun:
     descriptions
         Each client's description of itself, by client index.
     segment
-        Returns, on demand, the arrays of the averaged lower segment that all clients start the
-        round from. None if nothing is averaged.
+        Returns, on demand, the arrays of the lower segment that the server sends: the averaged
+        one, from which all clients start the round, or, if nothing is averaged, the one with which
+        they begin the run. None if it sends none.
     nodes
         Client indices of the participating nodes: the clients themselves, or behind mixing groups.
     steps

@@ -15,15 +15,19 @@ def needs_labels(strategy: str) -> bool:
     return STRATEGIES[strategy].needs_labels
 
 
-def trial_strategy(strategy: str, options: Mapping[str, Any]) -> SplitStrategy:
-    """Make a strategy without a model, to check its options and its needs.
+def trial_strategy(
+    strategy: str, options: Mapping[str, Any], upper: nn.Module | None = None
+) -> SplitStrategy:
+    """Make a strategy that will not train, to check its options and its needs.
 
     Parameters
     ----------
     strategy
         A key of `STRATEGIES`.
     options
-        Arguments of its constructor, without labels.
+        Arguments of its constructor, without labels; `num_classes` is 2 unless it is among them.
+    upper
+        The upper segment; None makes the strategy without a model.
 
     Raises
     ------
@@ -31,4 +35,5 @@ def trial_strategy(strategy: str, options: Mapping[str, Any]) -> SplitStrategy:
         Raised by the constructor.
     """
     labels: dict[str, Any] = {"labels": ()} if needs_labels(strategy) else {}
-    return STRATEGIES[strategy](nn.Identity(), num_classes=2, device="cpu", **labels, **options)
+    given = {"num_classes": 2, "device": "cpu", **labels, **options}
+    return STRATEGIES[strategy](nn.Identity() if upper is None else upper, **given)

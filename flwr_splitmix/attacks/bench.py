@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,8 +16,8 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.defences import own_lower, undefended
-from flwr_splitmix.attacks.fresh_segments import cut, fresh_lower
-from flwr_splitmix.attacks.knowledge import Knowledge, Lowers, group_size
+from flwr_splitmix.attacks.fresh_segments import Architecture
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.trace import Trace
@@ -50,6 +49,7 @@ class _Setting:
     sets: ImageSets
     parts: list[ImageDataset]
     spare: ImageDataset
+    architecture: Architecture
     segments: SplitModel
 
     @classmethod
@@ -67,7 +67,18 @@ class _Setting:
             for i in range(victim.clients)
         ]
         spare = sets.train.subset(order[wanted:])
-        return cls(victim, sets, parts, spare, cut(victim.seed, **_architecture(victim, sets)))
+        architecture = Architecture(
+            method=victim.method,
+            options=dict(victim.options),
+            model=victim.model,
+            model_options=dict(victim.model_options),
+            num_classes=len(sets.classes),
+            channels=sets.train.shape[0],
+            image_size=victim.image_size,
+            defence=victim.defence,
+        )
+        segments = architecture.segments(victim.seed)
+        return cls(victim, sets, parts, spare, architecture, segments)
 
     @property
     def test(self) -> ImageDataset:
@@ -193,19 +204,6 @@ def load_victim(directory: Path, victim: Victim | None = None) -> Attacked:
     return _attacked(setting, strategy, trace, lowers, orders, meta["summary"])
 
 
-def _architecture(victim: Victim, sets: ImageSets) -> dict[str, Any]:
-    return {
-        "method": victim.method,
-        "options": dict(victim.options),
-        "model": victim.model,
-        "model_options": dict(victim.model_options),
-        "defence": victim.defence,
-        "num_classes": len(sets.classes),
-        "channels": sets.train.shape[0],
-        "image_size": victim.image_size,
-    }
-
-
 def _clients(setting: _Setting, strategy: SplitStrategy, device: str) -> list[SplitClient]:
     victim, lower = setting.victim, setting.segments.lower
     return [
@@ -243,25 +241,18 @@ def _attacked(
     orders: Mapping[tuple[int, int], Tensor],
     summary: Mapping[str, Any],
 ) -> Attacked:
-    victim, train = setting.victim, setting.sets.train
-    architecture = _architecture(victim, setting.sets)
-    known = Knowledge(
-        method=victim.method,
-        options=dict(victim.options),
-        mixer=strategy.mixer,
-        image_shape=train.shape,
-        num_classes=len(setting.sets.classes),
-        multi_label=setting.sets.multi_label,
-        geometry=setting.segments.lower.geometry,
-        k=group_size(strategy.mixer, setting.segments.lower.geometry, victim.clients),
+    victim = setting.victim
+    known = Knowledge.of(
+        strategy,
+        setting.sets.train,
+        setting.segments.lower.geometry,
+        clients=victim.clients,
         batch_size=victim.batch_size,
-        mean=train.mean,
-        std=train.std,
-        fresh_lower=functools.partial(fresh_lower, architecture=architecture),
+        fresh_lower=setting.architecture.lower,
         lowers=lowers,
-        first=fresh_lower(victim.seed, architecture),
-        averaged=strategy.averages,
-        upper=strategy.upper.module.cpu(),
+        first=setting.architecture.lower(victim.seed),
+        method=victim.method,
+        options=victim.options,
     )
     parts = dict(enumerate(setting.parts))
     long = {key: order.to(torch.int64) for key, order in orders.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -13,23 +14,45 @@ from flwr_splitmix.segments.vision.split_model import SplitModel
 from flwr_splitmix.trial import trial_strategy
 
 
-def cut(
-    seed: int,
-    *,
-    method: str,
-    options: Mapping[str, Any],
-    model: str,
-    model_options: Mapping[str, Any],
-    defence: Defence = "none",
-    **sizes: Any,
-) -> SplitModel:
-    """Build a model with fresh weights, cut as a method and a defence need it."""
-    own = {name: value for name, value in options.items() if name != "labels"}
-    trial = trial_strategy(method, own)
-    made = split_for(trial, model, seed=seed, **sizes, **model_options)
-    return blurred(made) if defence == "blur" else made
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A vision model, cut as a method and a defence need it.
 
+    Parameters
+    ----------
+    method, options
+        Name of the strategy, and its own options; labels among them are not used.
+    model, model_options
+        Arguments of `split_vision_model`: "depth", "patch_size", "cut_at", ...
+    num_classes, channels, image_size
+        Number of classes; channels and side of the images, in pixels.
+    defence
+        Of the clients, beside the method.
+    """
 
-def fresh_lower(seed: int, architecture: Mapping[str, Any]) -> nn.Module:
-    """Build a lower segment with fresh weights."""
-    return cut(seed, **architecture).lower
+    method: str
+    options: Mapping[str, Any]
+    model: str
+    model_options: Mapping[str, Any]
+    num_classes: int
+    channels: int
+    image_size: int
+    defence: Defence = "none"
+
+    def segments(self, seed: int) -> SplitModel:
+        """Build both segments with fresh weights."""
+        own = {name: value for name, value in self.options.items() if name != "labels"}
+        made = split_for(
+            trial_strategy(self.method, own),
+            self.model,
+            seed=seed,
+            num_classes=self.num_classes,
+            channels=self.channels,
+            image_size=self.image_size,
+            **self.model_options,
+        )
+        return blurred(made) if self.defence == "blur" else made
+
+    def lower(self, seed: int) -> nn.Module:
+        """Build a lower segment with fresh weights."""
+        return self.segments(seed).lower

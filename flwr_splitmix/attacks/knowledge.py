@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,11 +13,15 @@ from torch import Tensor, nn
 
 from flwr_splitmix.attacks.images.embedding.patches import grid_of
 from flwr_splitmix.attacks.release import Adversary, Simulated
-from flwr_splitmix.labels import TargetLoss
+from flwr_splitmix.labels import TargetLoss, loss_on
 from flwr_splitmix.mixers import Mixer, SmashedShape
 from flwr_splitmix.mixers.wrapper import all_inside
 from flwr_splitmix.seeding import derive_seed
 from flwr_splitmix.segments.geometry import Geometry
+
+if TYPE_CHECKING:
+    from flwr_splitmix.data import ImageDataset
+    from flwr_splitmix.strategies import SplitStrategy
 
 Lowers = nn.Module | Mapping[int, nn.Module]
 """One lower segment for all clients, or one per client, by client index."""
@@ -87,6 +92,59 @@ class Knowledge:
     loss: TargetLoss | None = field(default=None, repr=False)
     upper: nn.Module | None = field(default=None, repr=False)
     mixes_batch: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        strategy: SplitStrategy,
+        images: ImageDataset,
+        geometry: Geometry,
+        *,
+        clients: int,
+        batch_size: int,
+        fresh_lower: Callable[[int], nn.Module],
+        lowers: Lowers,
+        first: nn.Module | None,
+        method: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Knowledge:
+        """Return what all adversaries together know of a strategy that has trained.
+
+        What the strategy has follows from it: mixer, classes, loss, upper segment (a copy, on the
+        CPU), and whether lower segments are averaged.
+
+        Parameters
+        ----------
+        images
+            A client's images, which say how pixels are normalised.
+        clients
+            Number of clients, of which mixing groups are formed.
+        lowers, first
+            The trained lower segments, and the one that the server has sent for all to begin
+            with; None if it has sent none.
+        method, options
+            The method's name, by default the class's, and its options, for labels in results.
+        """
+        upper = strategy.upper
+        return cls(
+            method=method or type(strategy).__name__,
+            options=dict(options or {}),
+            mixer=strategy.mixer,
+            image_shape=images.shape,
+            num_classes=upper.num_classes,
+            geometry=geometry,
+            k=group_size(strategy.mixer, geometry, clients),
+            batch_size=batch_size,
+            mean=images.mean,
+            std=images.std,
+            fresh_lower=fresh_lower,
+            lowers=lowers,
+            first=first,
+            averaged=strategy.aggregator.averages,
+            multi_label=upper.multi_label,
+            loss=loss_on(copy.deepcopy(upper.loss), "cpu"),
+            upper=copy.deepcopy(upper.module).cpu(),
+        )
 
     @property
     def patch_grid(self) -> tuple[int, int]:

@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.knowledge import Knowledge, Lowers, group_size
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.clients import SplitClient
 from flwr_splitmix.clients.split.lower_checks import describe_segment
 from flwr_splitmix.data import ImageDataset
 from flwr_splitmix.data.examples import fetch
-from flwr_splitmix.labels import loss_on
 from flwr_splitmix.links.arrays import to_tensors
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.strategies import SplitStrategy
@@ -49,7 +48,7 @@ def attacked_fit(
         As they are after `fit`, and what it has returned. Clients have an `ImageDataset` each, of
         one batch size.
     recorder
-        An observer of that `fit`.
+        An observer of that `fit`, which has seen with what weights the server let clients begin.
     held_out
         Images that no client trained on: half are victims, half are the attacker's own.
     fresh_lower
@@ -80,38 +79,36 @@ def attacked_fit(
         raise ValueError(
             "the recorder holds no step: give it to the strategy before fit, observers=[recorder]"
         )
-    averages, first = strategy.aggregator.averages, clients[0]
+    one = clients[0]
     lowers: Lowers
-    if averages:  # what the server has: a client's own weights are those before the average
-        lowers = copy.deepcopy(first.segment).cpu()
-        lowers.load_state_dict(to_tensors(result.arrays))
+    if strategy.aggregator.averages:  # a client's own weights are those before the average
+        lowers = _with(one.segment, to_tensors(result.arrays))
     else:
         lowers = {index: copy.deepcopy(each.segment).cpu() for index, each in enumerate(clients)}
-    geometry = _geometry(first)
-    data = parts[0]
-    knowledge = Knowledge(
-        method=type(strategy).__name__,
-        options=dict(options or {}),
-        mixer=strategy.mixer,
-        image_shape=data.shape,
-        num_classes=strategy.upper.num_classes,
-        geometry=geometry,
-        k=group_size(strategy.mixer, geometry, len(clients)),
-        batch_size=first.batches.size,
-        mean=data.mean,
-        std=data.std,
+    sent = recorder.first
+    knowledge = Knowledge.of(
+        strategy,
+        parts[0],
+        _geometry(one),
+        clients=len(clients),
+        batch_size=one.batches.size,
         fresh_lower=fresh_lower,
         lowers=lowers,
-        averaged=averages,
-        multi_label=strategy.upper.multi_label,
-        loss=loss_on(copy.deepcopy(strategy.upper.loss), "cpu"),
-        upper=copy.deepcopy(strategy.upper.module).cpu(),
+        first=None if sent is None else _with(one.segment, sent),
+        options=options,
     )
-    vault = Vault(parts, held_out, first.batches.size, strategy.seed)
+    vault = Vault(parts, held_out, one.batches.size, strategy.seed)
     rows = strategy.rows
     measured = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     summary = {"accuracy": measured[-1] if measured else None, "rounds": len(rows)}
     return Attacked(knowledge, recorder.trace, vault, summary)
+
+
+def _with(segment: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    """Return a copy of a lower segment, on the CPU, with other weights."""
+    made = copy.deepcopy(segment).cpu()
+    made.load_state_dict(weights)
+    return made
 
 
 def _geometry(client: SplitClient) -> Geometry:

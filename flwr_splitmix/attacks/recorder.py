@@ -63,6 +63,12 @@ class Recorder(Observer):
         The trace follows this many clients, those with the lowest indices. Clients mixed with them
         are kept too, so that every mixture is complete. With a mixer that shuffles, all are kept.
 
+    Attributes
+    ----------
+    first
+        The weights that the server has sent for clients to begin the run with; None if it has sent
+        none, or if this recorder did not see the first round.
+
     Raises
     ------
     ValueError
@@ -86,6 +92,7 @@ class Recorder(Observer):
         )
         self.directory = None if directory is None else Path(directory)
         self.max_clients = max_clients
+        self.first: Mapping[str, Tensor] | None = None
         self._drawn: Counter[int] = Counter()
         self._newest: dict[int, int] = {}
         self._first_round: int | None = None
@@ -100,13 +107,15 @@ class Recorder(Observer):
 
     def on_start(self, event: RunStarted) -> None:
         """Warn that the run is recorded."""
-        self._first_round = event.first_round
+        self._first_round, self.first = event.first_round, None
         if self.directory is not None:
             how = FORGET % event.run_id if event.run_id else ""
             log.warning(WARNING, self.directory, how)
 
     def on_begin(self, event: RoundBegun) -> None:
-        """Keep the averaged lower segment, and learn where each client is in its data.
+        """Keep the lower segment that is sent, and learn where each client is in its data.
+
+        It is kept if it is averaged, and as `first` in the first round.
 
         A client that failed may have missed a batch, or be back at the end of an earlier round.
         """
@@ -114,8 +123,12 @@ class Recorder(Observer):
         for client, described in event.descriptions.items():
             if described.drawn is not None:
                 self._drawn[client] = described.drawn
-        if event.averaged and event.segment is not None:
-            self.trace.add_segment(event.server_round, event.segment())
+        if event.segment is not None and (event.averaged or event.server_round == 1):
+            sent = event.segment()
+            if event.server_round == 1:
+                self.first = sent
+            if event.averaged:
+                self.trace.add_segment(event.server_round, sent)
 
     def on_exchange(self, event: Exchange) -> None:
         """Count batches.

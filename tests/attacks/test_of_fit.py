@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
@@ -46,6 +47,7 @@ def fitted(
     averaged: bool = True,
     lr: float = 0.0,
     loss: TargetLoss | None = None,
+    initial_arrays: ArrayRecord | None = None,
 ) -> tuple[SplitStrategy, Result, list[SplitClient]]:
     clients = [
         SplitClient(
@@ -67,7 +69,7 @@ def fitted(
         device="cpu",
         observers=[recorder] if observed else [],
     )
-    return strategy, strategy.fit(clients, 1), clients
+    return strategy, strategy.fit(clients, 1, initial_arrays=initial_arrays), clients
 
 
 def test_an_own_method_is_attacked_as_its_share_says(caplog: pytest.LogCaptureFixture) -> None:
@@ -135,9 +137,27 @@ def test_what_cannot_be_attacked_is_said() -> None:
             attacked_fit(strategy, result, given, recorder, IMAGES.test, fresh_lower=Lower)
 
 
-def test_what_the_adversary_lacks_is_given_by_assume() -> None:
+def test_a_server_that_averages_nothing_has_the_first_weights_that_it_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They were not kept: "no trained lower segment", where `train_victim` had them."""
     recorder = Recorder()
-    parts = fitted(KnownSignShare, recorder, averaged=False)
+    parts = fitted(KnownSignShare, recorder, averaged=False, lr=1e-6)
+    system = attacked_fit(*parts, recorder, IMAGES.test, fresh_lower=Lower)
+    first = system.case("server", trained=1, held_out=1).view.knowledge.lowers
+    assert isinstance(first, Lower)
+    assert torch.equal(first.weight, Lower(0).weight)
+    assert not torch.equal(first.weight, parts[2][0].segment.state_dict()["weight"].cpu())
+    main, *_ = measure_leak(system, "linear", victims=50, budget=Budget("smoke"))
+    assert main.value < 1e-3 < main.floor
+    assert "lower segments with the run's first weights, which the server sent" in caplog.text
+
+
+def test_what_the_adversary_lacks_is_given_by_assume() -> None:
+    """The server has sent no weights, so it has none."""
+    recorder = Recorder()
+    parts = fitted(KnownSignShare, recorder, averaged=False, initial_arrays=ArrayRecord())
+    assert recorder.first is None
     system = attacked_fit(*parts, recorder, IMAGES.test, fresh_lower=Lower)
     spent = Budget("smoke")
     with pytest.raises(NotApplicable, match=r"in addition: assume=\['lower'\]"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,17 @@ def test_a_client_without_messages_does_not_end_a_recorded_run() -> None:
     strategy.fit(toy.clients_for(strategy), 1)
     assert strategy.rows[-1]["clients_failed"] == 1
     assert {client for step in steps_of(recorder) for client in step.messages} == {0, 2}
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+def test_first_weights_are_those_that_are_sent_in_the_first_round(averaged: bool) -> None:
+    """They were kept only of averaged segments, like those of any other round."""
+    recorder = Recorder()
+    for first_round in (1, 3):  # a run, and another one that goes on
+        recorder.on_start(RunStarted("PSL", 4, first_round))
+        for number in range(first_round, 5):
+            sent = {"weight": torch.tensor(float(number))}
+            recorder.on_begin(RoundBegun(number, {}, averaged, {}, segment=partial(dict, sent)))
+        kept = recorder.trace.segment(4) is not None
+        assert kept is averaged
+        assert recorder.first == ({"weight": torch.tensor(1.0)} if first_round == 1 else None)

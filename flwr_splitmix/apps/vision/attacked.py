@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 
 from torch import nn
 
@@ -15,8 +14,8 @@ from flwr_splitmix.apps.vision.data import client_images, images_of
 from flwr_splitmix.apps.vision.model import MODEL_KEYS, embedding_option, segments_of
 from flwr_splitmix.apps.vision.ushape_keys import IMAGE_USHAPE
 from flwr_splitmix.attacks.attacked import Attacked
-from flwr_splitmix.attacks.fresh_segments import fresh_lower
-from flwr_splitmix.attacks.knowledge import Knowledge, Lowers, group_size
+from flwr_splitmix.attacks.fresh_segments import Architecture
+from flwr_splitmix.attacks.knowledge import Knowledge, Lowers
 from flwr_splitmix.attacks.recording.disk_trace import DiskTrace
 from flwr_splitmix.attacks.recording.vault import Vault
 from flwr_splitmix.runs import Run
@@ -46,43 +45,39 @@ def attacked_run(run: Run) -> Attacked:
     images, segments = images_of(config), segments_of(config)
     checkpoint = run.checkpoints.load()
     upper = copy.deepcopy(segments.upper)
-    clients, strategy = int(facts["clients"]), config.trial()
+    clients = int(facts["clients"])
     with fitting(run, checkpoint, MODEL_KEYS):
         upper.load_state_dict(under("upper", checkpoint.tensors))
         lowers = _lowers(run, config, segments.lower, checkpoint, clients)
     options = config.own_options() | ({"noise": config.noise} if config.noise else {})
-    architecture = {
-        "method": config.strategy,
-        "options": options,
-        "model": config.model,
-        "model_options": {
+    classes = len(images.classes)
+    architecture = Architecture(
+        method=config.strategy,
+        options=options,
+        model=config.model,
+        model_options={
             "cut_at": config.cut_at,
             "cell": config.cell,
             "patch_size": config.patch_size,
             "depth": config.depth or None,
             **embedding_option(config),
         },
-        "num_classes": len(images.classes),
-        "channels": images.train.shape[0],
-        "image_size": config.image_size,
-    }
-    known = Knowledge(
-        method=config.strategy,
-        options=options,
-        mixer=strategy.mixer,
-        image_shape=images.train.shape,
-        num_classes=len(images.classes),
-        geometry=segments.lower.geometry,
-        k=group_size(strategy.mixer, segments.lower.geometry, clients),
+        num_classes=classes,
+        channels=images.train.shape[0],
+        image_size=config.image_size,
+    )
+    strategy = config.trial(upper, num_classes=classes, multi_label=images.multi_label)
+    known = Knowledge.of(
+        strategy,
+        images.train,
+        segments.lower.geometry,
+        clients=clients,
         batch_size=config.batch_size,
-        mean=images.train.mean,
-        std=images.train.std,
-        fresh_lower=functools.partial(fresh_lower, architecture=architecture),
+        fresh_lower=architecture.lower,
         lowers=lowers,
         first=segments.lower,
-        averaged=config.averages,
-        multi_label=images.multi_label,
-        upper=upper,
+        method=config.strategy,
+        options=options,
     )
     parts = {client: client_images(config, client, clients)[0] for client in range(clients)}
     vault = Vault(parts, images.test, config.batch_size, config.seed)

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
+from torch import nn
 
 from flwr_splitmix.apps.configuration.links import mixer_link
 from flwr_splitmix.apps.configuration.run_config import (
@@ -219,16 +220,18 @@ class VisionConfig(AppConfig):
         kind = IMAGE_USHAPE.get(self.strategy) or STRATEGIES[self.strategy]
         return kind.averages
 
-    def trial(self, **further: Any) -> SplitStrategy:
-        """Make the strategy without a model, to check its options and its needs.
+    def trial(self, upper: nn.Module | None = None, **further: Any) -> SplitStrategy:
+        """Make a strategy that will not train, to check its options and its needs.
 
         Parameters
         ----------
+        upper
+            Its upper segment; None makes it without a model.
         **further
             Options besides its own and those on noise and privacy.
         """
         options = self.own_options() | self.privacy_options() | further
-        return trial_strategy(self.strategy, options)
+        return trial_strategy(self.strategy, options, upper)
 
     def hiding(self) -> Hiding:
         """Make what a client of the U shape hides its images with."""

@@ -147,7 +147,7 @@ class OneRound:
                 attempts={c: strategy.records.unfinished.of(c) for c in clients.nodes},
                 averaged=averages,
                 descriptions={c: clients.descriptions[c] for c in clients.alive},
-                segment=partial(to_tensors, arrays) if averages else None,
+                segment=partial(to_tensors, arrays) if arrays else None,
                 nodes=clients.nodes,
                 steps=steps,
                 rounded=run.link.rounds_uploads,
