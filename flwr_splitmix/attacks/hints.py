@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from flwr_splitmix.attacks.base import Attack, Guess
 from flwr_splitmix.attacks.case import Case
-from flwr_splitmix.attacks.images.labels_gradient import Hints
 from flwr_splitmix.attacks.recording.vault import Truth
+
+Hints = Mapping[tuple[int, int], int]
+"""Labels that an attacker knows, such as its own, by release and row."""
 
 
 def hints(kind: type[Attack], case: Case) -> Hints:

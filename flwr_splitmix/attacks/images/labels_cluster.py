@@ -10,12 +10,13 @@ from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
 from flwr_splitmix.attacks.fitted import NotApplicable
+from flwr_splitmix.attacks.hints import Hints
 from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import (
     label_clusters,
     name_clusters,
     nearest_known,
 )
-from flwr_splitmix.attacks.images.labels_gradient import Hints, gradient_rows
+from flwr_splitmix.attacks.images.labels_gradient import gradient_rows
 
 _MOST = {"smoke": 100, "cpu": 1000, "paper": 10_000}
 """Number of newest rows that are clustered, by scale, besides those of known labels."""

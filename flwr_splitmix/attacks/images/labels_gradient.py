@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from flwr_splitmix.attacks.base import Attack, Goal, Guess, View
+from flwr_splitmix.attacks.hints import Hints
 from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import nearest_known, norm_leak
-
-Hints = Mapping[tuple[int, int], int]
-"""Labels that an attacker knows, such as its own, by release and row."""
 
 
 class LabelsGradient(Attack):

@@ -57,6 +57,10 @@ class _Transformer(TrainedAttack):
         return self.reader.read(query.tokens, query.mask, self.budget.device)
 
 
+Train = Callable[[View, Pictures, Budget], _Transformer]
+"""Returns the transformer, trained on public images."""
+
+
 class Separate(Attack):
     """Reconstructs the images of all members of a mixture, in no order.
 
@@ -79,6 +83,13 @@ class Separate(Attack):
 
     If masks are known, there is nothing to separate, and `linear-decoder` is the stronger attack.
 
+    Parameters
+    ----------
+    train
+        Trains the transformer, if it is needed; None trains it with the settings.
+    **setting
+        Those of the transformer.
+
     Attributes
     ----------
     exact
@@ -92,9 +103,9 @@ class Separate(Attack):
     source: ClassVar[str] = "ours"
     exact = False
 
-    def __init__(self, **setting: Any) -> None:
+    def __init__(self, *, train: Train | None = None, **setting: Any) -> None:
         super().__init__(**setting)
-        self._train: Callable[[View, Pictures, Budget], _Transformer] = self._as_set
+        self._train = train or self._as_set
 
     def check(self, view: View) -> None:
         """Raise NotApplicable without mixtures of unknown masks, or if too many are mixed."""
@@ -109,8 +120,7 @@ class Separate(Attack):
 
         See `Attack.tune`, which also says what the options are.
         """
-        attack = cls()
-        attack._train = partial(_Transformer.tune, **options)
+        attack = cls(train=partial(_Transformer.tune, **options))
         attack.fit(view, public, budget, seed=options.get("seed", 0))
         return attack
 

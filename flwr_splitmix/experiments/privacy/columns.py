@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import Final, Literal
 
 from flwr_splitmix.experiments.privacy.kinds import AnyColumn
-
-if TYPE_CHECKING:
-    from flwr_splitmix.attacks.base import Attack
 
 
 @dataclass(frozen=True)
@@ -19,9 +15,7 @@ class Column(AnyColumn):
     Parameters
     ----------
     attack, adversary
-        Names of attack and adversary.
-    module, kind
-        Module of the attack's class, below `flwr_splitmix.attacks.images`, and the class's name.
+        Names of an attack of the catalogue, and of the adversary.
     setting
         Settings of the attack that are not tuned.
     variant
@@ -39,8 +33,6 @@ class Column(AnyColumn):
         who is one of the clients: the worst case of DP-CutMixSL, section 6.
     """
 
-    module: str
-    kind: str
     setting: tuple[tuple[str, str], ...] = ()
     variant: str = ""
     assume: tuple[Literal["lower", "upper"], ...] = ("lower",)
@@ -50,70 +42,31 @@ class Column(AnyColumn):
     public: float = 1.0
     averaged_gradients: bool = False
 
-    def attack_class(self) -> type[Attack]:
-        """Import and return the attack's class."""
-        kind = getattr(import_module(f"flwr_splitmix.attacks.images.{self.module}"), self.kind)
-        assert isinstance(kind, type)
-        return kind
 
+_MEMBER: Final = "member of the group"
 
 # The most expensive attacks have half of the public images, the same half for every row.
 COLUMNS: tuple[Column, ...] = (
-    Column("decoder", "server", "decoder", "Decoder"),
-    Column("decoder", "upper only", "decoder", "Decoder"),
-    Column(
-        "decoder-transformer", "server", "decoder_transformer", "DecoderTransformer", public=0.5
-    ),
-    Column(
-        "decoder-transformer", "upper only", "decoder_transformer", "DecoderTransformer", public=0.5
-    ),
-    Column("linear", "server", "linear", "Linear"),
-    Column("linear-decoder", "server", "linear_decoder", "LinearDecoder"),
-    Column("match", "server", "match", "Match"),
-    Column("reorder", "upper only", "reorder", "Reorder"),
-    Column("jigsaw", "upper only", "jigsaw", "Jigsaw"),
-    Column("unshuffle", "server", "unshuffle", "Unshuffle"),
-    Column("collect", "server", "collect", "Collect", trained=False, collects=True, public=0.5),
-    Column("separate", "upper only", "separate", "Separate", public=0.5),
-    Column(
-        "separate",
-        "upper only",
-        "separate",
-        "Separate",
-        variant="first weights",
-        assume=(),
-        public=0.5,
-    ),
-    Column("attribute", "upper only", "attribute", "Attribute"),
-    Column("attribute", "upper only", "attribute", "Attribute", variant="first weights", assume=()),
-    Column("simulate", "server", "simulate", "Simulate", assume=(), public=0.5),
-    Column(
-        "labels-gradient",
-        "member of the group",
-        "labels_gradient",
-        "LabelsGradient",
-        (("leak", "norm"),),
-        "norm",
-        assume=(),
-    ),
-    Column(
-        "labels-gradient",
-        "member of the group",
-        "labels_gradient",
-        "LabelsGradient",
-        (("leak", "cosine"),),
-        "cosine",
-        assume=(),
-    ),
-    Column(
-        "labels-cluster",
-        "member of the group",
-        "labels_cluster",
-        "LabelsCluster",
-        (("way", "spectral"),),
-        assume=(),
-    ),
-    Column("labels-peer", "member of the group", "labels_peer", "LabelsPeer", assume=()),
-    Column("membership", "upper only", "membership", "Membership"),
+    Column("decoder", "server"),
+    Column("decoder", "upper only"),
+    Column("decoder-transformer", "server", public=0.5),
+    Column("decoder-transformer", "upper only", public=0.5),
+    Column("linear", "server"),
+    Column("linear-decoder", "server"),
+    Column("match", "server"),
+    Column("reorder", "upper only"),
+    Column("jigsaw", "upper only"),
+    Column("unshuffle", "server"),
+    Column("collect", "server", trained=False, collects=True, public=0.5),
+    Column("separate", "upper only", public=0.5),
+    Column("separate", "upper only", variant="first weights", assume=(), public=0.5),
+    Column("attribute", "upper only"),
+    Column("attribute", "upper only", variant="first weights", assume=()),
+    Column("simulate", "server", assume=(), public=0.5),
+    Column("labels-gradient", _MEMBER, (("leak", "norm"),), "norm", assume=()),
+    Column("labels-gradient", _MEMBER, (("leak", "cosine"),), "cosine", assume=()),
+    Column("labels-cluster", _MEMBER, (("way", "spectral"),), assume=()),
+    Column("labels-peer", _MEMBER, assume=()),
+    Column("membership", "upper only"),
 )
 """All columns, in the order in which they are shown."""

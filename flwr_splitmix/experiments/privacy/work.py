@@ -12,6 +12,7 @@ from typing import Any
 
 from flwr_splitmix.attacks.attacked import Attacked
 from flwr_splitmix.attacks.bench import load_victim, train_victim
+from flwr_splitmix.attacks.catalogue import image_attacks
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.recorder import Recorder
 from flwr_splitmix.attacks.results import keep
@@ -34,6 +35,7 @@ from flwr_splitmix.methods import BY_NAME
 _UNMIXED = ("NoMixing", "FrozenEdge", "Noisy(NoMixing)")
 """Mixers whose mixtures are the clients' complete uploads."""
 
+_ATTACKS = image_attacks()
 _VIT = "vit_tiny_patch16_224"
 
 
@@ -98,7 +100,7 @@ def _attack(cell: MatrixCell, place: Place, attacked: Attacked) -> dict[str, Any
         repeats=size.repeats if column.collects else 1,
         seed=cell.seed,
     )
-    kind = column.attack_class()
+    kind = _ATTACKS[column.attack]
     case = image_case(attacked, kind, request, trained=column.trained, held_out=column.held_out)
     if column.averaged_gradients:
         case = averaged(case)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from flwr_splitmix.attacks.catalogue import text_attack_named
+from flwr_splitmix.attacks.catalogue import text_attacks
 from flwr_splitmix.attacks.fitted import Budget, NotApplicable
 from flwr_splitmix.attacks.results import write_rows
 from flwr_splitmix.attacks.running.request import AttackRequest
@@ -40,6 +40,7 @@ from flwr_splitmix.runs.damage import damage_of, read_object
 from flwr_splitmix.seeding import derive_seed, seeded_secrets
 from flwr_splitmix.segments.language import LanguageParts
 
+_ATTACKS = text_attacks()
 _DONE = "done.json"
 _AGAIN = "remove it, and the victim is trained again"
 
@@ -179,7 +180,7 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
         seed=cell.seed,
     )
     result = run_on_texts(
-        text_attack_named(request.attack),
+        _ATTACKS[request.attack],
         case,
         texts.public,
         Budget(size.name, seconds=size.seconds),
