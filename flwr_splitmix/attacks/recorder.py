@@ -67,7 +67,7 @@ class Recorder(Observer):
     ----------
     first
         The weights that the server has sent for clients to begin the run with; None if it has sent
-        none, or if this recorder did not see the first round.
+        none, or averages them and began before this recorder.
 
     Raises
     ------
@@ -115,7 +115,7 @@ class Recorder(Observer):
     def on_begin(self, event: RoundBegun) -> None:
         """Keep the lower segment that is sent, and learn where each client is in its data.
 
-        It is kept if it is averaged, and as `first` in the first round.
+        It is kept in every round if it is averaged, and once as `first`.
 
         A client that failed may have missed a batch, or be back at the end of an earlier round.
         """
@@ -123,12 +123,12 @@ class Recorder(Observer):
         for client, described in event.descriptions.items():
             if described.drawn is not None:
                 self._drawn[client] = described.drawn
-        if event.segment is not None and (event.averaged or event.server_round == 1):
-            sent = event.segment()
-            if event.server_round == 1:
-                self.first = sent
-            if event.averaged:
-                self.trace.add_segment(event.server_round, sent)
+        if event.segment is None:
+            return
+        if self.first is None and (event.server_round == 1 or not event.averaged):
+            self.first = event.segment()
+        if event.averaged:
+            self.trace.add_segment(event.server_round, event.segment())
 
     def on_exchange(self, event: Exchange) -> None:
         """Count batches.
