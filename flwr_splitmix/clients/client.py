@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.exchanges import is_exchange, lacking, place_names
+from flwr_splitmix.clients.guards.exposure_notes import ExposureNotes
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.examples import Example, fetch
 from flwr_splitmix.errors import ForeseenError
@@ -158,6 +159,8 @@ class Client(ABC):
         self._order: Order | None = None
         self._calls: tuple[Order | None, Counter[str]] = None, Counter()
         """In a round, how often each exchange without a place has been called."""
+        self._uncounted: ExposureNotes | None = None
+        """Where its node notes that it sends something, unless it has or needs no such note."""
 
     @property
     def order(self) -> Order:
@@ -169,6 +172,8 @@ class Client(ABC):
     def run(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Run one exchange, with generators seeded by run, client, round, and the call's place.
 
+        On a node the first one is noted before in the node's ledger; see `govern`.
+
         Raises
         ------
         ClientError
@@ -178,6 +183,9 @@ class Client(ABC):
         if function is None or not is_exchange(function):
             raise ClientError(f"{method[:40]!r} is not an exchange of {type(self).__name__}")
         place = self._place_of(method, arguments)
+        if self._uncounted is not None:
+            self._uncounted.expose("unledgered")
+            self._uncounted = None
         with (
             seeded_draws(self.device, self.order.seed_for(method, *place)),
             seeded_secrets(self.repeatable_secrets or secrets_are_seeded()),
@@ -217,6 +225,10 @@ class Client(ABC):
     def govern(self, policy: NodePolicy, folder: Path | None, index: int, run: str) -> None:
         """Apply the node's policy; called once, before the client is attached.
 
+        The node's ledger of all runs has no epsilon once such a client has been asked for anything:
+        nothing that it sends is charged there. A subclass whose uploads are charged, as those of
+        `SplitClient`, has a method of its own in place of this one.
+
         Parameters
         ----------
         policy
@@ -245,6 +257,7 @@ class Client(ABC):
                 f"this node's policy says {why}, and {with_article(type(self).__name__)} sends "
                 "what has no epsilon"
             )
+        self._uncounted = ExposureNotes.on_node(folder, index, run)
 
     def begin_run(self) -> None:  # noqa: B027  # most keep nothing of a run
         """Forget what belongs to a run alone; called before a run first attaches the client.

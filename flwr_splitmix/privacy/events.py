@@ -34,13 +34,25 @@ UNBOUNDED = {
     "owed": "uploads of an interrupted round, priced when the client is asked for a batch again",
     "attempts": "uploads of an interrupted round whose length, mixer or noise is not known",
     "uncounted": "uploads that no plan asked for and no ledger can count",
+    "unledgered": "what a client that this ledger does not count has sent, such as one of the U "
+    "shape, with whatever noise",
     "seeded": "noise drawn from the run's seed (repeatable_secrets), which the server knows",
     "unknown": "something that another version of the package noted and this one does not know",
 }
 """Why an epsilon is infinite, in words."""
 
 WITHOUT_NOISE = frozenset(
-    {"plain", "missed", "evaluation", "owed", "attempts", "uncounted", "seeded", "unknown"}
+    {
+        "plain",
+        "missed",
+        "evaluation",
+        "owed",
+        "attempts",
+        "uncounted",
+        "unledgered",
+        "seeded",
+        "unknown",
+    }
 )
 """Those that leave neither the labels nor the smashed data an epsilon."""
 
@@ -64,7 +76,7 @@ OUTSIDE_IN_U_SHAPE = {
 """The same in the U shape, where epsilon covers only messages, or only head and tail."""
 
 Channel = Literal[
-    "plain", "missed", "evaluation", "attempts", "uncounted", "seeded", "gradients",
+    "plain", "missed", "evaluation", "attempts", "uncounted", "unledgered", "seeded", "gradients",
     "lower-segments", "training", "batch-norm", "returned-gradients", "lengths", "losses", "head",
     "messages", "ends", "trunk",
 ]  # fmt: skip
@@ -176,11 +188,11 @@ class Exposure:
     Parameters
     ----------
     channel
-        "plain", "missed", "evaluation", "attempts", "uncounted", "seeded" and "batch-norm" make
-        epsilon infinite; the others are stated in words next to it (see `UNBOUNDED` and
-        `OUTSIDE`). Record "training" whenever the lower segment learns from the client's own
-        records, and "batch-norm" whenever an example can change what it makes of another: by
-        BatchNorm, a shuffle, a running mean.
+        "plain", "missed", "evaluation", "attempts", "uncounted", "unledgered", "seeded" and
+        "batch-norm" make epsilon infinite; the others are stated in words next to it (see
+        `UNBOUNDED` and `OUTSIDE`). Record "training" whenever the lower segment learns from the
+        client's own records, and "batch-norm" whenever an example can change what it makes of
+        another: by BatchNorm, a shuffle, a running mean.
 
     Raises
     ------

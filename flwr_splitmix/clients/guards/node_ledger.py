@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
 from flwr_splitmix.clients.client import ClientError
+from flwr_splitmix.clients.guards.exposure_notes import ExposureNotes
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
-from flwr_splitmix.privacy import Exposure
-from flwr_splitmix.privacy.events import Channel
 from flwr_splitmix.privacy.journal import JournalError, reason_of
 from flwr_splitmix.privacy.ledger_file import LedgerFile
 
@@ -17,19 +15,8 @@ log = logging.getLogger("flwr.splitmix")
 
 
 @dataclass(frozen=True)
-class NodeLedger:
-    """Where a node records what its client has spent.
-
-    Parameters
-    ----------
-    path
-        The file; None if the node has no folder for it.
-    run
-        Identifier that distinguishes runs with different records.
-    """
-
-    path: Path | None
-    run: str
+class NodeLedger(ExposureNotes):
+    """Where a node records what its client has spent; parameters as of `ExposureNotes`."""
 
     def open(self, records: int, budget: PrivacyBudget) -> LedgerFile | None:
         """Open the file; return None if that fails and there is no limit.
@@ -52,17 +39,3 @@ class NodeLedger:
             )
         log.warning("the privacy ledger is not kept on this node: %s", reason)
         return None
-
-    def expose(self, channel: Channel, records: int) -> None:
-        """Note once that data leave without an epsilon; a warning says if that cannot be written.
-
-        A node without a folder has no such file, and its client's state says it.
-        """
-        if self.path is None:
-            return
-        try:
-            file = LedgerFile(self.path, self.run, records)
-            if channel not in file.ledger.total().notes:
-                file.charge(file.ledger.price(Exposure(channel)), None)
-        except (OSError, JournalError) as error:
-            log.warning("the privacy ledger is not kept on this node: %s", reason_of(error))

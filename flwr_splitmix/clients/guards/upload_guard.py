@@ -91,8 +91,7 @@ class UploadGuard:
             )
         if not policy.trains:
             self._lower.segment.requires_grad_(False)
-        path = None if folder is None else folder / f"privacy-ledger-{index}.jsonl"
-        self._node = NodeLedger(path, run)
+        self._node = NodeLedger.on_node(folder, index, run)
         self._remarks = NodeRemarks(policy)
         self._first_weights = FirstWeights.on_node(folder, index, run)
         if self.budget is not None:
