@@ -22,6 +22,8 @@ class Planned:
         Whether head and tail leave the client.
     padded
         Whether masks tell the lengths of texts.
+    scored
+        Whether clients report scores, of whatever test records.
     tested
         How often an evaluation over the link sends a client's own test record, at most.
     """
@@ -30,6 +32,7 @@ class Planned:
     returns: bool
     averaged: bool
     padded: bool
+    scored: bool
     tested: int
 
 

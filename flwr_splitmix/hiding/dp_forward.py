@@ -35,7 +35,7 @@ def outside_of(
     ----------
     head_learns, returns, averaged, losses, padded
         Whether the head learns, gradients are returned to the trunk, head and tail leave, mean
-        losses or scores of private records do, and masks tell lengths.
+        losses or scores do (of whatever records), and masks tell lengths.
     """
     channels: dict[Channel, bool] = {
         "lengths": padded,
@@ -154,14 +154,20 @@ class DPForward(Hiding):
         self.ledger.begin_round(side, self.shift)
 
     def charge(self, kind: str, records: np.ndarray) -> None:
-        """Charge each example for a release."""
+        """Charge each example for a release; public ones cost nothing.
+
+        The scores of whatever examples are those of a tail that has learned from the training
+        labels, which can be read from them.
+        """
         outside = outside_of(
             head_learns=any(p.requires_grad for p in self.side.head.parameters()),
             returns=kind == "train" and self.side.returns,
             averaged=self.side.averaged,
-            losses=kind != "train" or self.side.returns,  # `UShapeClient.release`
+            losses=self.side.returns,  # `UShapeClient.release`
             padded=self.side.padded,
         )
+        if kind != "train":
+            self.ledger.note("losses")
         # What of training was sent before is owed, and perhaps more than this round sends.
         attempt = 0 if kind == "train" else self.side.attempt
         self.ledger.charge(kind, records, self.shift, attempt=attempt, outside=outside)
@@ -172,7 +178,7 @@ class DPForward(Hiding):
             head_learns=planned.head_learns,
             returns=planned.returns,
             averaged=planned.averaged,
-            losses=planned.returns or planned.tested > 0,
+            losses=planned.returns or planned.scored,
             padded=planned.padded,
         )
         return Charges(delta=self.delta, shift=self.shift, tested=planned.tested, outside=outside)

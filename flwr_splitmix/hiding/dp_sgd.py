@@ -17,7 +17,7 @@ from flwr_splitmix.extras import as_logged_before, needed_for
 from flwr_splitmix.hiding.charges import Charges, Planned
 from flwr_splitmix.hiding.exchanged import ClientSide, Sent
 from flwr_splitmix.hiding.hiding import Hiding
-from flwr_splitmix.hiding.record_ledger import RecordLedger
+from flwr_splitmix.hiding.record_ledger import PUBLIC, RecordLedger
 from flwr_splitmix.hiding.unfit import REMEDY as _REMEDY
 from flwr_splitmix.hiding.unfit import UnfitError
 from flwr_splitmix.privacy.accountant import check_delta
@@ -35,7 +35,7 @@ POWER = 2
 """How copies of an example pay, whose gradients are summed: see `record_ledger.as_releases`."""
 
 
-def outside_of(*, returns: bool, padded: bool) -> tuple[Channel, ...]:
+def outside_of(*, returns: bool, padded: bool, tested: bool) -> tuple[Channel, ...]:
     """Return what leaves a client that trains by DP-SGD without being covered by epsilon.
 
     Parameters
@@ -45,12 +45,15 @@ def outside_of(*, returns: bool, padded: bool) -> tuple[Channel, ...]:
         sends no losses either.
     padded
         Whether masks tell the lengths of texts.
+    tested
+        Whether the client's own test records are scored. Scores of public ones tell no more of
+        training records than the weights that made them, which the epsilon covers.
     """
     channels: dict[Channel, bool] = {
         "messages": True,
         "returned-gradients": returns,
         "lengths": padded,
-        "losses": returns,
+        "losses": returns or tested,
         "trunk": returns,
     }
     return tuple(channel for channel, happens in channels.items() if happens)
@@ -184,8 +187,12 @@ class DPSGD(Hiding):
         """Record the examples of the next step, which is charged when it is taken.
 
         A round's first batch charges the steps that earlier attempts at the round may have taken.
+        The client's own test examples are not counted, and so their scores are not covered.
         """
         if kind != "train":
+            if kind not in PUBLIC:
+                tested = outside_of(returns=False, padded=self.side.padded, tested=True)
+                self.ledger.note(*tested)
             return
         self._records = records
         self.ledger.pay_owed()
@@ -196,7 +203,9 @@ class DPSGD(Hiding):
             delta=self.delta,
             shift=shift_of(self.noise_multiplier),
             power=POWER,
-            outside=outside_of(returns=planned.returns, padded=planned.padded),
+            outside=outside_of(
+                returns=planned.returns, padded=planned.padded, tested=planned.tested > 0
+            ),
         )
 
     def obfuscate(self, batch: MaskedBatch) -> Sent:
@@ -255,7 +264,7 @@ class DPSGD(Hiding):
             "train",
             self._records,
             shift_of(self.noise_multiplier),
-            outside=outside_of(returns=self.side.returns, padded=self.side.padded),
+            outside=outside_of(returns=self.side.returns, padded=self.side.padded, tested=False),
             power=POWER,
         )
         number = self.side.examples.get("train", self._size)

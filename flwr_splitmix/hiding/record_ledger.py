@@ -146,6 +146,17 @@ class RecordLedger:
             of_these = Charge((cost * as_releases(number, power), 0.0))
             ledger.post(of_these, records=examples[copies == number])
 
+    def note(self, *outside: Channel) -> None:
+        """State what has left uncounted that depends on training examples, without a release.
+
+        Parameters
+        ----------
+        outside
+            Keys of `privacy.events.OUTSIDE_IN_U_SHAPE`.
+        """
+        if "train" in self._ledgers:
+            self._ledgers["train"].post(Charge(notes=outside))
+
     def charge_earlier(
         self,
         side: ClientSide,

@@ -66,7 +66,8 @@ OUTSIDE = {
 OUTSIDE_IN_U_SHAPE = {
     "returned-gradients": "gradients returned to the trunk, which depend on inputs and labels",
     "lengths": "the lengths of texts or series, which masks tell",
-    "losses": "mean losses and scores, sent without noise, from which labels can be read",
+    "losses": "mean losses, and scores on any test data, sent without noise, from which labels can "
+    "be read",
     "head": "what a record did to the head, which shows in messages of others",
     "messages": "messages to the trunk, which carry inputs without noise",
     "ends": "heads and tails sent to be averaged",

@@ -18,6 +18,7 @@ from flwr_splitmix.data.batches import Batches, batch_indices
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import DPSGD, DPForward
 from flwr_splitmix.hiding.record_ledger import RecordLedger
+from flwr_splitmix.privacy.events import OUTSIDE_IN_U_SHAPE
 from flwr_splitmix.strategies.ushape_defences import DPForwardSL
 from flwr_splitmix.testing.toy_texts import TextToy, ToyHead, text_toy
 from flwr_splitmix.words import epsilon_text
@@ -100,7 +101,33 @@ def test_scores_of_private_texts_are_not_covered_whoever_spends_most() -> None:
     hiding: Any = client.hiding
     trained, tested = (hiding.ledger._ledgers[kind].spent()[2] for kind in ("train", "federated"))
     assert trained > tested  # so the number is that of a training text
-    assert "mean losses and scores, sent without noise" in str(hiding.statement())
+    assert OUTSIDE_IN_U_SHAPE["losses"] in str(hiding.statement())
+
+
+@pytest.mark.parametrize("learns", ["all", "tail"])
+@pytest.mark.parametrize("kind", ["federated", "benchmark"])
+def test_scores_on_public_texts_are_not_covered_either(learns: str, kind: Any) -> None:
+    """A server that chose the outputs read 12 of 12 training labels from them, and nothing said."""
+    toy = TextToy(clients=1, hiding=DPForward, tests=6)
+    strategy = DPForwardSL(toy.server(), device="cpu", evaluation=kind, steps_per_round=2)
+    (client,) = toy.clients_for(strategy, learns=learns, benchmark_data=toy.texts(99, 6))
+    strategy.fit([client], 1)
+    hiding: Any = client.hiding
+    assert OUTSIDE_IN_U_SHAPE["losses"] in hiding.statement().outside
+    again = DPForward()
+    (other,) = replace(toy, hiding=lambda: again).clients_for()
+    other.attach(ORDER, None)
+    again.restore(*hiding.state())
+    assert again.statement().outside == hiding.statement().outside
+
+
+def test_where_the_tail_alone_learns_and_is_not_scored_nothing_tells_of_labels() -> None:
+    toy = TextToy(clients=1, hiding=DPForward, tests=6)
+    strategy = DPForwardSL(toy.server(), device="cpu", evaluation="none", steps_per_round=2)
+    (client,) = toy.clients_for(strategy, learns="tail")
+    strategy.fit([client], 1)
+    hiding: Any = client.hiding
+    assert hiding.statement().outside == (OUTSIDE_IN_U_SHAPE["lengths"],)
 
 
 def test_a_text_is_clipped_as_a_whole_and_what_it_holds_behind_its_end_is_nothing() -> None:

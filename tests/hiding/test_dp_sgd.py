@@ -88,6 +88,21 @@ def test_where_the_tail_alone_learns_neither_gradients_nor_losses_are_outside() 
     assert set(statement.outside) == {OUTSIDE_IN_U_SHAPE[c] for c in ("messages", "lengths")}
 
 
+@pytest.mark.parametrize(("kind", "covered"), [("federated", False), ("benchmark", True)])
+def test_scores_of_its_own_test_texts_are_outside_and_those_of_public_ones_are_not(
+    kind: Any, covered: bool
+) -> None:
+    """Those tell no more than the weights; a test text's label is in no number."""
+    toy = replace(TOY, hiding=lambda: DPSGD(noise_multiplier=1.3), tests=4)
+    strategy = USHAPE_STRATEGIES["DPSGDSL"](
+        toy.server(), device="cpu", steps_per_round=2, evaluation=kind
+    )
+    (client,) = toy.clients_for(strategy, learns="tail", benchmark_data=toy.texts(99, 4))
+    strategy.fit([client], 1)
+    hiding: Any = client.hiding
+    assert (OUTSIDE_IN_U_SHAPE["losses"] not in hiding.statement().outside) == covered
+
+
 def test_only_its_own_hooks_are_silent() -> None:
     """Torch's warning of hooks still reaches the rest of the process."""
     script = (

@@ -32,6 +32,7 @@ def remark_noise(config: LanguageConfig, report: Report) -> None:
         returns=learns,
         averaged=config.averages,
         padded=True,
+        scored=config.evaluation_kind != "none",
         tested=each if config.evaluation_kind == "federated" else 0,
     )
     remark_spending(config, hiding_of(config), planned, sizes, report, record="text")

@@ -65,6 +65,7 @@ def remark_noise(config: VisionConfig, report: Report) -> None:
         returns=config.learns == "all",
         averaged=config.averages,
         padded=False,
+        scored=config.evaluation_over_link != "none",
         tested=1 if config.evaluation_kind == "federated" else 0,
     )
     remark_spending(config, hiding, planned, sizes, report, record="image")

@@ -77,14 +77,19 @@ def test_what_is_not_covered_is_said() -> None:
     (said,) = remarks(aggregator="FedAvg")
     for words in ("lengths of texts", "did to the head", "gradients returned", "heads and tails"):
         assert words in said
-    assert "mean losses and scores" in said
-    assert "mean losses and scores" in remarks(strategy="DPSGDSL")[0]
-    (said,) = remarks(learns="tail")
-    assert "the lengths of texts or series, which masks tell; mean losses and scores" in said
-    (said,) = remarks(learns="tail", evaluation="benchmark")
-    assert "Not covered: the lengths of texts or series, which masks tell. Assumed" in said
+    lengths, losses = (OUTSIDE_IN_U_SHAPE[channel] for channel in ("lengths", "losses"))
+    assert losses in said
+    assert losses in remarks(strategy="DPSGDSL")[0]
+    for kind in ("federated", "benchmark"):  # the tail that is scored has learned the labels
+        (said,) = remarks(learns="tail", evaluation=kind)
+        assert f"Not covered: {lengths}; {losses}. Assumed" in said
+    (said,) = remarks(learns="tail", evaluation="none")
+    assert f"Not covered: {lengths}. Assumed" in said
     (said,) = remarks(learns="tail", strategy="DPSGDSL")
-    assert said.split("Not covered: ")[1].startswith(f"{WITHOUT_GRADIENTS}. Assumed")
+    assert said.split("Not covered: ")[1].startswith(f"{WITHOUT_GRADIENTS}; {losses}. Assumed")
+    for kind in ("benchmark", "none"):
+        (said,) = remarks(learns="tail", strategy="DPSGDSL", evaluation=kind)
+        assert said.split("Not covered: ")[1].startswith(f"{WITHOUT_GRADIENTS}. Assumed")
 
 
 @pytest.mark.parametrize("parts", ["trunk", "head,trunk,tail"])
