@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.finite import all_finite, squares_finite
+from flwr_splitmix.once import Once
+
+log = logging.getLogger("flwr.splitmix")
 
 
 def check_finite(name: str, segment: nn.Module, inputs: Tensor, *outputs: Tensor) -> None:
@@ -33,27 +37,56 @@ def check_finite(name: str, segment: nn.Module, inputs: Tensor, *outputs: Tensor
     )
 
 
-def check_gradients(name: str, segment: nn.Module, inputs: Tensor | None) -> None:
-    """Refuse gradients that would make a segment's weights NaN, or Adam's squares infinite.
+def may_step(
+    name: str, segment: nn.Module, inputs: Tensor | None, told: Once, *, waits: bool = True
+) -> bool:
+    """Return whether an optimizer step may be taken with the gradients of a segment.
 
-    An infinite input may give finite outputs, as behind a tanh, and a gradient of NaN.
+    Not if it would make weights NaN, or Adam's squares infinite.
 
     Parameters
     ----------
     name
         What the segment is called: "lower segment" or "head and tail".
     inputs
-        Those of the batch; None does not look at them.
+        Those of the batch, in which to look for the reason if gradients are not finite; None if an
+        error may not tell of the data: then this client's log says once that a step is left out.
+    told
+        What the log has said before; added to.
+    waits
+        Whether an accelerator is waited for. Else gradients that are not finite, which nobody may
+        tell of, become zeros, and others are not looked at.
 
     Raises
     ------
     ClientError
-        If gradients are NaN or infinite, or so large that their squares are.
+        If gradients are NaN or infinite, or so large that their squares are, and an error may tell.
+    """
+    if inputs is not None:
+        if waits:
+            _check_gradients(name, segment, inputs)
+        return True
+    if not waits:
+        zero_unless_finite(segment)
+        return True
+    fine = gradients_finite(segment)
+    if not fine and told.first("no step"):
+        log.warning(
+            "the gradient of a client's %s has NaN or infinite numbers, so that no step is taken: "
+            "training has diverged, or the server sends far too large numbers",
+            name,
+        )
+    return fine
+
+
+def _check_gradients(name: str, segment: nn.Module, inputs: Tensor) -> None:
+    """Refuse gradients that are not finite, or their squares.
+
+    An infinite input may give finite outputs, as behind a tanh, and a gradient of NaN.
     """
     if gradients_finite(segment):
         return
-    if inputs is not None:
-        _check_data(inputs)
+    _check_data(inputs)
     raise ClientError(
         f"the gradient of its {name} has NaN or infinite numbers, so that no step is taken: "
         "training has diverged; a smaller learning rate, or gradients that are clipped, may "

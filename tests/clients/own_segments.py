@@ -49,3 +49,16 @@ class Part(nn.Module):
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
         outputs: Tensor = self.linear(inputs)
         return outputs[:, None] if outputs.dim() == 2 else outputs[:, 0]
+
+
+class Steep(Part):
+    """A tail that is sure of class 0, so that the gradient of any other label overflows."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 6)
+        with torch.no_grad():
+            self.linear.weight.zero_()
+            self.linear.bias.copy_(torch.tensor([1.0, 0.0, 0.0]))
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(inputs, mask) * 1e25

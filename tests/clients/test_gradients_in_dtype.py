@@ -102,7 +102,7 @@ def test_where_noise_hides_data_a_gradient_that_overflows_trains_nothing(
     told = [line for line in caplog.messages if "so that no step is taken" in line]
     assert told == [
         "the gradient of a client's lower segment has NaN or infinite numbers, so that no step is "
-        "taken: training has diverged, or the server sends far too large gradients"
+        "taken: training has diverged, or the server sends far too large numbers"
     ]
 
 

@@ -17,7 +17,7 @@ from flwr_splitmix.hiding import DPForward
 from flwr_splitmix.links.errors import own_sentence, public_sentence
 from flwr_splitmix.mixers import FullShare, NoisyShare, Share
 from flwr_splitmix.privacy import GaussianNoise
-from tests.clients.own_segments import INPUTS, LABELS, ORDER, Lower, Part
+from tests.clients.own_segments import INPUTS, LABELS, ORDER, Lower, Part, Steep
 
 NOISE = GaussianNoise(sigma_s=20.0, sigma_y=10.0, clip_norm=1.5)
 NOISY = NoisyShare.around(FullShare(), NOISE, 3)
@@ -165,6 +165,36 @@ def test_a_heads_error_says_nothing_of_a_batch(turn: Any, whole: str) -> None:
             client.run("encode", {**BEGIN, "gradient": None})
         assert re.search(whole, own_sentence(raised.value))
         assert public_sentence(raised.value).startswith(said or own_sentence(raised.value))
+
+
+def stepped(label: int, hiding: DPForward | None, learns: Any) -> list[Any]:
+    """Return what a client answers in a round in which all its examples have one label."""
+    data: Any = TensorDataset(INPUTS, torch.full((8,), label))
+    client = UShapeClient(
+        Part(), Steep(), data, batch_size=4, hiding=hiding, learns=learns, device="cpu"
+    )
+    client.attach(ORDER, None)
+    answers = []
+    for number in range(2):
+        sent = client.run("encode", {**BEGIN, "number": number, "gradient": None})
+        answers.append({name: type(value) for name, value in sent.items()})
+        answers.append(client.run("decode", {"number": number, "outputs": sent["messages"]}))
+    answers.append(client.run("encode", {**BEGIN, "number": 2, "gradient": None, "last": True}))
+    return [*answers, client.release()[1]]
+
+
+def test_a_tails_gradient_that_overflows_tells_no_label(caplog: pytest.LogCaptureFixture) -> None:
+    """Whether the client failed told the label of the example that a server had chosen, exactly."""
+    no_step = "the gradient of its head and tail has NaN .* so that no step is taken"
+    with pytest.raises(ClientError, match=no_step):
+        stepped(1, None, "tail")
+    right, wrong = (stepped(label, DPForward(), "tail") for label in (0, 1))
+    assert right == wrong
+    assert right[-1]["num-steps"] == 2
+    assert [no for no in caplog.messages if "so that no step is taken" in no] == [
+        "the gradient of a client's head and tail has NaN or infinite numbers, so that no step is "
+        "taken: training has diverged, or the server sends far too large numbers"
+    ]
 
 
 def test_both_shapes_say_by_the_same_call_whether_an_error_may_tell_of_the_data() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +10,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.explained import explained
-from flwr_splitmix.clients.finite import (
-    check_finite,
-    check_gradients,
-    gradients_finite,
-    zero_unless_finite,
-)
+from flwr_splitmix.clients.finite import check_finite, may_step
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.split.lower_checks import check_described, describe_segment
@@ -27,8 +21,6 @@ from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.segments.batch_norm import enough_values
 from flwr_splitmix.storage import under
-
-log = logging.getLogger("flwr.splitmix")
 
 
 class LowerEnd:
@@ -143,24 +135,9 @@ class LowerEnd:
         ClientError
             If gradients are not finite, or so large that their squares are not; no step is taken.
         """
-        looks = last or self.device.type == "cpu"
-        if inputs is not None:
-            if looks:
-                check_gradients("lower segment", self.segment, inputs)
-        elif not looks:
-            zero_unless_finite(self.segment)
-        elif not gradients_finite(self.segment):
-            self._tell_no_step()
-            return
-        self.optimizer.step(progress, num_rounds)
-
-    def _tell_no_step(self) -> None:
-        """Say once in this process's log that a step is left out, and nothing of the data."""
-        if self._once.first("no step"):
-            log.warning(
-                "the gradient of a client's lower segment has NaN or infinite numbers, so that no "
-                "step is taken: training has diverged, or the server sends far too large gradients"
-            )
+        waits = last or self.device.type == "cpu"
+        if may_step("lower segment", self.segment, inputs, self._once, waits=waits):
+            self.optimizer.step(progress, num_rounds)
 
     def weights(self) -> dict[str, Tensor]:
         """Return the parameters and buffers, on the CPU; bfloat16 as float32."""

@@ -138,12 +138,13 @@ class UShapeBatchInFlight:
 
         Returns
         -------
-        Whether the optimizer has stepped: not on a batch that was not scored.
+        Whether the optimizer has stepped: not on a batch that was not scored. Where an error may
+        not tell of the data, a step that was left out for its gradients counts, too.
 
         Raises
         ------
         ClientError
-            If gradients are not finite. Also raised by `Ends.backward`.
+            If gradients are not finite, and an error may tell. Also raised by `Ends.backward`.
         """
         if not self.decoded or (self._returns and gradient is None):
             return False

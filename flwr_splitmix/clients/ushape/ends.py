@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.explained import explained
-from flwr_splitmix.clients.finite import check_gradients
+from flwr_splitmix.clients.finite import may_step
 from flwr_splitmix.clients.guards.first_weights import digest_of
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.ushape.frozen_weights import sketch
 from flwr_splitmix.clients.weights import check_fits, without_bfloat16
 from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.once import Once
 from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.segments.modules import with_statistics
@@ -53,6 +54,7 @@ class Ends:
         self.optimizer = ScheduledOptimizer(self.segments, optimizer, schedule)
         self._began: KeptShapes | None = None
         self._digest = ""
+        self._once = Once()
         self._sketched: tuple[Collection[str], float | None] = (), None
 
     def width(self, batch: MaskedBatch) -> int:
@@ -131,16 +133,17 @@ class Ends:
         Parameters
         ----------
         inputs
-            Those of the batch, in which to look for the reason if gradients are not finite.
+            Those of the batch, in which to look for the reason if gradients are not finite; None if
+            an error may not tell of the data: then such a step is left out without one.
 
         Raises
         ------
         ClientError
             If gradients are not finite, or so large that their squares are not; no step is taken.
         """
-        check_gradients("head and tail", self.segments, inputs)
-        self.optimizer.step(progress, num_rounds)
-        self._digest = ""
+        if may_step("head and tail", self.segments, inputs, self._once):
+            self.optimizer.step(progress, num_rounds)
+            self._digest = ""
 
     def weights(self) -> dict[str, Tensor]:
         """Return the trainable parameters, on the CPU; bfloat16 as float32."""

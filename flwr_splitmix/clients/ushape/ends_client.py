@@ -161,7 +161,16 @@ class EndsClient(Client):
             self._first_weights = FirstWeights.on_node(folder, index, run)
         if folder is not None:
             file = folder / f"test-texts-{index}.jsonl"
-            self._sent_tests = SentTests(file, run, self.ends.digest)
+            self._sent_tests = SentTests(file, run, self._tested_as)
+
+    def _tested_as(self) -> str:
+        """Return what tells one state of head and tail from another, for its test examples.
+
+        Where an epsilon is kept, also how many batches were drawn. Whether one of them has changed
+        the tail can depend on its labels, and to refuse an evaluation would tell.
+        """
+        digest = self.ends.digest()
+        return f"{digest}:{self.batches.drawn}" if self.hiding.accounts else digest
 
     def begin_run(self) -> None:
         """Forget the evaluation of another run, whose rounds have the same numbers."""
