@@ -39,9 +39,9 @@ class NodePolicy:
         Whether the node's own test data may be sent without noise; None: yes, unless there is a
         limit or nothing may be sent plain.
     allow_benchmark
-        Whether the run's benchmark data may be sent without noise. The run says which data these
-        are, and that they are public. None: yes, unless there is a limit or nothing may be sent
-        plain.
+        Whether the run's benchmark data may be sent without noise, and public texts on which
+        clients calibrate. The run says which data these are, and that they are public. None: yes,
+        unless there is a limit or nothing may be sent plain.
     allow_plain
         Whether anything may be sent without noise; None: yes, unless there is a limit. False alone
         is none: the run names the noise, and may name next to none.
@@ -99,7 +99,7 @@ class NodePolicy:
 
     @property
     def benchmark(self) -> bool:
-        """Whether the run's benchmark data may be sent without noise."""
+        """Whether data that the run says are public may be sent without noise."""
         return self.plain if self.allow_benchmark is None else self.allow_benchmark
 
     @property

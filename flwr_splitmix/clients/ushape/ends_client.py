@@ -21,7 +21,7 @@ from flwr_splitmix.clients.ushape.batch_in_flight import UShapeBatchInFlight
 from flwr_splitmix.clients.ushape.calibration import PublicCalibration
 from flwr_splitmix.clients.ushape.ends import Ends, Learns
 from flwr_splitmix.clients.ushape.evaluation import EvaluationPlace, UShapeEvaluation
-from flwr_splitmix.clients.ushape.hiding_fit import check_batches
+from flwr_splitmix.clients.ushape.hiding_fit import check_batches, check_public
 from flwr_splitmix.clients.ushape.messenger import Messenger
 from flwr_splitmix.clients.ushape.round_side import RoundSides, frozen_weights
 from flwr_splitmix.clients.ushape.sent_tests import SentTests
@@ -154,8 +154,14 @@ class EndsClient(Client):
         """Apply the node's policy; the node records which test examples were sent by which weights.
 
         If it does not allow averaging, it also records the run's first head and tail.
+
+        Raises
+        ------
+        ClientError
+            If the policy does not allow this client, or the public texts of its hiding.
         """
         super().govern(policy, folder, index, run)
+        check_public(self.hiding, policy)
         self._governed = True
         if policy.allow_averaging is False:
             self._first_weights = FirstWeights.on_node(folder, index, run)

@@ -1,4 +1,4 @@
-"""Whether a hiding can work for its client: with its head, its inputs and its batches."""
+"""Whether a hiding can work for its client: with its head, its inputs, its batches, its node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.hiding import HIDINGS, Hiding
+from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.words import listed
 
 
@@ -24,6 +25,27 @@ def check_head_learns(hiding: Hiding, head: nn.Module) -> None:
             f"{type(hiding).__name__} works only by training the head, and this head learns "
             "nothing: take learns='all' and a head with parameters that require gradients, or "
             "another hiding"
+        )
+
+
+def check_public(hiding: Hiding, policy: NodePolicy) -> None:
+    """Check that a node's policy allows the public texts of a hiding, as it does benchmark data.
+
+    The run says which texts these are, and could name the node's own. They leave plain, or in what
+    can be read: calibration sends them, and MixGuard mixes them with training texts.
+
+    Raises
+    ------
+    ClientError
+        If it does not, and the hiding has some, or sends some.
+    """
+    sends = type(hiding).public_batch is not Hiding.public_batch
+    if not policy.benchmark and (sends or hiding.public is not None):
+        raise ClientError(
+            "this node sends no public texts without noise (allow-benchmark = false), and "
+            f"{type(hiding).__name__} sends some: its operator can allow it "
+            "(allow-benchmark = true), or the run take a strategy without public texts, such as "
+            "NaiveMixSL"
         )
 
 

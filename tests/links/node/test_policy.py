@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Context
 
-from flwr_splitmix.clients import ClientError, PrivacyBudget
+from flwr_splitmix.clients import Client, ClientError, PrivacyBudget
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.mixers import FullShare
+from flwr_splitmix.testing.toy_texts import text_toy
 from tests.links.node.worst_server import TOY, Node, noisy, refused
 
 
@@ -223,4 +225,32 @@ def test_noise_that_the_server_knows_is_none(tmp_path: Path, config: dict[str, A
         ClientError, match="the run's seed, which the server knows: make it without"
     ):
         node.begin()
+    node.end(finish=False)
+
+
+class PublicNode(Node):
+    """A node whose client has the hiding of a strategy of the U shape."""
+
+    strategy = ""
+
+    def _client(self, context: Context) -> Client:
+        (client,) = text_toy(self.strategy, clients=1).clients_for()
+        return client
+
+
+@pytest.mark.parametrize("allowed", [None, False, True])
+@pytest.mark.parametrize("strategy", ["SnDSL", "MixGuard", "NaiveMixSL"])
+def test_what_a_run_calls_public_texts_leaves_only_where_the_node_allows_it(
+    tmp_path: Path, strategy: str, allowed: bool | None
+) -> None:
+    """A run that named a file of the node as `public` got its words, readable, at the first ask."""
+    node = PublicNode(tmp_path, {} if allowed is None else {"allow-benchmark": allowed})
+    node.strategy = strategy
+    if allowed is False and strategy != "NaiveMixSL":
+        with pytest.raises(ClientError, match=r"no public texts .*\(allow-benchmark = false\)"):
+            node.begin()
+        return
+    node.begin()
+    asked = node.ask("encode_public", number=0)
+    assert (asked.reply is not None) == (strategy != "NaiveMixSL")
     node.end(finish=False)
