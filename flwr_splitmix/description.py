@@ -215,18 +215,31 @@ class UShapeDescription(Description):
         Of its hidden states.
     calibration_steps
         Exchanges on public texts that it needs before it trains.
+    least_batch
+        The fewest test examples that it sends at once: a rest of fewer is joined with the batch
+        before.
     hiding
         Names of the classes of its hiding, from the class itself up, with a space between.
     frozen_weights
         A number of its frozen weights (`flwr_splitmix.clients.ushape.frozen_weights.sketch`); None
         if there are none, or they are not averaged with others.
+
+    Raises
+    ------
+    DescriptionError
+        If `least_batch` is larger than a batch.
     """
 
     batch_size: Annotated[int, Whole(1, MAX_BATCH)]
     width: Size
     calibration_steps: Annotated[int, Whole(0, MAX_CALIBRATION)]
+    least_batch: Annotated[int, Whole(1, MAX_BATCH)] = 1
     hiding: str = ""
     frozen_weights: float | None = None
+
+    def __post_init__(self) -> None:
+        if wrong := wrong_count(self.least_batch, 1, self.batch_size):
+            raise DescriptionError(f"says that its least-batch {wrong}")
 
 
 SHAPES: Mapping[str, type[Description]] = {

@@ -62,3 +62,24 @@ def part_of(data: ExampleSet, start: int, stop: int, *, shuffled: bool) -> Examp
     size = len(data)  # type: ignore[arg-type]
     order = generator(0, "tests").permutation(size) if shuffled else np.arange(size)
     return fetch(data, order[start:stop])
+
+
+def batches_in(size: int, batch: int, least: int = 1) -> int:
+    """Return in how many batches test examples are sent; see `stop_of`."""
+    return max((size - least) // batch, 0) + 1
+
+
+def stop_of(start: int, size: int, batch: int, least: int = 1) -> int:
+    """Return where the batch of test examples ends that begins at `start`, the place behind it.
+
+    Parameters
+    ----------
+    size
+        Number of all examples.
+    batch
+        Number in a batch.
+    least
+        Fewest in a batch, at most as many: a rest of fewer is joined with the batch before.
+    """
+    stop = min(start + batch, size)
+    return size if size - stop < least else stop

@@ -172,7 +172,10 @@ class Hiding:
 
     @classmethod
     def least_batch(cls, *, texts: bool) -> int:
-        """Return the fewest examples of a training batch among which the method does anything.
+        """Return the fewest examples of a batch among which the method does anything.
+
+        A client refuses smaller training batches, and joins a smaller rest of its test examples
+        with the batch before.
 
         Parameters
         ----------

@@ -16,8 +16,8 @@ class NaiveMix(Hiding):
     """Sends `lam h_i + (1 - lam) h_j` for each example i of a batch.
 
     Example j is the next one in the batch. The loss is mixed with the same ratio; an evaluation
-    sends mixtures too, and scores them on example i. A batch of one has no other and is not mixed:
-    a client refuses a `batch_size` of 1, but the last batch of an evaluation may have one example.
+    sends mixtures too, and scores them on example i. A batch of one has no other and would not be
+    mixed: a client refuses a `batch_size` of 1, and sends no single test example.
     A subclass with a `loss` of its own mixes that, too: with `sent.batch.labels` by `lam`, and with
     `sent.batch.labels.roll(-1, 0)` by the rest.
 

@@ -135,18 +135,18 @@ def headed(inputs: Tensor, head: nn.Module | None = None, **tests: Any) -> UShap
         (INPUTS.long().abs(), r"inputs are int64, the head float32: convert .* with \.float\(\)$"),
         (
             torch.randn(8, 7),
-            r"inputs \(7,\) do not fit the head: mat1 and mat2 shapes cannot .* \(2x7 and 5x6\)$",
+            r"inputs \(7,\) do not fit the head: mat1 and mat2 shapes cannot .* \(4x7 and 5x6\)$",
         ),
     ],
     ids=["float64", "int64", "wide"],
 )
 def test_inputs_that_do_not_fit_a_head_are_named_with_the_remedy(inputs: Tensor, said: str) -> None:
-    with pytest.raises(ClientError, match=rf"^{said.replace('2x7', '1x7')}"):
+    with pytest.raises(ClientError, match=rf"^{said.replace('4x7', '1x7')}"):
         headed(inputs).attach(ORDER, None)
     client = headed(INPUTS, test_data=TensorDataset(inputs, LABELS))
     client.attach(ORDER, None)
     with pytest.raises(ClientError, match=rf"^test {said}"):
-        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
+        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
 
 
 def test_where_an_epsilon_is_kept_the_server_is_not_told_shapes() -> None:
@@ -155,7 +155,7 @@ def test_where_an_epsilon_is_kept_the_server_is_not_told_shapes() -> None:
     client = headed(INPUTS, test_data=wide, hiding=DPForward())
     client.attach(ORDER, None)
     with pytest.raises(WrappedError) as told:
-        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 2})
+        client.run("encode_test", {"kind": "federated", "start": 0, "stop": 4})
     assert str(told.value) == "test inputs do not fit the head; the log of its node says more"
     assert "test inputs (7,) do not fit the head: mat1" in told.value.whole
 

@@ -104,8 +104,8 @@ def test_the_record_grows_by_a_line_a_pass(tmp_path: Path) -> None:
     for number in range(1, 4):
         weights = {name: tensor + number for name, tensor in FIRST.items()}
         with process(tmp_path, number, weights) as client:
-            for start in range(8):
-                ask(client, start, start + 1)
+            for start in (0, 4):
+                ask(client, start, start + 4)
     with process(tmp_path, 4):
         entries = read_journal(tmp_path / "test-texts-0.jsonl")
     assert [entry["stop"] for entry in entries] == [8, 8, 8]

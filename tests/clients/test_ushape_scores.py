@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from torch.utils.data import TensorDataset
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.events import Exchange, RoundDone
+from flwr_splitmix.hiding import Hiding, NaiveMix, Sent
+from flwr_splitmix.observers import Observer
 from flwr_splitmix.privacy.policy import NodePolicy
-from flwr_splitmix.strategies import USplitFL, USplitSL
+from flwr_splitmix.scoring.texts import TextScores
+from flwr_splitmix.strategies import NaiveMixSL, USplitFL, USplitSL
 from flwr_splitmix.strategies.ushape import UShapeStrategy
 from flwr_splitmix.testing.laws import TextToy, sgd
 from tests.clients.ushape import ORDER, PATCHES, Masked, attached, decode, encode
@@ -49,7 +53,9 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
         ([(0, 8)], "test examples 0 to 8; next is 0 of 7"),
         ([(0, 0)], "test examples 0 to 0; next is 0 of 7"),
         ([(0, 4), "score"], "not scored its federated test data, or not all of it"),
-        ([(0, 5)], "asks for 5 test examples at once; this client sends at most 4, its batch size"),
+        ([(0, 5)], "test examples 0 to 5; this client sends 0 to 4 at once, of 7"),
+        ([(0, 1)], "test examples 0 to 1; this client sends 0 to 4 at once, of 7"),
+        ([(0, 4), (4, 6)], "test examples 4 to 6; this client sends 4 to 7 at once, of 7"),
         (
             [(0, 4), (4, 7), "score", (0, 4)],
             "all 7 federated test examples were sent in this round",
@@ -74,6 +80,64 @@ def test_no_score_is_that_of_a_single_text(asked: Sequence[Any], sentence: str) 
         ask(what)
     with pytest.raises(ClientError, match=sentence):
         ask(asked[-1])
+
+
+class Dwindling(TextScores):
+    """Scores of a user's own that have a part of each batch sent again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = False
+
+    def add(self, logits: Tensor, batch: MaskedBatch) -> MaskedBatch | None:
+        super().add(logits, batch)
+        self.again = not self.again
+        few = (each[:1] for each in (batch.inputs, batch.mask, batch.labels))
+        return MaskedBatch(*few) if self.again else None
+
+
+class Seen(Observer):
+    """How many test examples clients have sent at once, and how many were scored."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.scored: list[int] = []
+
+    def on_exchange(self, event: Exchange) -> None:
+        if (event.method, event.direction) == ("encode_test", "up"):
+            self.sizes.append(len(event.payload["mask"]))
+
+    def on_round(self, event: RoundDone) -> None:
+        assert event.evaluation is not None
+        self.scored.append(event.evaluation.examples)
+
+
+@pytest.mark.parametrize(("tests", "sent"), [(4, [4]), (5, [5]), (6, [4, 2]), (9, [4, 5])])
+def test_each_test_text_is_mixed_with_another_one(tests: int, sent: list[int]) -> None:
+    """One alone left as it was: the last one, and each for which a server asked by itself."""
+    toy = TextToy(clients=2, tests=tests, hiding=NaiveMix, task="classification")
+    seen = Seen()
+    strategy = NaiveMixSL(
+        toy.server(), device="cpu", steps_per_round=1, evaluation="federated", observers=[seen]
+    )
+    strategy.fit(toy.clients_for(strategy), 2)
+    assert seen.sizes == [number for number in sent for _ in range(2)] * 2
+    assert seen.scored == [2 * tests] * 2
+    client = attached(replace(toy, clients=1))
+    for start in range(tests):
+        place = {"kind": "federated", "start": start, "stop": start + 1}
+        with pytest.raises(ClientError, match=r"this client sends 0 to|next is 0 of"):
+            client.run("encode_test", place)
+
+
+@pytest.mark.parametrize("tests", [1, 4])
+def test_no_test_text_is_sent_that_its_hiding_cannot_hide(tests: int) -> None:
+    toy = TextToy(clients=1, tests=tests, hiding=NaiveMix, task="classification")
+    client = attached(toy, scores=Dwindling)
+    place = {"kind": "federated", "start": 0, "stop": tests}
+    said = "have 1 example, but NaiveMix works only among several examples of a batch: needed are"
+    with pytest.raises(ClientError, match=said):
+        client.run("decode_test", {"outputs": client.run("encode_test", place)["messages"]})
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["attached again", "another process"])

@@ -283,7 +283,8 @@ class UShapeClient(EndsClient):
         Raises
         ------
         ClientError
-            If it is not these texts' turn, or they are more than a batch. Each is sent once a
+            If it is not these texts' turn, or they are not as many as this client sends at once: a
+            batch, with which a rest that is too small for the hiding is joined. Each is sent once a
             round, in order, and on a node once in a run under the same head and tail: scores of
             single texts would reveal their labels, and a text that is mixed twice becomes readable.
         """

@@ -202,15 +202,17 @@ class EndsClient(Client):
             self.ends.check_no_statistics()
         self._order = order
         self._forget_round()
-        self._begin_evaluation(order)
         self._take_weights(arrays)
         first = self._checked_examples()
+        texts = holds_ids(first.inputs)
+        least = self.hiding.least_batch(texts=texts)
+        self._begin_evaluation(order, least)
         with restrained(_NO_STATES, hides=not self.may_name_data()):
             width = self.ends.width(first)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
             self._trials.check_data()
             self._trials.check_apart(self._first_batch(self.batches.size))
-        texts, seeded = holds_ids(first.inputs), self.repeatable_secrets and self._governed
+        seeded = self.repeatable_secrets and self._governed
         self.hiding.attach(self._sides.of(order, width, texts=texts, seeded=seeded))
         if not self._trials.rehearsed:
             few = self._first_batch(min(3, self.batches.size))
@@ -221,6 +223,7 @@ class EndsClient(Client):
         return UShapeDescription(
             num_examples=self.batches.examples,
             batch_size=self.batches.size,
+            least_batch=least,
             drawn=self.batches.drawn,
             width=width,
             calibration_steps=due,
@@ -238,8 +241,14 @@ class EndsClient(Client):
         self._flying: UShapeBatchInFlight | None = None
         self._calibration.forget()
 
-    def _begin_evaluation(self, order: Order) -> None:
-        """Begin anew, unless the client is where it was, and forget a batch without an answer."""
+    def _begin_evaluation(self, order: Order, least: int) -> None:
+        """Begin anew, unless the client is where it was, and forget a batch without an answer.
+
+        Parameters
+        ----------
+        least
+            Fewest examples in a batch among which the hiding does anything.
+        """
         place = EvaluationPlace.of(order, self.batches.drawn)
         if self._evaluation is None or self._evaluation.place != place:
             self._evaluation = UShapeEvaluation(
@@ -248,6 +257,7 @@ class EndsClient(Client):
                 self.scores,
                 self._messenger,
                 self.batches.size,
+                least=least,
                 seed_of=partial(order.seed_for, "test"),
                 kept=self._sent_tests,
             )

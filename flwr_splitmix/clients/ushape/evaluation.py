@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flwr_splitmix.clients.client import ClientError, Order
-from flwr_splitmix.clients.evaluation_sets import evaluation_set
+from flwr_splitmix.clients.evaluation_sets import evaluation_set, stop_of
 from flwr_splitmix.clients.ushape.checked_methods import (
     check_counted,
     checked_logits,
@@ -26,6 +26,7 @@ from flwr_splitmix.hiding.epsilons import is_epsilon
 from flwr_splitmix.scoring.texts import Scores, TextScores
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.batch_norm import enough_values
+from flwr_splitmix.words import counted
 
 
 class EvaluationPlace(NamedTuple):
@@ -68,7 +69,10 @@ class UShapeEvaluation:
     messenger
         Makes the messages.
     batch_size
-        Most examples that are sent at once.
+        Examples in a batch, by which the client divides its test sets: one example at a time could
+        not be mixed with others.
+    least
+        Fewest examples in a batch among which the hiding does anything; see `stop_of`.
     seed_of
         The seed of each message's draws, by the number of messages before it: repeatable secrets
         are drawn from torch's generator.
@@ -84,6 +88,7 @@ class UShapeEvaluation:
         messenger: Messenger,
         batch_size: int,
         *,
+        least: int,
         seed_of: Callable[[int], int],
         kept: SentTests | None = None,
     ) -> None:
@@ -91,7 +96,7 @@ class UShapeEvaluation:
         self._tests = tests
         self._new_scores = scores
         self._messenger = messenger
-        self._batch_size = batch_size
+        self._batch_size, self._least = batch_size, least
         self._seed_of = seed_of
         self._kept = kept
         self._awaiting: Sent | None = None  # its answer
@@ -113,7 +118,8 @@ class UShapeEvaluation:
         Raises
         ------
         ClientError
-            If there are no such examples, they are more than a batch, or it is not their turn.
+            If there are no such examples, they are no batch of this client's, it is not their turn,
+            or all are fewer than the hiding needs.
         """
         with nullcontext() if self._kept is None else self._kept.held():
             batch = self._begin(kind, start, stop)
@@ -142,11 +148,13 @@ class UShapeEvaluation:
                 f"the server asks for {kind} test examples {start} to {stop}; "
                 f"next is {following} of {size}"
             )
-        if stop - start > self._batch_size:
+        due = stop_of(start, size, self._batch_size, self._least)
+        if stop != due:
             raise ClientError(
-                f"the server asks for {stop - start} test examples at once; this client sends at "
-                f"most {self._batch_size}, its batch size"
+                f"the server asks for {kind} test examples {start} to {stop}; this client sends "
+                f"{start} to {due} at once, of {size}"
             )
+        self._check_enough(due - start, f"its {kind} test data")
         if self._kept is not None:
             self._kept.note(kind, stop)
         self._sent_up_to[kind] = stop
@@ -158,7 +166,16 @@ class UShapeEvaluation:
         batch = MaskedBatch.of(fetch(data, places, floats=True), self._messenger.device)
         return self._current.begin(batch)
 
+    def _check_enough(self, number: int, whose: str) -> None:
+        if number < self._least:
+            raise ClientError(
+                f"{whose} have {counted(number, 'example')}, but "
+                f"{type(self._messenger.hiding).__name__} works only among several examples of a "
+                f"batch: needed are at least {self._least}, or none"
+            )
+
     def _send(self, batch: MaskedBatch) -> dict[str, Any]:
+        self._check_enough(len(batch.inputs), "the batches of its own scores")
         self._messenger.hiding.charge(*self._examples)
         with seeded_draws(self._messenger.device, self._seed_of(self._messages)):
             self._awaiting = self._messenger.messages_of(batch, "test inputs")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from flwr.app import MetricRecord
 
+from flwr_splitmix.clients.evaluation_sets import batches_in, stop_of
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.links import Clients
 from flwr_splitmix.server.evaluation.time_limit import TimeLimit
@@ -93,6 +94,7 @@ def batches_of_tests(
     sizes: Mapping[int, int],
     batch: Mapping[int, int],
     at_once: int | None = None,
+    least: Mapping[int, int] | None = None,
 ) -> Iterator[dict[int, dict[str, Any]]]:
     """Yield the requests to all clients, batch by batch, until all their tests are done.
 
@@ -104,22 +106,26 @@ def batches_of_tests(
         By client, its number of test examples, and how many it is asked for at once.
     at_once
         How many clients are asked at once; None asks all.
+    least
+        By client, the fewest examples that it sends at once: a rest of fewer is joined with the
+        batch before; None: 1.
     """
-    count = max((-(-size // batch[client]) for client, size in sizes.items()), default=0)
-    for number in range(count):
-        left = [c for c in clients.alive if number * batch.get(c, 0) < sizes.get(c, 0)]
+    fewest = dict.fromkeys(sizes, 1) if least is None else least
+    counts = {c: batches_in(size, batch[c], fewest[c]) for c, size in sizes.items()}
+    for number in range(max(counts.values(), default=0)):
+        left = [c for c in clients.alive if number < counts.get(c, 0)]
         if not left:
             return
         for first in range(0, len(left), at_once or len(left)):
             if limit.over:
-                done = {c for c in left[:first] if sizes[c] <= (number + 1) * batch[c]}
+                done = {c for c in left[:first] if counts[c] == number + 1}
                 limit.leave_out(clients, [c for c in left if c not in done])
                 return
             yield {
                 client: {
                     "kind": kind,
-                    "start": number * batch[client],
-                    "stop": min((number + 1) * batch[client], sizes[client]),
+                    "start": (start := number * batch[client]),
+                    "stop": stop_of(start, sizes[client], batch[client], fewest[client]),
                 }
                 for client in left[first : first + (at_once or len(left))]
             }

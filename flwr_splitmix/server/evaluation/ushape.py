@@ -49,8 +49,9 @@ def evaluate_in_u_shape(
         return None
     said = clients.described(UShapeDescription)
     batch = {client: said[client].batch_size for client in sizes}
+    least = {client: said[client].least_batch for client in sizes}
     limit = TimeLimit()
-    for payloads in batches_of_tests(clients, limit, kind, sizes, batch):
+    for payloads in batches_of_tests(clients, limit, kind, sizes, batch, least=least):
         replies = clients.call("encode_test", payloads, phase="evaluate")
         for _ in range(MAX_ANSWER):
             if not replies or limit.over:

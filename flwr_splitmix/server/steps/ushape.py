@@ -197,7 +197,7 @@ class TrunkSteps:
                 reply,
                 said.width,
                 training.trunk.input_dtype,
-                batch=said.batch_size,
+                batch=said.batch_size + said.least_batch - 1,  # a rest of tests is joined
                 min_length=training.min_length,
                 max_length=training.max_length,
             )

@@ -105,6 +105,8 @@ def test_a_hiding_that_says_what_it_charges_has_a_plan() -> None:
         planned_charges = DPForward.planned_charges
 
     report, config = Report("vision", 2, nodes_known=True), read(strategy="DPForwardSL")
-    planned = Planned(head_learns=True, returns=True, averaged=False, padded=False, tested=0)
+    planned = Planned(
+        head_learns=True, returns=True, averaged=False, padded=False, scored=False, tested=0
+    )
     remark_spending(config, Stated(), planned, [8], report, record="image")
     assert report.remarks[0].startswith("planned privacy: epsilon ")
