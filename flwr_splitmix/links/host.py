@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from flwr_splitmix.clients import Client, ClientError, WrappedError
 from flwr_splitmix.clients.returned import checked_description, checked_release
+from flwr_splitmix.errors import FAULTS, by_signal
 from flwr_splitmix.links.errors import is_unexpected, local_sentence, own_sentence, sentence
 from flwr_splitmix.links.link import Outcome
 from flwr_splitmix.links.ticket import Ticket
@@ -22,6 +24,9 @@ from flwr_splitmix.storage import plain_numbers
 from flwr_splitmix.words import described, one_line
 
 log = logging.getLogger("flwr.splitmix")
+
+Say = Callable[[BaseException], str]
+"""Turns an error of a client into the line that is sent to the server."""
 
 
 class StateStore(Protocol):
@@ -65,7 +70,7 @@ class ClientHost:
     def __init__(
         self,
         store: StateStore | None = None,
-        say: Callable[[Exception], str] = local_sentence,
+        say: Say = local_sentence,
     ) -> None:
         self.clients: dict[int, Client] = {}
         self._finished_round: dict[int, int] = {}
@@ -85,9 +90,15 @@ class ClientHost:
         Raises
         ------
         ClientError
-            If `build` returns anything but a client, or `attach` no dictionary; a client may raise
-            further errors.
+            If `build` returns anything but a client, or `attach` no dictionary, or if a client
+            calls sys.exit(); a client may raise further errors.
         """
+        with _exits_as_errors(self.say):
+            return self._attach(ticket, build, arrays)
+
+    def _attach(
+        self, ticket: Ticket, build: Callable[[], Client], arrays: Mapping[str, Tensor] | None
+    ) -> dict[str, Any]:
         index = ticket.client
         if index not in self.clients:
             client = build()
@@ -129,7 +140,8 @@ class ClientHost:
         if client is None:
             return Outcome(None, "its host was restarted and does not hold it any more")
         try:
-            reply = client.run(method, payload)
+            with _exits_as_errors(self.say):
+                reply = client.run(method, payload)
             _check_reply(method, reply)
         except Exception as error:
             # A client's failure costs its own contribution only; the traceback stays here.
@@ -144,7 +156,8 @@ class ClientHost:
             raise ClientError("its host was restarted and does not hold it any more")
         client = self.clients[index]
         sends = ticket.returns_arrays
-        arrays, returned = checked_release(client, client.release(), sends=sends)
+        with _exits_as_errors(self.say):
+            arrays, returned = checked_release(client, client.release(), sends=sends)
         try:
             metrics = plain_numbers(returned, "the client's release")
         except TypeError as error:
@@ -178,6 +191,20 @@ class ClientHost:
             return ""
         changed = _plain(client.state()[1]) != self._kept[ticket.client]
         return self.keep(ticket) if changed else ""
+
+
+@contextmanager
+def _exits_as_errors(say: Say) -> Iterator[None]:
+    """Raise a ClientError for a client's sys.exit(), which would end this process for all clients.
+
+    What the handler of a signal raises passes: it is to end the process.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        if by_signal(error):
+            raise
+        raise WrappedError(say(error), sentence(error)) from error
 
 
 def _check_reply(method: str, reply: object) -> None:
@@ -223,7 +250,7 @@ def logged_reason(client: int, where: str, error: Exception) -> str:
 def build(
     client_fn: Callable[[Context], Client],
     context: Context,
-    say: Callable[[Exception], str] = local_sentence,
+    say: Say = local_sentence,
 ) -> Client:
     """Build the client with client_fn.
 
@@ -236,7 +263,9 @@ def build(
         return client_fn(context)
     except ClientError:
         raise
-    except Exception as error:
+    except FAULTS as error:
+        if by_signal(error):
+            raise
         raise WrappedError(
             f"client_fn raised {say(error)}", f"client_fn raised {sentence(error)}"
         ) from error

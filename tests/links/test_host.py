@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,13 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from flwr_splitmix.clients import Client, ClientError, UShapeClient
+from flwr_splitmix.clients import Client, ClientError, SplitClient, UShapeClient, WrappedError
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.examples import fetch
 from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.links.errors import public_sentence, sentence
 from flwr_splitmix.links.host import ClientHost
+from flwr_splitmix.links.host import build as made
 from flwr_splitmix.links.ticket import Ticket
 from flwr_splitmix.mixers import FullShare
 from flwr_splitmix.runs.checkpoints import ClientStore
@@ -131,6 +136,69 @@ def test_a_full_disk_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert arrays.keys() == TOY.lower().state_dict().keys()
     assert metrics["num-examples"] == 12
     assert warning == "client 0: its state could not be kept (No space left on device)"
+
+
+class Ending(TensorDataset):
+    """A data set that ends in some way instead of returning an example."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        super().__init__(torch.ones(4, 6, 3), torch.zeros(4, dtype=torch.int64))
+        self.end = end
+
+    def __getitem__(self, index: int) -> Any:
+        self.end()
+        return self.tensors[0][index], self.tensors[1][index]
+
+
+@pytest.fixture
+def on_sigusr1() -> Iterator[None]:
+    """Exit on a signal, as programs do that are asked to end."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit(143))
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def attached(end: Callable[[], object]) -> ClientHost:
+    """Return a host with a client whose data set ends so, but not before a round has begun."""
+    data = Ending(bool)
+    host = ClientHost()
+    host.attach(ticket(), lambda: SplitClient(nn.Linear(3, 3), data, batch_size=4), None)
+    data.end = end
+    return host
+
+
+STEP = {"number": 0, "progress": 0.0, "gradient": None, "plan": [FullShare().to_wire()]}
+
+
+def test_a_data_set_that_exits_costs_its_client_only(caplog: pytest.LogCaptureFixture) -> None:
+    """The process ended, with all its clients."""
+    outcome = attached(partial(sys.exit, "no such camera")).call("step", {0: STEP})[0]
+    assert outcome.error == "SystemExit; the log says more"
+    assert "client 0 failed in step: SystemExit: no such camera" in caplog.text
+
+
+@pytest.mark.usefixtures("on_sigusr1")
+@pytest.mark.parametrize(
+    ("end", "raised"),
+    [
+        (partial(signal.raise_signal, signal.SIGINT), KeyboardInterrupt),
+        (partial(signal.raise_signal, signal.SIGUSR1), SystemExit),
+    ],
+)
+def test_a_process_that_is_asked_to_end_ends(
+    end: Callable[[], object], raised: type[BaseException]
+) -> None:
+    with pytest.raises(raised):
+        attached(end).call("step", {0: STEP})
+
+
+def test_a_client_fn_that_exits_is_a_failure() -> None:
+    """The process ended, without a word on why."""
+    host = ClientHost()
+    context: Any = None
+    with pytest.raises(WrappedError, match=r"^client_fn raised SystemExit; the log") as caught:
+        host.attach(ticket(), lambda: made(lambda _: sys.exit("bad node"), context), None)
+    assert caught.value.whole == "client_fn raised SystemExit: bad node"
 
 
 def test_errors_become_one_line() -> None:

@@ -15,9 +15,6 @@ from flwr_splitmix.links.stream.endpoint import is_loopback, split_address
 from flwr_splitmix.server.naming import name_clients
 from flwr_splitmix.words import are, counted, gib, have, listed
 
-FAULTS = (Exception, SystemExit)
-"""What a user's code may raise: a script's sys.exit() would end a check without a word."""
-
 
 def check_devices(**names: str) -> None:
     """Raise ConfigError for devices that are not on this machine.

@@ -13,13 +13,13 @@ from typing import Any
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from flwr_splitmix.apps.checking.findings import FAULTS
 from flwr_splitmix.apps.checking.own_client import look_at_client
 from flwr_splitmix.apps.checking.parts import Checks
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.apps.configuration.error import ConfigError
 from flwr_splitmix.apps.configuration.project import Project
 from flwr_splitmix.client_app import SplitClientApp
+from flwr_splitmix.errors import FAULTS
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.strategies import STRATEGIES
 from flwr_splitmix.trial import trial_strategy

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor, nn
 
-from flwr_splitmix.apps.checking.findings import FAULTS, remark_empty, remark_replacement
+from flwr_splitmix.apps.checking.findings import remark_empty, remark_replacement
 from flwr_splitmix.apps.checking.own_ushape_client import look_at_ends
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.client_app import SplitClientApp
@@ -18,6 +18,7 @@ from flwr_splitmix.clients import NO_DATA, Client, ClientError, SplitClient, USh
 from flwr_splitmix.data.batches import Batches
 from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.examples import Example, fetch
+from flwr_splitmix.errors import FAULTS
 from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.words import cause, counted
 

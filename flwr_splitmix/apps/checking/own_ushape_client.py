@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from flwr_splitmix.apps.checking.findings import FAULTS
 from flwr_splitmix.apps.checking.report import Report
 from flwr_splitmix.clients import Order, Sent, UShapeClient
 from flwr_splitmix.clients.finite import check_finite
@@ -22,7 +21,7 @@ from flwr_splitmix.clients.ushape.checked_methods import (
 )
 from flwr_splitmix.data.examples import Example, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.errors import ForeseenError
+from flwr_splitmix.errors import FAULTS, ForeseenError
 from flwr_splitmix.limits import LARGEST
 from flwr_splitmix.links.errors import own_sentence
 from flwr_splitmix.scoring.texts import TextScores

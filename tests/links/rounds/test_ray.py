@@ -47,6 +47,17 @@ class SlowClient(SplitClient):
         return {"slept": seconds}
 
 
+class ExitingClient(SplitClient):
+    """Calls sys.exit(), as a script would, in a step and at its end."""
+
+    @exchange
+    def leave(self) -> dict[str, Any]:
+        sys.exit(3)
+
+    def release(self) -> Any:
+        sys.exit()
+
+
 class UnfinishedClient(SplitClient):
     """Cannot end its round, for a reason that has a value of its data."""
 
@@ -59,6 +70,8 @@ def client_fn(context: Context) -> SplitClient:
     index = int(context.node_config["partition-id"])
     if index == 13:
         raise FileNotFoundError("this device has no camera")
+    if index == 16:
+        sys.exit("bad node")
     if index == 14:
         raise ClientError("no labels in /data/hospital-3/part-1/labels.csv")
     rng = torch.Generator().manual_seed(index)
@@ -68,7 +81,7 @@ def client_fn(context: Context) -> SplitClient:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         segment = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5))
-    kind = UnfinishedClient if index == 15 else SlowClient
+    kind = {15: UnfinishedClient, 17: ExitingClient}.get(index, SlowClient)
     return kind(segment, data, batch_size=4, test_data=data, device="cpu")
 
 
@@ -232,6 +245,20 @@ def test_what_a_client_raises_is_in_its_hosts_log_alone(start_host: Any, tmp_pat
     assert "FileNotFoundError: this device has no camera" in logged
     assert "client 14 failed in attach: no labels in /data/hospital-3/part-1/labels.csv" in logged
     assert "client 15 failed in release: ValueError: Jane Doe" in logged
+
+
+def test_a_client_that_exits_does_not_end_its_host(start_host: Any) -> None:
+    """The actor died with all its clients, and was restarted for as long as a round waits."""
+    host = start_host(name="a host that lives on")
+    assert attach(host, 16) == {"error": "client_fn raised SystemExit; the log says more"}
+    assert "error" not in attach(host, 17)
+    assert "error" not in attach(host, 1)
+    outcome = ray.get(host.call.remote("leave", {17: {}}), timeout=120)[17]
+    assert outcome.error == "SystemExit; the log says more"
+    with pytest.raises(ClientError, match=r"^SystemExit; the log says more$"):
+        call_host(replace(ticket(17), host="a host that lives on", timeout=120.0), "finish")
+    rested = ray.get(host.call.remote("sleep", {1: {"seconds": 0.0}}), timeout=120)[1]
+    assert rested.reply == {"slept": 0.0}
 
 
 def test_a_hosts_threads_wait_as_the_package_says(host: Any) -> None:
