@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import index
-from typing import Literal
+from typing import Any, Literal, get_args
 
+from flwr_splitmix.values import check_choice, whole_number
 from flwr_splitmix.words import are, counted
+
+Positions = Literal["lower", "upper", "none"]
+"""Which segment knows the patches' places."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +36,23 @@ class Geometry:
     Raises
     ------
     ValueError
-        If the number of the grid's cells is not the number of patches.
+        If a number is not whole or too small, the grid is not a pair of them or has another number
+        of cells than there are patches, or `positions` is none of the three.
     """
 
     patches: int
     width: int
     prefix: int = 0
     grid: tuple[int, int] | None = None
-    positions: Literal["lower", "upper", "none"] = "lower"
+    positions: Positions = "lower"
 
     def __post_init__(self) -> None:
-        if self.grid is not None:  # it may be a list, or of NumPy's integers
-            rows, columns = self.grid
-            object.__setattr__(self, "grid", (index(rows), index(columns)))
+        for name, least in (("patches", 1), ("width", 1), ("prefix", 0)):
+            number = whole_number(f"Geometry: {name}", getattr(self, name), least)
+            object.__setattr__(self, name, number)  # it may be one of NumPy's integers
+        check_choice("Geometry: positions", self.positions, get_args(Positions))
+        if self.grid is not None:
+            object.__setattr__(self, "grid", _pair(self.grid))
         if self.grid is not None and self.grid[0] * self.grid[1] != self.patches:
             raise ValueError(
                 f"a grid of {counted(self.grid[0], 'row')} and {counted(self.grid[1], 'column')} "
@@ -64,3 +72,29 @@ class Geometry:
     def __str__(self) -> str:
         prefix = f"{counted(self.prefix, 'prefix token')} + " if self.prefix else ""
         return f"{prefix}{counted(self.patches, 'patch')} x {self.width}"
+
+
+def _pair(grid: Any) -> tuple[int, int]:
+    """Return a grid, which may be a list, as a pair of whole numbers >= 1."""
+    try:
+        rows, columns = grid
+    except (TypeError, ValueError):
+        raise ValueError(f"Geometry: grid is {grid!r}; needed are (rows, columns)") from None
+    return whole_number("Geometry: rows", rows, 1), whole_number("Geometry: columns", columns, 1)
+
+
+def geometry_of(name: str, segment: object) -> Geometry | None:
+    """Return the attribute `geometry` of a segment; None without one, or if it is something else.
+
+    Raises
+    ------
+    TypeError
+        If it is meant as one, but is a tuple, list or mapping; the message begins with `name`.
+    """
+    geometry = getattr(segment, "geometry", None)
+    if isinstance(geometry, (tuple, list, Mapping)):
+        raise TypeError(
+            f"{name}.geometry is {geometry!r:.60}; needed is a Geometry(patches, width, ...) of "
+            "flwr_splitmix.segments, or another name if it means something else"
+        )
+    return geometry if isinstance(geometry, Geometry) else None  # modules mean much by it

@@ -19,6 +19,7 @@ from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.privacy import GaussianNoise, Relation
 from flwr_splitmix.runs import Run
 from flwr_splitmix.schedule import Schedule
+from flwr_splitmix.segments.geometry import geometry_of
 from flwr_splitmix.server.evaluation.over_link import Evaluation
 from flwr_splitmix.server.segments.upper import ServerUpdate
 from flwr_splitmix.server.steps.pace import Pace
@@ -148,8 +149,8 @@ def check_observers(observers: Sequence[object]) -> None:
 
 def check_positions(strategy: type, upper: nn.Module, mixer: Mixer) -> None:
     """Raise ValueError if the mixer moves patches that have their position embeddings already."""
-    placed = getattr(getattr(upper, "geometry", None), "positions", None)
-    if mixer.positions != "upper" or placed != "lower":
+    geometry = geometry_of("upper", upper)
+    if mixer.positions != "upper" or geometry is None or geometry.positions != "lower":
         return
     if stem := getattr(upper, "unmixed_at", ""):
         raise ValueError(

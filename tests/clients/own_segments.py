@@ -42,8 +42,10 @@ def smashed_of(segment: nn.Module, data: Any = DATA, **options: Any) -> tuple[An
 class Part(nn.Module):
     """A head (b, 5) to (b, 1, 6), or with `width` 3 a tail of as many classes."""
 
-    def __init__(self, width: int = 6, inputs: int = 5) -> None:
+    def __init__(self, width: int = 6, inputs: int = 5, **named: Any) -> None:
         super().__init__()
+        for name, value in named.items():
+            setattr(self, name, value)
         self.linear = nn.Linear(inputs, width)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:

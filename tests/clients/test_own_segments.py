@@ -23,7 +23,7 @@ from flwr_splitmix.mixers import BoxShare
 from flwr_splitmix.observers import Observer
 from flwr_splitmix.segments import Geometry
 from flwr_splitmix.segments.modules import with_statistics
-from flwr_splitmix.strategies import USplitFL, USplitSL, VanillaCutMixSL
+from flwr_splitmix.strategies import PSL, USplitFL, USplitSL, VanillaCutMixSL
 from tests.clients.own_segments import DATA, INPUTS, ORDER, Lower, Part, smashed_of
 
 
@@ -157,7 +157,6 @@ def test_so_may_a_head_of_the_u_shape() -> None:
     [
         {"edge": nn.Linear(2, 2)},
         {"edge": "mean"},
-        {"geometry": (2, 3)},
         {"geometry": "grid"},
         {"input_shape": 5},
         {"input_shape": "five"},
@@ -174,6 +173,17 @@ def test_attributes_that_mean_something_else_are_left_alone(named: dict[str, Any
         "smashed": (4, 2, 3),
     }.items()
     assert "edge" not in described
+
+
+@pytest.mark.parametrize("geometry", [(2, 3), [2, 3], {"patches": 2, "width": 3}])
+def test_a_geometry_that_is_none_is_refused(geometry: Any) -> None:
+    """It was ignored, and with it the grid and the positions that it was to state."""
+    with pytest.raises(TypeError, match=r"^segment\.geometry is .*; needed is a Geometry\(patches"):
+        SplitClient(Lower(geometry=geometry), DATA)
+    with pytest.raises(TypeError, match=r"^upper\.geometry is .*; needed is a Geometry\(patches"):
+        PSL(Lower(geometry=geometry), num_classes=3)
+    with pytest.raises(TypeError, match=r"^trunk\.geometry is .*; needed is a Geometry\(patches"):
+        USplitSL(Part(geometry=geometry))
 
 
 def test_an_edge_may_be_any_mapping() -> None:

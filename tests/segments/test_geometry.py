@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,32 @@ def test_prefix_tokens_are_tokens() -> None:
 
 
 def test_a_grid_may_be_a_list_or_of_numpys_integers() -> None:
-    geometry = Geometry(6, 8, grid=[np.int64(2), np.int64(3)])  # type: ignore[arg-type]
+    number: Any = np.int64(6)
+    geometry = Geometry(number, 8, grid=[np.int64(2), np.int64(3)])  # type: ignore[arg-type]
     assert geometry.grid == (2, 3)
-    assert [type(number) for number in geometry.grid or ()] == [int, int]
+    assert [type(n) for n in (geometry.patches, *(geometry.grid or ()))] == [int] * 3
     assert hash(geometry)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"patches": "16"}, "Geometry: patches is '16'; it must be a whole number"),
+        ({"patches": 0}, "Geometry: patches is 0; it must be at least 1"),
+        ({"width": 32.0}, "Geometry: width is 32.0; it must be a whole number"),
+        ({"prefix": -1}, "Geometry: prefix is -1; it must be at least 0"),
+        ({"positions": "Lower"}, "Geometry: positions is 'Lower'; allowed are lower, upper, none"),
+        ({"positions": None}, "Geometry: positions is None; allowed are lower, upper, none"),
+        ({"grid": 16}, r"Geometry: grid is 16; needed are \(rows, columns\)"),
+        ({"grid": (4, 2, 2)}, r"Geometry: grid is \(4, 2, 2\); needed are \(rows, columns\)"),
+        ({"grid": ("4", 4)}, "Geometry: rows is '4'; it must be a whole number"),
+        ({"grid": (-4, -4)}, "Geometry: rows is -4; it must be at least 1"),
+    ],
+    ids=str,
+)
+def test_what_is_no_geometry_is_refused_where_it_is_made(
+    options: dict[str, Any], said: str
+) -> None:
+    """Text for a number failed later, and a misspelt place silenced a warning."""
+    with pytest.raises(ValueError, match=said):
+        Geometry(**{"patches": 16, "width": 32, **options})

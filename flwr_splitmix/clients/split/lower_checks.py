@@ -12,7 +12,7 @@ from flwr_splitmix.clients.client import ClientError
 from flwr_splitmix.clients.explained import check_input_shape, explained
 from flwr_splitmix.clients.weights import check_shaped
 from flwr_splitmix.description import SegmentDescription
-from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.geometry import Geometry, geometry_of
 from flwr_splitmix.segments.modules import check_module
 from flwr_splitmix.words import with_article
 
@@ -30,11 +30,12 @@ def check_segment(segment: nn.Module) -> None:
     Raises
     ------
     TypeError
-        If it is not a module, or one without values.
+        If it is not a module, or one without values, or if its `geometry` is a mere tuple.
     ClientError
         If some have no shape yet or are sparse, or if its state has entries that are not tensors.
     """
     check_module("segment", segment)
+    geometry_of("segment", segment)
     check_shaped("lower segment", segment)
     state = segment.state_dict(keep_vars=True)
     for name, value in state.items():
@@ -79,8 +80,7 @@ def describe_segment(segment: nn.Module, example: Tensor) -> SegmentDescription:
         If the example or the smashed data have the wrong shape.
     """
     geometry = _geometry(segment, example)
-    # What a trial finds says nothing of positions.
-    lower = geometry is getattr(segment, "geometry", None) and geometry.positions == "lower"
+    lower = geometry.positions == "lower"  # what a trial finds does not deny it
     edge = getattr(segment, "edge", None)
     if not isinstance(edge, Mapping):  # other modules may mean something else by this name
         edge = None
@@ -98,8 +98,7 @@ def describe_segment(segment: nn.Module, example: Tensor) -> SegmentDescription:
 
 def _geometry(segment: nn.Module, example: Tensor) -> Geometry:
     check_input_shape(segment, example)
-    geometry = getattr(segment, "geometry", None)
-    if isinstance(geometry, Geometry):
+    if (geometry := geometry_of("segment", segment)) is not None:
         return geometry
     segment.eval()
     device = next((p.device for p in segment.parameters()), torch.device("cpu"))

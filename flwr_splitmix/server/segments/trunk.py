@@ -18,7 +18,7 @@ from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.across_batch import mixing_layers, needs_whole_batch
 from flwr_splitmix.segments.batch_norm import enough_values
-from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.geometry import geometry_of
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.fitting import fitting
 
@@ -74,8 +74,8 @@ class TrainedTrunk(TrainedSegment):
         super().__init__(
             module, optimizer=optimizer, schedule=schedule, device=device, precision=precision
         )
-        geometry = getattr(module, "geometry", None)  # another module may mean something else
-        self.tokens = geometry.tokens if isinstance(geometry, Geometry) else None
+        geometry = geometry_of("trunk", module)
+        self.tokens = None if geometry is None else geometry.tokens
         self._passed: list[_Passed] = []
         self._to_try = False
 

@@ -16,7 +16,7 @@ from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.seeding import seeded_draws
 from flwr_splitmix.segments.batch_norm import enough_values
-from flwr_splitmix.segments.geometry import Geometry
+from flwr_splitmix.segments.geometry import geometry_of
 from flwr_splitmix.server.segments.base import TrainedSegment
 from flwr_splitmix.server.segments.cut_gradients import CutGradients, Learned
 from flwr_splitmix.server.segments.fitting import fitting
@@ -100,8 +100,7 @@ class TrainedUpper(TrainedSegment):
         self.multi_label = multi_label
         self.loss = loss_on(loss, self.device)
         self._loss_began = _tensors_of(self.loss) if isinstance(self.loss, nn.Module) else None
-        geometry = getattr(module, "geometry", None)  # another module may mean something else
-        self.geometry = geometry if isinstance(geometry, Geometry) else None
+        self.geometry = geometry_of("upper", module)
         self.server_update = server_update
         self.waits = self.device.type == "cpu"
         self._gradients = CutGradients(self.device)

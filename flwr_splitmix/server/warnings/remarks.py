@@ -83,10 +83,11 @@ class Remarks:
             self._once.warn(
                 clients,
                 "have",
-                "a lower segment whose geometry says, or does not deny, that it adds position "
-                f"embeddings or knows the patches' slots, and {self._mixer} moves patches: these "
-                "may tell where they were. Cut the model before its position embeddings; if there "
-                "are none, say so by Geometry(..., positions='none')",
+                "a lower segment with a geometry that says, or without one that denies, that it "
+                f"adds position embeddings or knows the patches' slots, and {self._mixer} moves "
+                "patches: these may tell where they were. Cut the model before its position "
+                "embeddings; if nothing in it knows the slots, say so by geometry = "
+                "Geometry(patches, width, positions='none')",
             )
 
     def on_few(self, server_round: int, nodes: int) -> None:

@@ -156,7 +156,7 @@ def test_what_a_mixer_cannot_do_with_the_only_patch_is_told_once(
         (Shuffled(NoMixing()), "lower", True),
         (Shuffled(NoMixing()), "upper", False),
         (Shuffled(NoMixing()), "none", False),
-        (Shuffled(NoMixing()), None, False),
+        (Shuffled(NoMixing()), None, True),
         (PatchCutMix(), "lower", False),
     ],
     ids=str,
@@ -164,7 +164,7 @@ def test_what_a_mixer_cannot_do_with_the_only_patch_is_told_once(
 def test_patches_that_tell_their_places_are_told_where_a_mixer_moves_them(
     mixer: Mixer, positions: Any, told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also by the geometry of the lower segment; one's own upper segment seldom has one."""
+    """A segment of one's own seldom has a geometry, and then denies nothing."""
     segments = [nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))) for _ in range(2)]
     if positions is not None:
         for segment in segments:
