@@ -186,6 +186,33 @@ def test_a_geometry_that_is_none_is_refused(geometry: Any) -> None:
         USplitSL(Part(geometry=geometry))
 
 
+class TimeFirst(Lower):
+    """Returns (tokens, batch, width), as torch's recurrent layers do by default."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).transpose(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("segment", "said"),
+    [
+        (TimeFirst(), "returned 2 rows for 1 example; .* need batch_first=True"),
+        (TimeFirst(geometry=Geometry(2, 3)), "returned 2 rows for 4 examples; .*batch_first=True"),
+        (
+            Lower(geometry=Geometry(3, 2)),
+            r"a batch are \(batch, 2, 3\), those of its segment's geometry \(batch, 3, 2\): "
+            "correct the geometry, or leave it out",
+        ),
+    ],
+)
+def test_a_batch_that_is_not_first_and_a_wrong_geometry_are_named(
+    segment: nn.Module, said: str
+) -> None:
+    """Each was told to pad its series to one length."""
+    with pytest.raises(ClientError, match=said):
+        smashed_of(segment)
+
+
 def test_an_edge_may_be_any_mapping() -> None:
     """JSON takes dicts alone."""
     edge = {"method": "patch", "kappa": 1.0}

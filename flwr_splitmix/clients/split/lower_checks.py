@@ -14,7 +14,7 @@ from flwr_splitmix.clients.weights import check_shaped
 from flwr_splitmix.description import SegmentDescription
 from flwr_splitmix.segments.geometry import Geometry, geometry_of
 from flwr_splitmix.segments.modules import check_module
-from flwr_splitmix.words import with_article
+from flwr_splitmix.words import counted, with_article
 
 _RESHAPED = {
     2: "; features (batch, width) become one patch by .unsqueeze(1), or several by "
@@ -53,22 +53,54 @@ def check_segment(segment: nn.Module) -> None:
             )
 
 
-def check_described(smashed: Tensor, described: tuple[int, int]) -> None:
+def check_smashed(smashed: object, examples: int) -> Tensor:
+    """Return what a lower segment made of a number of examples, if it is smashed data of so many.
+
+    Raises
+    ------
+    ClientError
+        If it is not a tensor (examples, tokens, width).
+    """
+    if not isinstance(smashed, Tensor):
+        raise ClientError(
+            f"a lower segment must return one tensor (batch, patches, width), this one returns a "
+            f"{type(smashed).__name__}; return the tensor in it"
+        )
+    shape = tuple(smashed.shape)
+    if shape and shape[0] != examples:
+        raise ClientError(
+            f"the lower segment returned {counted(shape[0], 'row')} for "
+            f"{counted(examples, 'example')}; the batch must be the first dimension: torch's "
+            "recurrent and attention layers need batch_first=True"
+        )
+    if len(shape) != 3:
+        raise ClientError(
+            f"smashed data must be (batch, patches, width), got shape {shape}"
+            + _RESHAPED.get(len(shape), "")
+        )
+    return smashed
+
+
+def check_described(segment: nn.Module, smashed: Tensor, described: tuple[int, int]) -> None:
     """Refuse smashed data (b, tokens, width) of another size than the client has described.
 
     Raises
     ------
     ClientError
-        If tokens or width differ.
+        If tokens or width differ; if the segment has a geometry, this may be wrong.
     """
     here = tuple(smashed.shape[1:])
-    if here != described:
-        raise ClientError(
-            f"the smashed data of a batch are (batch, {', '.join(map(str, here))}), those of its "
-            f"first example, or its segment's geometry, (batch, {described[0]}, {described[1]}): "
-            "give the inputs of all batches, of all clients, one size, series and texts by padding "
-            "them to one length"
-        )
+    if here == described:
+        return
+    before, wrong = "those of its first example", ""
+    if geometry_of("segment", segment) is not None:
+        before = "those of its segment's geometry"
+        wrong = ": correct the geometry, or leave it out. If it fits other batches"
+    raise ClientError(
+        f"the smashed data of a batch are (batch, {here[0]}, {here[1]}), {before} "
+        f"(batch, {described[0]}, {described[1]}){wrong}: give the inputs of all batches, of all "
+        "clients, one size, series and texts by padding them to one length"
+    )
 
 
 def describe_segment(segment: nn.Module, example: Tensor) -> SegmentDescription:
@@ -104,15 +136,5 @@ def _geometry(segment: nn.Module, example: Tensor) -> Geometry:
     device = next((p.device for p in segment.parameters()), torch.device("cpu"))
     with torch.no_grad(), explained(segment, example):  # what a segment caches may need a graph
         smashed = segment(example.to(device))
-    if not isinstance(smashed, Tensor):
-        raise ClientError(
-            f"a lower segment must return one tensor (batch, patches, width), this one returns a "
-            f"{type(smashed).__name__}; return the tensor in it"
-        )
-    shape = tuple(smashed.shape)
-    if len(shape) != 3:
-        raise ClientError(
-            f"smashed data must be (batch, patches, width), got shape {shape}"
-            + _RESHAPED.get(len(shape), "")
-        )
-    return Geometry(shape[1], shape[2])
+    _, patches, width = check_smashed(smashed, len(example)).shape
+    return Geometry(patches, width)

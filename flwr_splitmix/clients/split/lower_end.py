@@ -13,7 +13,11 @@ from flwr_splitmix.clients.explained import explained
 from flwr_splitmix.clients.finite import check_finite, may_step
 from flwr_splitmix.clients.guards.restrained import restrained
 from flwr_splitmix.clients.kept_shapes import KeptShapes
-from flwr_splitmix.clients.split.lower_checks import check_described, describe_segment
+from flwr_splitmix.clients.split.lower_checks import (
+    check_described,
+    check_smashed,
+    describe_segment,
+)
 from flwr_splitmix.clients.weights import check_fits, without_bfloat16
 from flwr_splitmix.description import SegmentDescription
 from flwr_splitmix.once import Once
@@ -87,8 +91,9 @@ class LowerEnd:
         self.segment.train()
         with restrained("inputs do not fit the lower segment", hides=not tells):
             with explained(self.segment, inputs), enough_values("lower segment"):
-                smashed: Tensor = self.segment(inputs.to(self.device))
-            check_described(smashed, self.described)
+                made = self.segment(inputs.to(self.device))
+            smashed = check_smashed(made, len(inputs))
+            check_described(self.segment, smashed, self.described)
         if not smashed.requires_grad and any(p.requires_grad for p in self.segment.parameters()):
             raise ClientError(
                 "the lower segment has weights to train, but its output has no gradient: its "
@@ -107,12 +112,14 @@ class LowerEnd:
         Raises
         ------
         ClientError
-            If the inputs do not fit, or the smashed data have numbers that are not finite.
+            If the inputs do not fit, or the smashed data are none or have numbers that are not
+            finite.
         """
         self.segment.eval()
         with explained(self.segment, inputs, "test inputs"), enough_values("lower segment"):
-            # One memory layout, so that the upper segment gets the same from every link.
-            smashed: Tensor = self.segment(inputs.to(self.device)).contiguous()
+            made = self.segment(inputs.to(self.device))
+        # One memory layout, so that the upper segment gets the same from every link.
+        smashed = check_smashed(made, len(inputs)).contiguous()
         check_finite("lower segment", self.segment, inputs, smashed)
         return smashed
 
