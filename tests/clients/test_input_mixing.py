@@ -155,18 +155,20 @@ def test_series_are_divided_along_their_length_in_every_channel() -> None:
     assert torch.equal(mixed, expected)
 
 
-def test_series_of_as_many_channels_as_columns_are_cells_and_a_warning_says_so(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(("rows", "columns"), [(1, 6), (2, 3)])
+def test_series_of_as_many_channels_as_cells_are_cells_and_a_warning_says_so(
+    rows: int, columns: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Cells (b, columns, width) look the same, and whole channels would be exchanged."""
+    """Cells (b, cells, width) look the same, and whole channels would be exchanged."""
     half = PatchShare(lam=0.5, patches=6, seed=3, start=0, stop=3)
-    for width, warnings in ((5, 0), (18, 1), (18, 1)):
+    for width, warnings in ((7, 1), (18, 2), (18, 2)):
         batch = [(torch.randn(B, 6, width), torch.zeros(B, dtype=torch.int64))]
-        mixed, _ = mix_inputs(share_of((0, half), rows=1, columns=6), batch.__getitem__)
+        mixed, _ = mix_inputs(share_of((0, half), rows=rows, columns=columns), batch.__getitem__)
         assert (mixed == batch[0][0]).all(2).sum().item() == 3 * B
         said = [record.getMessage() for record in caplog.records]
         assert len(said) == warnings
-    assert "shape (6, 18) are mixed as 6 cells of 18 numbers, since grid=(1, 6)" in said[0]
+    grid = f"grid=({rows}, {columns})"
+    assert f"shape (6, 18) are mixed as 6 cells of 18 numbers, since {grid}" in said[1]
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 3), (1, 5)])

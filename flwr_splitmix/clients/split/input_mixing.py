@@ -71,8 +71,8 @@ def _to_cells(inputs: Tensor, rows: int, columns: int) -> Tensor:
         divided = inputs.reshape(batch, channels, columns, length // columns)
         return divided.permute(0, 2, 1, 3).reshape(batch, columns, -1)
     divided_already = len(shape) == 2 and shape[0] == count
-    if divided_already and rows == 1 < count and shape[1] % count == 0:
-        _warn_of_channels(*shape)
+    if divided_already and count > 1:
+        _warn_of_channels(rows, columns, shape[1])
     if count == 1 or divided_already or (len(shape) == 1 and shape[0] % count == 0):
         return inputs.reshape(batch, count, -1)
     raise ClientError(
@@ -98,11 +98,12 @@ def _is_series(inputs: Tensor, rows: int, columns: int) -> bool:
 
 
 @cache
-def _warn_of_channels(count: int, width: int) -> None:
+def _warn_of_channels(rows: int, columns: int, width: int) -> None:
     """Warn, once for a shape, that what may be channels of series are mixed as whole cells."""
+    count = rows * columns
     log.warning(
-        "inputs of shape (%d, %d) are mixed as %d cells of %d numbers, since grid=(1, %d) has as "
-        "many columns; if they are series of %d channels, take another number of columns, so that "
-        "they are divided along their length",
-        *(count, width, count, width, count, count),
+        "inputs of shape (%d, %d) are mixed as %d cells of %d numbers, since grid=(%d, %d) has as "
+        "many cells; if they are series of %d channels, take grid=(1, columns) with another number "
+        "of columns, so that they are divided along their length",
+        *(count, width, count, width, rows, columns, count),
     )
