@@ -42,17 +42,32 @@ class MaskedBatch:
         Raises
         ------
         ExamplesError
-            If token ids are negative, and not `NOTHING`, which marks padding.
+            If token ids are negative, and not `NOTHING`, which marks padding, or if padding is not
+            at the end.
         """
-        if holds_ids(example[0]) and example[0].numel() and int(example[0].min()) < NOTHING:
-            raise ExamplesError(
-                "token ids are negative; rows of a table and series must be floating: .float()"
-            )
-        inputs, labels = (part.to(device) for part in example)
+        inputs, labels = example
         if not holds_ids(inputs):
             mask = torch.ones(len(inputs), 1, dtype=torch.int64, device=device)
-            return cls(inputs, mask, labels)
-        return cls(inputs.clamp(min=0), (inputs != NOTHING).long(), labels)
+            return cls(inputs.to(device), mask, labels.to(device))
+        ids = inputs.long()  # the largest of an unsigned type would count as -1
+        _check_ids(ids)
+        mask = (ids != NOTHING).long()
+        return cls(ids.clamp(min=0).to(device), mask.to(device), labels.to(device))
+
+
+def _check_ids(ids: Tensor) -> None:
+    """Raise ExamplesError unless ids (b, T) are >= 0, but for `NOTHING` at the end of rows."""
+    if ids.numel() and int(ids.min()) < NOTHING:
+        raise ExamplesError(
+            "token ids are negative; rows of a table and series must be floating: .float()"
+        )
+    padded = ids == NOTHING
+    if bool((padded[:, :-1] & ~padded[:, 1:]).any()):
+        raise ExamplesError(
+            f"token ids have {NOTHING}, which marks padding, before others; padding comes last. A "
+            "missing value needs an id >= 0 of its own (pandas' cat.codes + 1); rows of a table "
+            "and series must be floating: .float()"
+        )
 
 
 def holds_ids(inputs: Tensor) -> bool:

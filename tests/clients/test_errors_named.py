@@ -175,7 +175,8 @@ class Mixed(Part):
     """A head of texts that computes in two types."""
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        return super().forward(inputs.double() if self.training else inputs.float(), mask)
+        hidden = super().forward(inputs.double() if self.training else inputs.float(), mask)
+        return hidden.expand(-1, inputs.shape[1], -1)
 
 
 def test_inputs_of_a_step_that_do_not_fit_the_head_are_named() -> None:

@@ -86,6 +86,42 @@ def test_a_head_or_tail_that_returns_a_tuple_is_told_what_it_must_return() -> No
         tail.run("decode", {"number": 0, "outputs": sent["messages"]})
 
 
+class TokensFirst(Part):
+    """Returns (tokens, batch, width) for two tokens."""
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(inputs, mask).transpose(0, 1).expand(2, -1, -1)
+
+
+class OneToken(Part):
+    """Converts rows of integers itself, as one token each."""
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(inputs.float(), mask)
+
+
+@pytest.mark.parametrize(
+    ("head", "inputs", "said"),
+    [
+        (TokensFirst(), INPUTS, "the head returned 2 rows for 1 example; .* batch_first=True"),
+        (
+            OneToken(),
+            torch.arange(40, dtype=torch.uint8).view(8, 5),
+            r"whole numbers \(batch, 5\) are token ids, and the head returned 1 token of each 5; "
+            r"rows of a table and series must be floating: \.float\(\)",
+        ),
+    ],
+)
+def test_a_head_that_makes_other_tokens_than_its_inputs_have_is_told_why(
+    head: nn.Module, inputs: Tensor, said: str
+) -> None:
+    """The server refused the first step by the shapes alone."""
+    data: Any = TensorDataset(inputs, torch.arange(8) % 3)
+    client = UShapeClient(head, Part(3, 6), data, batch_size=4, device="cpu")
+    with pytest.raises(ClientError, match=said):
+        client.attach(ORDER, None)
+
+
 def normed() -> UShapeClient:
     head = Part()
     head.linear = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6))  # type: ignore[assignment]

@@ -15,13 +15,13 @@ from flwr_splitmix.clients.guards.first_weights import digest_of
 from flwr_splitmix.clients.kept_shapes import KeptShapes
 from flwr_splitmix.clients.ushape.frozen_weights import sketch
 from flwr_splitmix.clients.weights import check_fits, without_bfloat16
-from flwr_splitmix.data.masked_batch import MaskedBatch
+from flwr_splitmix.data.masked_batch import MaskedBatch, holds_ids
 from flwr_splitmix.once import Once
 from flwr_splitmix.optimizers import OptimizerFactory, ScheduledOptimizer
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.segments.modules import with_statistics
 from flwr_splitmix.storage import under
-from flwr_splitmix.words import described
+from flwr_splitmix.words import counted, described
 
 Learns = Literal["all", "tail"]
 """What a client trains: head and tail, or the tail alone."""
@@ -63,7 +63,8 @@ class Ends:
         Raises
         ------
         ClientError
-            If the hidden states are not a tensor (b, T, d), or the inputs do not fit the head.
+            If the hidden states are not a tensor (b, T, d) for the b examples and, of token ids,
+            for the T of each; or if the inputs do not fit the head.
         """
         head = self.segments["head"].eval()
         with torch.no_grad(), explained(head, batch.inputs, name="head"):
@@ -77,6 +78,7 @@ class Ends:
             raise ClientError(
                 f"a head must return (batch, tokens, width), this one {tuple(hidden.shape)}"
             )
+        _check_tokens(hidden, batch.inputs)
         return int(hidden.shape[2])
 
     def check_no_statistics(self) -> None:
@@ -220,3 +222,23 @@ class Ends:
             for name, buffer in buffers.items():
                 buffer.copy_(kept[name])
         self.optimizer.restore(tensors, meta)
+
+
+def _check_tokens(hidden: Tensor, inputs: Tensor) -> None:
+    """Raise ClientError unless hidden states (b, T, d) are those of inputs (b, ...) or ids (b, T).
+
+    A server would say this only of the first step, and could not say why.
+    """
+    rows, tokens = hidden.shape[:2]
+    if rows != len(inputs):
+        raise ClientError(
+            f"the head returned {counted(rows, 'row')} for {counted(len(inputs), 'example')}; the "
+            "batch must be the first dimension: torch's recurrent and attention layers need "
+            "batch_first=True"
+        )
+    if holds_ids(inputs) and tokens != inputs.shape[1]:
+        raise ClientError(
+            f"whole numbers (batch, {inputs.shape[1]}) are token ids, and the head returned "
+            f"{counted(tokens, 'token')} of each {inputs.shape[1]}; rows of a table and series "
+            "must be floating: .float()"
+        )

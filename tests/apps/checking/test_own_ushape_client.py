@@ -16,11 +16,13 @@ from flwr_splitmix.testing.laws import TextToy
 from tests.apps.checking.test_own_client import PYPROJECT, SERVER, only
 
 CLIENT = """
+from dataclasses import replace
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 from flwr_splitmix import SplitClientApp, UShapeClient
+from flwr_splitmix.hiding import Hiding
 
 ROWS, NUMBERS = torch.rand(8, 5), torch.rand(8, 1)
 
@@ -39,6 +41,12 @@ class Tail(nn.Linear):
 class Client(UShapeClient):
     def loss(self, hidden, sent):
         return {loss}
+
+
+class Halved(Hiding):
+    def obfuscate(self, batch):
+        sent = super().obfuscate(batch)
+        return replace(sent, messages=[message[:1] for message in sent.messages])
 
 
 class Scores:
@@ -111,7 +119,9 @@ def test_a_right_client_of_the_u_shape_has_no_finding(size: int, tmp_path: Path)
         ({"out": "hidden[:, 0]"}, "a head must return (batch, tokens, width), this one (2, 6)"),
         ({"out": "hidden.detach()"}, "the head returns data without a gradient, though it has par"),
         ({"out": "hidden * 1e9"}, "the head returns numbers beyond 1e+06, which the server refus"),
-        ({"out": "hidden[:1]"}, "messages are (1, 1, 6) and their mask (2, 1); needed are (exam"),
+        ({"out": "hidden[:1]"}, "the head returned 1 row for 2 examples; the batch must be the fi"),
+        ({"made": "Client(head, tail, data, hiding=Halved())"},
+         "messages are (1, 1, 6) and their mask (2, 1); needed are (exam"),
         ({"out": "1 / 0"}, "the head raised ZeroDivisionError: division by zero"),
         ({"out": "exit('gone')"}, "the head raised SystemExit: gone"),
         ({"loss": "super().loss(hidden, sent)"},
