@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypedDict, cast, get_args
 
 from flwr.serverapp import strategy as flower
@@ -104,30 +104,45 @@ def check_wait(name: str, seconds: object) -> None:
         raise ValueError(f"{name} is {seconds}; it must be above 0")
 
 
-def check_names(strategy: type, options: Mapping[str, object]) -> None:
+def check_names(
+    strategy: type, options: Mapping[str, object], elsewhere: Mapping[str, type]
+) -> None:
     """Raise TypeError if the options that a strategy passes on to the loop of rounds are not its.
 
     Parameters
     ----------
     strategy
         The class that the user called, whose name is in the message.
+    elsewhere
+        Classes that take other options, by how a user calls them.
     """
     unknown = sorted(options.keys() - RoundOptions.__annotations__.keys())
     if not unknown:
         return
-    makers = [vars(kind)["__init__"] for kind in strategy.__mro__ if "__init__" in vars(kind)]
-    taken = [each for maker in makers for each in inspect.signature(maker).parameters.values()]
-    known = {each.name for each in taken if each.kind is not each.POSITIONAL_ONLY}
-    known |= RoundOptions.__annotations__.keys()
-    meant = {name: close_to(name, sorted(known), 1) for name in unknown}
-    named = [
-        f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
-        for name, near in meant.items()
-    ]
+    known = set(RoundOptions.__annotations__).union(*map(_named, strategy.__mro__))
+    named = [f"{name!r}" + _meant(name, known, elsewhere) for name in unknown]
     raise TypeError(
         f"{strategy.__name__} has no option {' and no option '.join(named)}; "
         f"help({strategy.__name__}) lists them"
     )
+
+
+def _named(kind: type) -> set[str]:
+    """Return the arguments of a class's own constructor that can be given by name."""
+    if "__init__" not in vars(kind):
+        return set()
+    _, *taken = inspect.signature(vars(kind)["__init__"]).parameters.values()
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {each.name for each in taken if each.kind in by_name}
+
+
+def _meant(name: str, known: Collection[str], elsewhere: Mapping[str, type]) -> str:
+    """Return where an option belongs, or which one has a similar name, in brackets, or ""."""
+    for called, kind in elsewhere.items():
+        if any(name in _named(base) for base in kind.__mro__):
+            return f" (it is an argument of {called})"
+    near = close_to(name, sorted(known), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def check_labels(labels: object) -> None:

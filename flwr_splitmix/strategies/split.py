@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Unpack
 from flwr.serverapp import strategy as flower
 from torch import Tensor, nn
 
-from flwr_splitmix.clients import Client
+from flwr_splitmix.clients import Client, PrivacyBudget, SplitClient
 from flwr_splitmix.device import Precision
 from flwr_splitmix.events import EvaluationResult
 from flwr_splitmix.labels import TargetLoss
@@ -49,6 +49,14 @@ from flwr_splitmix.server.warnings.untrained import warn_if_frozen
 from flwr_splitmix.values import check_kind
 
 log = logging.getLogger("flwr.splitmix")
+
+_ELSEWHERE: dict[str, type] = {
+    "SplitClient(...)": SplitClient,
+    "SplitClient(privacy=PrivacyBudget(...))": PrivacyBudget,
+    "noise=GaussianNoise(...)": GaussianNoise,
+    "pace=Pace(...)": Pace,
+}
+"""What has the options that a strategy of the L shape does not take itself."""
 
 
 class SplitStrategy(TrainingLoop):
@@ -152,7 +160,7 @@ class SplitStrategy(TrainingLoop):
         micro_batches: PartsAsked = 1,
         **options: Unpack[RoundOptions],
     ) -> None:
-        check_names(type(self), options)
+        check_names(type(self), options, _ELSEWHERE)
         check_labels(labels)
         if pace is not None:
             check_kind("pace", pace, Pace, 'a Pace, such as Pace(straggler="skip")')

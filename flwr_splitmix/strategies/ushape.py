@@ -96,7 +96,9 @@ class UShapeStrategy(TrainingLoop):
         min_nodes: int = 1,
         **options: Unpack[RoundOptions],
     ) -> None:
-        check_names(type(self), options)
+        hiding = f"UShapeClient(hiding={self.hiding.__name__}(...))"
+        elsewhere: dict[str, type] = {"UShapeClient(...)": UShapeClient, hiding: self.hiding}
+        check_names(type(self), options, elsewhere)
         check_counts(width=width, max_length=max_length)
         if isinstance(options.get("link"), MixerLink):
             raise ValueError(
