@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flwr_splitmix.once import Once
 from flwr_splitmix.optimizer_state import pack_optimizer, unpack_optimizer
 from flwr_splitmix.schedule import Schedule, ScheduleError, WarmupCosine
-from flwr_splitmix.values import takes
+from flwr_splitmix.values import real_number, takes
 from flwr_splitmix.words import with_article
 
 log = logging.getLogger("flwr.splitmix")
@@ -40,7 +40,15 @@ def adamw(
 
     It can be pickled, and so can clients and strategies that have it.
     The papers state neither weight decay nor betas: the defaults are DeiT's (Touvron et al., 2020).
+
+    Raises
+    ------
+    ValueError
+        If `lr` or `weight_decay` is no finite number of at least 0.
     """
+    for name, value in (("lr", lr), ("weight_decay", weight_decay)):
+        if not 0 <= real_number(name, value) < math.inf:
+            raise ValueError(f"{name} is {value}; it must be at least 0, and finite")
     return partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay, betas=betas)
 
 

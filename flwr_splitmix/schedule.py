@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flwr_splitmix.errors import ForeseenError
+from flwr_splitmix.values import real_number
 
 Schedule = Callable[[float, int], float]
 """(progress in rounds, number of rounds) -> factor on the optimizer's learning rate."""
@@ -50,7 +51,7 @@ class WarmupCosine:
     Raises
     ------
     ValueError
-        If `warmup` < 0.
+        If an argument is no number or below 0.
     """
 
     warmup: float = 0.0
@@ -58,8 +59,12 @@ class WarmupCosine:
     final_factor: float = 1e-2
 
     def __post_init__(self) -> None:
-        if self.warmup < 0:
+        if not real_number("warmup", self.warmup) >= 0:
             raise ValueError(f"warmup is {self.warmup} rounds; it must be at least 0")
+        for name in ("start_factor", "final_factor"):
+            factor = getattr(self, name)
+            if not 0 <= real_number(name, factor) < math.inf:
+                raise ValueError(f"{name} is {factor}; it must be at least 0, and finite")
 
     def __call__(self, progress: float, num_rounds: int) -> float:
         """Return the factor after `progress` of `num_rounds` rounds."""

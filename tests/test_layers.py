@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "seeding": set(),
     "page_blocks": set(),
     "methods": {"page_blocks"},
-    "schedule": {"errors"},
+    "schedule": {"errors", "values"},
     "optimizers": {"schedule", "once", "storage", "optimizer_state", "values", "words"},
     "files": set(),
     "file_names": set(),

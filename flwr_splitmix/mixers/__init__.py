@@ -56,7 +56,7 @@ def known_shares(further: Iterable[type[Share]]) -> tuple[type[Share], ...]:
     ValueError
         If a kind has no name, or that of another.
     """
-    if isinstance(further, type) or not isinstance(further, Iterable):
+    if isinstance(further, (type, str)) or not isinstance(further, Iterable):
         raise TypeError(
             f"shares must be a sequence of kinds of shares, such as (MyShare,), not {further!r}"
         )

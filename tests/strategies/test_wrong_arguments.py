@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from flwr_splitmix.clients import SplitClient, UShapeClient
+from flwr_splitmix.clients import PrivacyBudget, SplitClient, UShapeClient
+from flwr_splitmix.data import client_split, load_images
+from flwr_splitmix.data.images import sources
 from flwr_splitmix.hiding import DPForward, Hiding
 from flwr_splitmix.hiding.mixguard.options import MixGuardOptions
 from flwr_splitmix.links import LinkError, StreamLink
 from flwr_splitmix.links.mixer.link import MixerLink
 from flwr_splitmix.mixers import PatchCutMix
 from flwr_splitmix.observers import Observer
+from flwr_splitmix.optimizers import adamw
 from flwr_splitmix.privacy import GaussianNoise
 from flwr_splitmix.privacy.masks import RandomMasks
+from flwr_splitmix.schedule import WarmupCosine
 from flwr_splitmix.segments import split_vision_model
 from flwr_splitmix.strategies import (
     DPSFL,
@@ -39,6 +46,8 @@ from flwr_splitmix.strategies import (
 )
 from flwr_splitmix.testing.toy import Toy
 from flwr_splitmix.testing.toy_texts import TextToy
+from tests.clients.own_segments import DATA, Part
+from tests.clients.own_segments import Lower as OwnLower
 
 TOY = Toy(clients=2)
 
@@ -317,3 +326,68 @@ def test_switches_of_privacy_and_of_links_are_true_or_false(tmp_path: Path) -> N
     for name, make in makers:
         with pytest.raises(ValueError, match=f"{name} is 'no'; it must be True or False"):
             make("no")
+
+
+HEAD, TAIL, LOWER = Part(), Part(3, 6), OwnLower()
+SPLIT = partial(client_split, load_images("fashion-mnist-small"), index=0, num_clients=4)
+
+
+NOISE = GaussianNoise(sigma_s=1.0, sigma_y=0.0)
+CLIENT: Any = SplitClient
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "said"),
+    [
+        (UShapeClient, (HEAD, DATA, TAIL), "tail is a TensorDataset; needed is a torch.nn.Module"),
+        (UShapeClient, (abs, TAIL, DATA), "head is a builtin_function_or_method; needed is a torc"),
+        (UShapeClient, (Part, TAIL, DATA), r"head is the class Part; .*: Part\(...\)"),
+        (partial(CLIENT, LOWER, DATA, privacy=8.0), (), "privacy is a float; needed is a Pri"),
+        (
+            partial(CLIENT, LOWER, DATA, privacy=NOISE),
+            (),
+            "privacy is a GaussianNoise; needed",
+        ),
+        (partial(CLIENT, LOWER, DATA, shares="block"), (), "shares must be a .*, not 'block'"),
+        (client_split, (DATA, 0, 4), "sets is a TensorDataset; needed is what load_images returns"),
+        (load_images, (None,), "source is None; needed is the name of a data set, or a folder"),
+    ],
+)
+def test_what_is_made_of_arguments_of_another_kind(make: Any, given: Any, said: str) -> None:
+    """Python's own errors came from deep within, and named no argument."""
+    with pytest.raises(TypeError, match=f"^{said}"):
+        make(*given)
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "said"),
+    [
+        (PrivacyBudget, {"max_epsilon": "8"}, "max_epsilon is '8'; it must be a number"),
+        (WarmupCosine, {"warmup": "1"}, "warmup is '1'; it must be a number"),
+        (WarmupCosine, {"warmup": math.nan}, "warmup is nan rounds; it must be at least 0"),
+        (WarmupCosine, {"final_factor": -1}, "final_factor is -1; it must be at least 0"),
+        (adamw, {"lr": "0.1"}, "lr is '0.1'; it must be a number"),
+        (adamw, {"lr": -1.0}, "lr is -1.0; it must be at least 0, and finite"),
+        (adamw, {"lr": math.nan}, "lr is nan; it must be at least 0, and finite"),
+        (adamw, {"weight_decay": None}, "weight_decay is None; it must be a number"),
+        (SPLIT, {"index": "0"}, "index is '0'; it must be a whole number"),
+        (SPLIT, {"num_clients": 4.0}, "num_clients is 4.0; it must be a whole number"),
+        (SPLIT, {"samples": "9"}, "samples is '9'; it must be a whole number"),
+        (load_images, {"source": Path("/nowhere")}, "'/nowhere' .*there is no such path here"),
+    ],
+)
+def test_what_is_made_of_numbers_that_are_none(make: Any, given: dict[str, Any], said: str) -> None:
+    """A text that looks like a number failed in the first round, or with Python's own error."""
+    with pytest.raises(ValueError, match=said):
+        make(**given)
+
+
+def test_a_folder_of_images_may_be_a_path() -> None:
+    folder = Path(sources.__file__).with_name("fashion_mnist_small")
+    assert len(load_images(folder).train) == len(load_images("fashion-mnist-small").train)
+
+
+def test_a_strategy_is_started_with_a_grid() -> None:
+    context: Any = Context(1, 2, {}, RecordDict(), {})
+    with pytest.raises(TypeError, match=r"^grid is a Context; needed is the grid that"):
+        PSL(TOY.upper(), device="cpu").start(context, ArrayRecord(TOY.lower().state_dict()))

@@ -8,7 +8,7 @@ from flwr_splitmix.privacy import Relation
 from flwr_splitmix.privacy.accountant import check_delta
 from flwr_splitmix.privacy.events import check_relation
 from flwr_splitmix.privacy.policy import NodePolicy
-from flwr_splitmix.values import check_truth
+from flwr_splitmix.values import check_truth, real_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class PrivacyBudget:
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
-        if self.max_epsilon is not None and not self.max_epsilon > 0:
+        if self.max_epsilon is not None and not real_number("max_epsilon", self.max_epsilon) > 0:
             raise ValueError(f"max_epsilon is {self.max_epsilon}; a budget must be above 0")
         check_relation(self.relation)
         check_truth("public_evaluation", self.public_evaluation)

@@ -31,7 +31,7 @@ from flwr_splitmix.mixers import Share, known_shares
 from flwr_splitmix.once import Once
 from flwr_splitmix.optimizers import UNKNOWN_WEIGHTS, OptimizerFactory
 from flwr_splitmix.schedule import Schedule
-from flwr_splitmix.values import check_truth
+from flwr_splitmix.values import check_kind, check_truth
 
 log = logging.getLogger("flwr.splitmix")
 
@@ -87,8 +87,8 @@ class SplitClient(LowerClient):
     ClientError
         If there is no training example, or the segment's weights cannot be sent.
     TypeError
-        If data have no length or no items, `batch_size` is not an integer, or `shares` is not a
-        sequence of kinds of shares.
+        If data have no length or no items, `batch_size` is not an integer, `shares` is not a
+        sequence of kinds of shares, or `privacy` is no budget.
     ValueError
         If `batch_size` < 1, or a kind of shares has no name of its own.
     """
@@ -111,6 +111,9 @@ class SplitClient(LowerClient):
         check_truth("repeatable_secrets", repeatable_secrets)
         on = pick_device(device)
         check_segment(segment)
+        if privacy is not None:
+            needed = "a PrivacyBudget, such as PrivacyBudget(max_epsilon=8.0), or None"
+            check_kind("privacy", privacy, PrivacyBudget, needed)
         batches = Batches(data, batch_size)
         if not batches.examples:
             raise ClientError(NO_DATA)

@@ -25,7 +25,7 @@ from flwr_splitmix.hiding import Hiding
 from flwr_splitmix.optimizers import OptimizerFactory
 from flwr_splitmix.schedule import Schedule
 from flwr_splitmix.scoring.texts import Scores, TextScores, check_scores, scored
-from flwr_splitmix.segments.modules import check_takes_mask
+from flwr_splitmix.segments.modules import check_module, check_takes_mask
 from flwr_splitmix.values import check_choice, check_initialized, check_kind, check_truth
 
 _OF_HIDINGS = ("obfuscate", "recover", "perturb", "returned", "logits", "before_update")
@@ -86,7 +86,7 @@ class UShapeClient(EndsClient):
         have no shape yet, if `learns` is "tail" and the tail has nothing to train, or if the hiding
         works by training the head, which does not learn.
     TypeError
-        If head or tail takes no mask, or `scores` makes no scores.
+        If head or tail is no module or takes no mask, or `scores` makes no scores.
     ValueError
         If `learns` is neither "all" nor "tail", or texts have tokens beyond the head's vocabulary,
         or more of them than the hiding takes.
@@ -132,10 +132,10 @@ class UShapeClient(EndsClient):
         hiding = Hiding() if hiding is None else hiding
         check_kind("hiding", hiding, Hiding, "an object of a subclass of Hiding")
         check_initialized(hiding, Hiding, "public")
-        check_takes_mask("head", head)
-        check_takes_mask("tail", tail)
-        check_shaped("head", head)
-        check_shaped("tail", tail)
+        for name, part in (("head", head), ("tail", tail)):
+            check_module(name, part)
+            check_takes_mask(name, part)
+            check_shaped(name, part)
         texts = {"data": data, "test_data": test_data, "benchmark_data": benchmark_data}
         check_vocabulary(head, **texts, public=hiding.public)
         check_lengths(hiding, data=data, public=hiding.public)

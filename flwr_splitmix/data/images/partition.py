@@ -8,6 +8,7 @@ from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.images.packed import ImageDataset
 from flwr_splitmix.data.images.sets import ImageSets
 from flwr_splitmix.data.partition import Division, Scheme, check_samples
+from flwr_splitmix.values import check_kind, whole_number
 
 
 def client_split(
@@ -53,7 +54,19 @@ def client_split(
     DataError
         If an argument is outside its range, or with "iid" a client has fewer than `samples`
         training images.
+    TypeError
+        If `sets` are no image sets.
+    ValueError
+        If an index, a number or the seed is not a whole number.
     """
+    needed = (
+        "what load_images returns; a data set of your own is divided by "
+        "torch.utils.data.Subset(data, partition_indices(labels, num_clients)[index])"
+    )
+    check_kind("sets", sets, ImageSets, needed)
+    index, num_clients = whole_number("index", index), whole_number("num_clients", num_clients)
+    seed, samples = whole_number("seed", seed), whole_number("samples", samples)
+    test_samples = whole_number("test_samples", test_samples)
     check_samples(samples, test_samples)
     train, test = _division(sets, num_clients, scheme, alpha, seed).part(
         index,

@@ -17,6 +17,7 @@ from flwr_splitmix.data.images.composed import compose_sets
 from flwr_splitmix.data.images.idx import IMAGE_FILES, LABEL_FILES, find_idx, read_idx_sets
 from flwr_splitmix.data.images.picture_folder import read_picture_folder
 from flwr_splitmix.data.images.sets import ImageSets, RawSets, assemble
+from flwr_splitmix.values import check_kind
 
 __all__ = ["COMPOSED", "SHIPPED", "ImageSets", "check_there", "load_images"]
 
@@ -34,7 +35,7 @@ _ALLOWED = (
 
 
 def load_images(
-    source: str,
+    source: str | os.PathLike[str],
     *,
     image_size: int = 32,
     channels: int | None = None,
@@ -65,7 +66,7 @@ def load_images(
     Parameters
     ----------
     source
-        As above.
+        As above; a folder may also be a `pathlib.Path`.
     image_size
         S. If all images have the same size of at most S x S, they are padded with black; otherwise
         each is resized (bilinear) to S x S.
@@ -87,7 +88,12 @@ def load_images(
     DataError
         If `source` is none of these, a file is damaged, a split is missing or empty, the test
         split has a class that the training split lacks, or an argument is out of range.
+    TypeError
+        If `source` is neither text nor a path.
     """
+    if isinstance(source, os.PathLike):
+        source = os.fspath(source)
+    check_kind("source", source, str, "the name of a data set, or a folder")
     if image_size < 1:
         raise DataError(f"image_size is {image_size}; it must be 1 or more")
     if channels not in (None, 1, 3):

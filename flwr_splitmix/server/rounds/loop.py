@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
@@ -31,7 +31,7 @@ from flwr_splitmix.server.rounds.fits import first_arrays
 from flwr_splitmix.server.rounds.hooks import RoundHooks
 from flwr_splitmix.server.rounds.run import WholeRun
 from flwr_splitmix.server.rounds.state import RunState
-from flwr_splitmix.values import check_initialized, whole_number
+from flwr_splitmix.values import check_initialized, check_kind, whole_number
 from flwr_splitmix.words import are, counted
 
 log = logging.getLogger("flwr.splitmix")
@@ -92,6 +92,8 @@ class RoundLoop(RoundHooks):
             If the aggregator draws nodes by itself, or `initial_arrays` is empty and it averages.
         LinkError
             If clients cannot be reached, fewer than `min_nodes` are left, or every round is lost.
+        TypeError
+            If `grid` is a context or arrays.
         ValueError
             If `timeout` or `attach_timeout` is not a number above 0.
         RunError
@@ -99,6 +101,9 @@ class RoundLoop(RoundHooks):
             aggregator, seed, model or optimizer.
         """
         check_initialized(self, RoundLoop, "audience")
+        if isinstance(grid, (Context, ArrayRecord)):  # a grid of one's own may be of any class
+            needed = "the grid that Flower hands to the function under @app.main()"
+            check_kind("grid", grid, Grid, needed)
         check_wait("timeout", timeout)
         if attach_timeout is not None:
             check_wait("attach_timeout", attach_timeout)
