@@ -27,6 +27,9 @@ MOST_EARLIER = 1 << 17
 NO_DATA = "this client has no training data"
 """Message of a client that cannot take part at all; a server stops asking it."""
 
+EMPTY = f"{NO_DATA}: leave it out of the list of clients; on nodes, a run goes on without it"
+"""Message of a client that is made with an empty data set."""
+
 
 class ClientError(ForeseenError, RuntimeError):
     """A client cannot do what was asked; the message is safe to send to the server."""

@@ -214,10 +214,10 @@ def check_scores(scores: object) -> None:
     """
     if not callable(scores):
         kind = type(scores).__name__
-        raise TypeError(
-            f"scores is {with_article(kind)}; needed is what makes scores, anew for each "
-            f"evaluation, such as the class: scores={kind}"
-        )
+        needed = "needed is a class that makes scores, anew for each evaluation"
+        if hasattr(scores, "result"):
+            raise TypeError(f"scores is {with_article(kind)}; {needed}: scores={kind}")
+        raise TypeError(f"scores is {scores!r:.60}; {needed}, with the members of TextScores")
     made = scores()
     lacking = [name for name in ("begin", "add", "result") if not hasattr(made, name)]
     if type(getattr(made, "examples", None)) is not int:

@@ -301,7 +301,7 @@ def test_inputs_of_another_shape_are_refused_before_the_round() -> None:
 
 def test_a_client_without_data_is_refused() -> None:
     empty = Examples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
-    with pytest.raises(ClientError, match="has no training data"):
+    with pytest.raises(ClientError, match="has no training data: leave it out of the list of"):
         SplitClient(nn.Linear(4, 2), empty, device="cpu")
 
 

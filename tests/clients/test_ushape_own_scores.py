@@ -17,6 +17,7 @@ from flwr_splitmix.data.errors import ExamplesError
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding import Sent
 from flwr_splitmix.scoring.texts import ClassScores
+from flwr_splitmix.server.evaluation import ushape as evaluation
 from flwr_splitmix.strategies import USplitSL
 from flwr_splitmix.testing.laws import TextToy, sgd
 from tests.clients.ushape import ORDER, PATCHES, Masked, attached
@@ -90,7 +91,8 @@ class Short:
 @pytest.mark.parametrize(
     ("scores", "said"),
     [
-        (MeanError(), "scores is a MeanError; needed is what makes .* the class: scores=MeanError"),
+        (MeanError(), "scores is a MeanError; needed is a class that makes .*: scores=MeanError"),
+        ("r2", "scores is 'r2'; needed is a class that makes .*, with the members of TextScores"),
         (Short, r"makes a Short, which lacks examples \(a number, of those scored\), add; "),
         (lambda: None, "scores makes a NoneType, which lacks examples .*, begin, add, result"),
     ],
@@ -154,9 +156,16 @@ def evaluated(further: dict[str, Any], *, rounds: int = 1) -> list[dict[str, Any
     return strategy.rows
 
 
-@pytest.mark.parametrize(("name", "value"), [("F1", 0.4), ("Bad Name", 1.0), ("f", float("nan"))])
-def test_a_score_that_no_metric_can_be_is_left_out_with_a_word(
-    name: str, value: float, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("F1", 0.4, "the name of a score begins with a lower-case letter, and has at most 40 more"),
+        ("Bad Name", 1.0, "the name of a score begins with a lower-case letter"),
+        ("auc", float("nan"), "a score is a finite number, up to 1e+100"),
+    ],
+)
+def test_a_score_that_no_metric_can_be_is_left_out_with_the_reason(
+    name: str, value: float, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rest of the evaluation counts."""
     (expected,) = evaluated({"r2": 0.1})
@@ -165,10 +174,25 @@ def test_a_score_that_no_metric_can_be_is_left_out_with_a_word(
     assert first["eval_r2"] == second["eval_r2"] == pytest.approx(0.1)
     assert first.keys() == expected.keys()
     told = [r.getMessage() for r in caplog.records if "left out of" in r.getMessage()]
-    assert told == [
-        f"left out of the run's metrics: {name!r}; a score of an evaluation is a finite number, "
-        "and its name begins with a lower-case letter, and has at most 40 more, digits, '_' or '-'"
-    ]
+    assert len(told) == 1
+    assert told[0].startswith(f"left out of the run's metrics: {name!r}; {why}")
+
+
+def test_scores_that_never_end_are_told_what_ends_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table whose scores asked for batch after batch was said to generate tokens."""
+    monkeypatch.setattr(evaluation, "MAX_ANSWER", 3)
+    toy = TextToy(clients=2, tests=6, task="classification", dropout=0.0)
+
+    class Endless(ClassScores):
+        def add(self, logits: Tensor, batch: MaskedBatch) -> MaskedBatch:
+            super().add(logits, batch)
+            return batch
+
+    strategy = USplitSL(toy.server(), evaluation="federated", device="cpu")
+    strategy.fit(toy.clients_for(scores=Endless), 1)
+    assert "in place of a scored one: the add of its scores must return None" in caplog.text
 
 
 def test_scores_may_be_tensors_and_numbers_of_numpy() -> None:

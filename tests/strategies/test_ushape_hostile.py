@@ -230,7 +230,8 @@ def test_further_scores_that_are_none_are_left_out_alone() -> None:
     bad = {"F1": 0.4, "Bad Name": 1.0, "f": float("nan"), "g": HUGE, "h": "1", "i": None, 3: 1.0}
     read = read_scores({"examples": 4, "scores": {"accuracy": 0.5, "loss": 1, "r2": -3, **bad}})
     assert read.scores == {"accuracy": 0.5, "loss": 1.0, "r2": -3.0}
-    assert read.left_out == [*map(str, bad)]
+    assert read.misnamed == ["F1", "Bad Name", "3"]
+    assert read.not_finite == ["f", "g", "h", "i"]
 
 
 def scored_examples(toy: TextToy) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import NO_DATA, ClientError, Order
+from flwr_splitmix.clients.client import EMPTY, ClientError, Order
 from flwr_splitmix.clients.evaluation_sets import evaluation_set, part_of, sizes_of, tests_of
 from flwr_splitmix.clients.exchanges import exchange
 from flwr_splitmix.clients.guards.privacy_budget import PrivacyBudget
@@ -116,7 +116,7 @@ class SplitClient(LowerClient):
             check_kind("privacy", privacy, PrivacyBudget, needed)
         batches = Batches(data, batch_size)
         if not batches.examples:
-            raise ClientError(NO_DATA)
+            raise ClientError(EMPTY)
         lower = LowerEnd(segment.to(on), optimizer, schedule, device=on)
         super().__init__(lower, batches, privacy=privacy, repeatable_secrets=repeatable_secrets)
         self.tests = tests_of(test_data, benchmark_data)

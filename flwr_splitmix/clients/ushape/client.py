@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from torch import Tensor, nn
 
-from flwr_splitmix.clients.client import NO_DATA, ClientError
+from flwr_splitmix.clients.client import EMPTY, ClientError
 from flwr_splitmix.clients.evaluation_sets import tests_of
 from flwr_splitmix.clients.exchanges import exchange
 from flwr_splitmix.clients.ushape.ends import Ends, Learns
@@ -150,7 +150,7 @@ class UShapeClient(EndsClient):
         ends = Ends(head, tail, optimizer, schedule)
         batches = Batches(data, batch_size, floats=True)  # `loss` decides
         if not batches.examples:
-            raise ClientError(NO_DATA)
+            raise ClientError(EMPTY)
         tests = tests_of(test_data, benchmark_data)
         if scores is not None:
             check_scores(scores)

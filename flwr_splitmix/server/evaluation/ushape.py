@@ -25,6 +25,12 @@ from flwr_splitmix.server.intake.ushape import read_scores, warn_of_left_out
 MAX_ANSWER = 4096
 """Most exchanges for one test batch, so that a generating client must stop."""
 
+_ENDLESS = (
+    f"asks for more than {MAX_ANSWER} further batches in place of a scored one: the add of its "
+    "scores must return None once the examples are scored, or, of generated texts, complete"
+)
+"""Why a client is left out that has not stopped."""
+
 Pass = Callable[[Mapping[int, Mapping[str, Any]]], dict[int, list[Tensor]]]
 """Passes messages in replies through the trunk; returns outputs of clients without errors."""
 
@@ -64,7 +70,7 @@ def evaluate_in_u_shape(
         if limit.over:
             limit.leave_out(clients, replies)
         for client in replies:
-            clients.fail(client, f"generates more than {MAX_ANSWER} tokens for one batch")
+            clients.fail(client, _ENDLESS)
     scored = read_each(
         clients,
         clients.call("score", {c: {"kind": kind} for c in sizes}, phase="evaluate"),

@@ -132,13 +132,15 @@ class ReadScores:
         The number of examples scored.
     scores
         By name, "accuracy" and "loss" among them.
-    left_out
-        The further scores that are not finite numbers, or have a name that a metric cannot have.
+    misnamed, not_finite
+        The further scores that are left out: those with a name that a metric cannot have, and of
+        the others those that are not finite numbers.
     """
 
     examples: int
     scores: Mapping[str, float]
-    left_out: Sequence[str] = ()
+    misnamed: Sequence[str] = ()
+    not_finite: Sequence[str] = ()
 
 
 def read_scores(reply: Mapping[str, Any]) -> ReadScores:
@@ -165,32 +167,40 @@ def read_scores(reply: Mapping[str, Any]) -> ReadScores:
             )
     if not 0 <= scores["accuracy"] <= 1:
         raise UploadError(f"says that its accuracy is {scores['accuracy']:g}; it must be 0 to 1")
-    kept = {
-        name: float(value)
+    named = {
+        name: value
         for name, value in scores.items()
-        if isinstance(name, str) and NAME.fullmatch(name) and _is_number(value)
+        if isinstance(name, str) and NAME.fullmatch(name)
     }
-    return ReadScores(examples, kept, [str(name) for name in scores if name not in kept])
+    kept = {name: float(value) for name, value in named.items() if _is_number(value)}
+    return ReadScores(
+        examples,
+        kept,
+        misnamed=[str(name) for name in scores if name not in named],
+        not_finite=[name for name in named if name not in kept],
+    )
 
 
 def warn_of_left_out(read: Iterable[ReadScores], told: Once) -> None:
-    """Log the names of further scores that are left out, once each.
+    """Log the names of further scores that are left out, once each, with the reason.
 
     Parameters
     ----------
     told
         The names that were told before, quoted; those told now are added.
     """
-    named = {repr(one_line(name)[:60]) for each in read for name in each.left_out}
-    new = told.new(sorted(name for name in named if name not in told)[:MOST_NAMED])
-    if not new:
-        return
-    log.warning(
-        "left out of the run's metrics: %s; a score of an evaluation is a finite number, and its "
-        "name %s",
-        ", ".join(new),
-        NAME_RULE,
-    )
+    reports = list(read)
+    misnamed = [name for each in reports for name in each.misnamed]
+    _warn_of(misnamed, f"the name of a score {NAME_RULE}", told)
+    not_finite = [name for each in reports for name in each.not_finite]
+    _warn_of(not_finite, f"a score is a finite number, up to {MAX_SCORE:g}", told)
+
+
+def _warn_of(names: Iterable[str], rule: str, told: Once) -> None:
+    quoted = {repr(one_line(name)[:60]) for name in names}
+    new = told.new(sorted(name for name in quoted if name not in told)[:MOST_NAMED])
+    if new:
+        log.warning("left out of the run's metrics: %s; %s", ", ".join(new), rule)
 
 
 def _is_number(value: object) -> bool:
