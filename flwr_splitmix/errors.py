@@ -25,7 +25,8 @@ def by_signal(error: BaseException) -> bool:
     """
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     return any(
-        given is caller or (isinstance(given, tuple) and caller in given)  # of lambda *_
+        each is caller
         for caller, called in pairwise(frames)
         for given in called.f_locals.values()
+        for each in (given if isinstance(given, tuple) else (given,))  # of lambda *_
     )

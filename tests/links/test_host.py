@@ -170,9 +170,15 @@ def attached(end: Callable[[], object]) -> ClientHost:
 STEP = {"number": 0, "progress": 0.0, "gradient": None, "plan": [FullShare().to_wire()]}
 
 
+def leave() -> None:
+    """Exit as a script would, from a frame with arrays, which compare by element."""
+    _pair = np.zeros(2), np.ones(2)
+    sys.exit("no such camera")
+
+
 def test_a_data_set_that_exits_costs_its_client_only(caplog: pytest.LogCaptureFixture) -> None:
     """The process ended, with all its clients."""
-    outcome = attached(partial(sys.exit, "no such camera")).call("step", {0: STEP})[0]
+    outcome = attached(leave).call("step", {0: STEP})[0]
     assert outcome.error == "SystemExit; the log says more"
     assert "client 0 failed in step: SystemExit: no such camera" in caplog.text
 
