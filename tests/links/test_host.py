@@ -151,11 +151,13 @@ class Ending(TensorDataset):
 
 
 @pytest.fixture
-def on_sigusr1() -> Iterator[None]:
-    """Exit on a signal, as programs do that are asked to end."""
-    before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit(143))
+def handlers() -> Iterator[None]:
+    """Exit on a signal, as programs do that are asked to end; Ctrl-C may be ignored from before."""
+    own = {signal.SIGUSR1: lambda *_: sys.exit(143), signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in own.items()}
     yield
-    signal.signal(signal.SIGUSR1, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def attached(end: Callable[[], object]) -> ClientHost:
@@ -183,7 +185,7 @@ def test_a_data_set_that_exits_costs_its_client_only(caplog: pytest.LogCaptureFi
     assert "client 0 failed in step: SystemExit: no such camera" in caplog.text
 
 
-@pytest.mark.usefixtures("on_sigusr1")
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize(
     ("end", "raised"),
     [

@@ -183,7 +183,7 @@ def _plain(name: str) -> str:
 
 
 def _digest(*parts: AnyRow | AnyColumn | AnySize) -> str:
-    values = [asdict(part) for part in parts]
+    values = [part.identity() if isinstance(part, AnyColumn) else asdict(part) for part in parts]
     for each in values:  # descriptions do not define a cell
         each.pop("note", None)
         each.pop("title", None)

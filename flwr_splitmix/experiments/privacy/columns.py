@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from flwr_splitmix.experiments.privacy.kinds import AnyColumn
 
@@ -41,6 +41,15 @@ class Column(AnyColumn):
     collects: bool = False
     public: float = 1.0
     averaged_gradients: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        """Return all values that define the column's cells.
+
+        The attack is named as its module and class are, too: so are the cells of kept results.
+        """
+        words = self.attack.split("-")
+        own = {"module": "_".join(words), "kind": "".join(map(str.capitalize, words))}
+        return {**super().identity(), **own, "again": self.attack == "membership"}
 
 
 _MEMBER: Final = "member of the group"

@@ -6,8 +6,8 @@ Importing this module loads neither torch nor a strategy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flwr_splitmix.experiments.cells import ExperimentError
 from flwr_splitmix.suggestions import close_to, either
@@ -56,6 +56,10 @@ class AnyColumn:
 
     attack: str
     adversary: Adversary
+
+    def identity(self) -> dict[str, Any]:
+        """Return all values that define the column's cells, of which their names have a digest."""
+        return asdict(self)
 
     @property
     def variant(self) -> str:

@@ -28,7 +28,7 @@ from flwr_splitmix.server.steps.part_count import (
 from flwr_splitmix.strategies import PSL, BatchShuffleSL, SplitStrategy
 from flwr_splitmix.testing.agreement import check_same_tensors
 from flwr_splitmix.testing.toy import Toy, sgd
-from tests.links.fake_grid import FakeGrid, OneAtATime, OnFakeGrid, question, toy_app
+from tests.links.fake_grid import FakeGrid, NodeKilled, OneAtATime, OnFakeGrid, question, toy_app
 from tests.links.stream.peers import Proxy
 
 # Without dropout: client and server compute at the same time, in one process with one generator.
@@ -194,7 +194,7 @@ class Killed(Kept):
         place = (client, server_round, arguments["number"], arguments["part"])
         if place == (0, 1, 1, 2):
             assert self.half.wait(60)
-            raise SystemExit  # ends its thread
+            raise NodeKilled
 
 
 def test_a_node_killed_between_two_parts_costs_its_step_only(tmp_path: Path) -> None:
