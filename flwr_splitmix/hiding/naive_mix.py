@@ -15,6 +15,9 @@ from flwr_splitmix.scoring.texts import check_labels, text_loss
 class NaiveMix(Hiding):
     """Sends `lam h_i + (1 - lam) h_j` for each example i of a batch.
 
+    It hides next to nothing: the messages of a batch are as many equations as it has examples, of
+    which the server knows all coefficients. Only two examples mixed in halves cannot be told apart.
+
     Example j is the next one in the batch. The loss is mixed with the same ratio; an evaluation
     sends mixtures too, and scores them on example i. A batch of one has no other and would not be
     mixed: a client refuses a `batch_size` of 1, and sends no single test example.
@@ -34,6 +37,11 @@ class NaiveMix(Hiding):
     Source: the baseline of MixGuard's Tables II and III; lam, and what is mixed with what, are
     ours.
     """
+
+    warning = (
+        "Naive Mix hides nothing from a server with all messages of a batch, which it solves for "
+        "the examples: docs/language.md#naive-mix"
+    )
 
     own_masks = False
     mixes_batch = True

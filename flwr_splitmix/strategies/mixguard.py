@@ -27,7 +27,7 @@ class MixGuard(UShapeStrategy):
 
 
 class NaiveMixSL(UShapeStrategy):
-    """Naive mixing of two texts' hidden states.
+    """Naive mixing of two texts' hidden states, which a server undoes: see `NaiveMix`.
 
     Parameters
     ----------

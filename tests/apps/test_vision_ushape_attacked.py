@@ -193,6 +193,17 @@ def test_each_client_trained_on_its_own_images(naive: Fitted) -> None:
     assert set(attacked.vault.data) == {0, 1}
 
 
+def test_images_are_read_from_a_batch_in_which_they_are_mixed(naive: Fitted) -> None:
+    """With 25 images a batch has one solution."""
+    given = ("--victims", "50", "--assume", "lower")
+    message, batch = (
+        measured(attack(naive, "--attack", name, *given))["MSE"]
+        for name in ("linear", "solve-batch")
+    )
+    assert batch["value"] < 0.1 * batch["floor"]
+    assert batch["value"] < 0.1 * message["value"]
+
+
 def test_an_image_is_classified_without_its_neighbours(naive: Fitted) -> None:
     attacked, case = case_of(naive.run)
     images = case.truth.pictures.images[:4].float()

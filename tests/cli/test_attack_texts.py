@@ -96,6 +96,8 @@ def test_what_is_hidden_is_read_less_and_a_search_needs_several_messages(
     read = {name: reads(attack(splitmix, run_of(home, name), "vocabulary")) for name in asked}
     assert read["DPForwardSL"] < 0.3
     assert read["NaiveMixSL"] < 0.9 < read["USplitFL"]
+    # Not even texts that are mixed with each other are hidden by it.
+    assert reads(attack(splitmix, run_of(home, "NaiveMixSL"), "solve-batch")) > 0.9
     assert reads(attack(splitmix, run_of(home, "MixGuard"), "key-search")) > 0
     lacking = attack(splitmix, run_of(home, "USplitFL"), "key-search")
     assert lacking.exit_code == 1

@@ -23,6 +23,7 @@ from flwr_splitmix.apps.language.texts import (
     tokenizer_of,
     training_set,
 )
+from flwr_splitmix.attacks.batch_ring import ring_of
 from flwr_splitmix.attacks.recording.trace import Trace
 from flwr_splitmix.attacks.texts.public_releases import released_again
 from flwr_splitmix.attacks.texts.recorded import recorded_texts
@@ -30,6 +31,7 @@ from flwr_splitmix.attacks.texts.releasing import (
     LEAST_TOKENS,
     Released,
     draw_victims,
+    fill_step,
     release_texts,
     still,
 )
@@ -169,14 +171,17 @@ class AttackedTexts:
         return sent
 
     def _released(self, chosen: Sequence[tuple[TextSet, int]], seed: int) -> Released:
-        """Release texts by the trained parts."""
+        """Release texts by the trained parts; if a batch is mixed, in whole batches."""
+        hiding, number = self._hiding(None), len(chosen)
+        if ring_of(hiding) is not None:
+            chosen = fill_step(chosen, self.train, self.config.batch_size)
         classes = self.config.task == "classification"
         labels: Any = [int(d.labels[i]) if classes else d.labels[i] for d, i in chosen]
         with seeded_secrets():
             torch.manual_seed(derive_seed(seed, "releases"))
-            return release_texts(
+            sent = release_texts(
                 self.parts,
-                self._hiding(None),
+                hiding,
                 [data.texts[i] for data, i in chosen],
                 labels=labels,
                 batch_size=self.config.batch_size,
@@ -185,6 +190,7 @@ class AttackedTexts:
                 state=self.state,
                 seed=self.config.seed,
             )
+        return Released(sent.releases[:number], sent.origins[:number])
 
     def _public_releases(self, seed: int) -> list[PublicRelease]:
         """Release once more the public texts that the client has calibrated on, if any."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
     "TextOrigin",
     "attached",
     "draw_victims",
+    "fill_step",
     "release_texts",
     "releases_of",
     "still",
@@ -64,6 +66,19 @@ def draw_victims(data: TextSet, wanted: int, rng: np.random.Generator) -> list[i
     """Draw texts to attack: indices of at most `wanted` that are long enough."""
     long = [place for place, ids in enumerate(data.texts) if len(ids) >= LEAST_TOKENS]
     return [int(place) for place in rng.permutation(long)[:wanted]]
+
+
+def fill_step(
+    chosen: Sequence[tuple[TextSet, int]], data: TextSet, batch_size: int
+) -> list[tuple[TextSet, int]]:
+    """Return chosen texts, followed by others that fill the last step of so many.
+
+    These are other texts of `data` in their order, over again if there are too few.
+    """
+    taken = {place for of, place in chosen if of is data}
+    others = [place for place in range(len(data)) if place not in taken] or range(len(data))
+    missing = islice(cycle(others), -len(chosen) % batch_size)
+    return [*chosen, *((data, place) for place in missing)]
 
 
 def still(parts: LanguageParts) -> LanguageParts:
@@ -197,7 +212,8 @@ def releases_of(
             None if part is None else part[:, row, :end] for part in (messages, outputs, gradients)
         )
         assert sent is not None
-        releases.append(TextRelease(sent, answered, returned, words, len(mask)))
+        batch = messages if len(mask) > 1 else None
+        releases.append(TextRelease(sent, answered, returned, words, len(mask), batch, row))
     return releases
 
 

@@ -62,6 +62,11 @@ class TextRelease:
         the masks; None for this text's only.
     texts
         Number of texts in the step, according to the masks.
+    batch
+        (m, b, T', d): what the client sent of all texts of the step, in their order; None if that
+        was only this one.
+    place
+        Position of the text in it.
     """
 
     messages: Tensor
@@ -69,6 +74,8 @@ class TextRelease:
     gradients: Tensor | None = None
     words: int | None = None
     texts: int = 1
+    batch: Tensor | None = field(default=None, repr=False)
+    place: int = 0
 
 
 @dataclass(frozen=True)

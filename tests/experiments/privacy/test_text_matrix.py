@@ -122,7 +122,8 @@ def test_cells_run_through_and_only_once(place: Place) -> None:
     cells = choose(
         "USplitSL:vocabulary, USplitSL:tag, USplitSL:key-search, MixGuard-k3-secret20:sip, "
         "MixGuard-k3:key-search, MixGuard-k3:gradient-ratio, MixGuard-k3:adaptive, "
-        "NaiveMixSL:vocabulary, DPForwardSL:adaptive, SnDSL:sip, NoPeekSL:vocabulary",
+        "NaiveMixSL:vocabulary, NaiveMixSL:solve-batch, DPForwardSL:adaptive, SnDSL:sip, "
+        "NoPeekSL:vocabulary",
         [0],
         TEXTS,
     )
@@ -139,7 +140,9 @@ def test_cells_run_through_and_only_once(place: Place) -> None:
     assert of(made, "USplitSL", "key-search", "not applicable").reason.startswith(
         "the view of the adversary 'server' on USplitSL has one message of a text only"
     )
-    # Only the fine-tuned head's small difference from the base head hides anything.
+    # Both hide nothing but the fine-tuned head's small difference from the base head.
+    assert (of(made, "NaiveMixSL", "vocabulary").value or 1) < 0.8
+    assert (of(made, "NaiveMixSL", "solve-batch").value or 0) > 0.9
     assert (of(made, "MixGuard-k3", "gradient-ratio").value or 0) > 0.8
     bytes_of = {
         name: of(made, name, "none", "uplink bytes of an epoch").value or 0

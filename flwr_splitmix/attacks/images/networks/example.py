@@ -224,9 +224,11 @@ def whole_releases(view: View, public: Pictures, rows: int, seed: int) -> list[E
 
 def _batch_size(knowledge: Knowledge) -> int:
     """Return how many images are released together: few, unless their number matters."""
-    # A frozen edge may exchange patches within a batch.
+    # A frozen edge may exchange patches within a batch; images that are mixed within one are
+    # solved according to its size.
     mixer = knowledge.mixer
-    whole = isinstance(mixer, FrozenEdge) or mixer.needs_whole_batch
+    edge = isinstance(mixer, FrozenEdge)
+    whole = edge or mixer.needs_whole_batch or knowledge.mixes_batch
     return knowledge.batch_size if whole else SMALL_BATCH
 
 

@@ -15,6 +15,7 @@ ATTACKS = (
     "gradient-ratio",
     "blind-source",
     "key-search",
+    "solve-batch",
 )
 """Names in the catalogue of attacks on texts."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from flwr_splitmix.attacks.texts.releasing import draw_victims
+from flwr_splitmix.attacks.texts.releasing import draw_victims, fill_step
 from flwr_splitmix.clients import TextSet
 from flwr_splitmix.data.errors import DataError
 from flwr_splitmix.data.texts.generated import GENERATED
@@ -56,7 +56,12 @@ class MatrixTexts:
     @property
     def victims(self) -> tuple[list[Tensor], list[Any]]:
         """Texts of all victims, trained ones first, and their labels."""
+        return self.steps(1)
+
+    def steps(self, batch: int) -> tuple[list[Tensor], list[Any]]:
+        """Return the victims' texts and labels, with others of the client in their last step."""
         rows = [(self.train, i) for i in self.trained] + [(self.test, i) for i in self.held_out]
+        rows = fill_step(rows, self.train, batch)
         labels = [
             data.labels[i] if self.task == "generation" else int(data.labels[i]) for data, i in rows
         ]

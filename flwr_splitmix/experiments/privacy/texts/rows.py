@@ -46,10 +46,12 @@ class TextRow(AnyRow):
         """Whether epsilon covers all releases of a text in training, not just one."""
         return False
 
-    @property
-    def victims_in_a_step(self) -> int:
-        """Victims in one step when they are released: two if each is the other's partner."""
-        return 2 if self.method == "NaiveMixSL" else 1
+    def texts_in_a_step(self, batch: int) -> int:
+        """Return the texts in one step when victims are released.
+
+        A whole batch of the run if its texts are mixed with each other; otherwise one is enough.
+        """
+        return batch if self.method == "NaiveMixSL" else 1
 
 
 @dataclass(frozen=True)

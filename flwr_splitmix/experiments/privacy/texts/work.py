@@ -167,7 +167,7 @@ def _attack(cell: MatrixCell, place: Place, victim: TextVictim) -> dict[str, Any
             begin=begin,
             task=texts.task,
             client=lambda supports: hiding_of(row, size, texts, base.vocab_size, supports),
-            batch_size=row.victims_in_a_step,
+            batch_size=row.texts_in_a_step(size.batch),
         ),
         victim.public_releases,
     )
@@ -206,18 +206,20 @@ def known_parts(row: TextRow, size: TextSize, victim: TextVictim) -> LanguagePar
 
 def _released(row: TextRow, size: TextSize, victim: TextVictim, seed: int) -> Released:
     """Release the victims as the trained client would in a training step, with gradients."""
-    texts, labels = victim.texts.victims
+    batch, number = row.texts_in_a_step(size.batch), len(victim.texts.victims[0])
+    texts, labels = victim.texts.steps(batch)
     hiding = hiding_of(row, size, victim.texts, victim.parts.vocab_size, victim.texts.supports)
     with seeded_secrets():
         torch.manual_seed(derive_seed(seed, f"releases of {row.name}"))
-        return release_texts(
+        sent = release_texts(
             victim.parts,
             hiding,
             texts,
             labels=labels,
-            batch_size=row.victims_in_a_step,
+            batch_size=batch,
             gradients=True,
             learns=row.learns,
             state=victim.state,
             seed=seed,
         )
+    return Released(sent.releases[:number], sent.origins[:number])
