@@ -87,6 +87,7 @@ bench: $(READY)  ## what the pages cite, with default options: hours; what lacks
 	$(BIN)/python -m benchmarks.recording --out out/recording.json
 	$(BIN)/python -m benchmarks.own_labels --out out/own_labels.json
 	$(BIN)/python -m benchmarks.image_labels --out out/image_labels.json
+	$(BIN)/python -m benchmarks.naive_mix --out out/naive_mix.json
 	$(BIN)/python -m benchmarks.dishonest_client --out out/dishonest_client.json
 	$(BIN)/python -m benchmarks.image_attacks --out out/image_attacks.json
 	$(BIN)/python -m benchmarks.mixguard_attacks --out out/mixguard_attacks.json

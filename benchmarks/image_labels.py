@@ -4,7 +4,8 @@ Labels stay with the client, but an image shows its class, and the gradient of i
 from it. Three ways are measured of reading one client's labels, round by round.
 
 From messages: the server fits a classifier to what the head, with its first weights, makes of
-public images (`labels-public`).
+public images (`labels-public`). Where clients mix the images of a batch, it is read as it is, and
+solved first.
 
 With labels known: the server knows the labels of a few of the client's images, and gives every
 other image the label of the known ones whose mean gradient of the round has the most similar
@@ -36,6 +37,7 @@ from torch import Tensor
 from benchmarks.measure import show, write
 from flwr_splitmix import UShapeClient
 from flwr_splitmix.attacks.base import View
+from flwr_splitmix.attacks.batch_ring import BatchRing
 from flwr_splitmix.attacks.fitted import Budget
 from flwr_splitmix.attacks.images.label_leaks.gradient_leaks import regrouped
 from flwr_splitmix.attacks.images.labels_public import LabelsPublic
@@ -228,10 +230,13 @@ def read(gradients: Tensor, labels: Tensor, known: int) -> float:
     return float((guesses == labels)[others].double().mean())
 
 
-def read_from_messages(seen: Seen, head: VisionHead, labels: Tensor, seed: int) -> dict[int, float]:
+def read_from_messages(
+    seen: Seen, head: VisionHead, labels: Tensor, seed: int, ring: BatchRing | None = None
+) -> dict[int, float]:
     """Return the share of labels that `labels-public` reads from each round's messages.
 
-    The server releases public images through the head alone, without what a method hides.
+    The server releases public images through the head alone, without what a method hides. If a ring
+    is given, it first solves each batch.
     """
     images = load_images("fashion-mnist-small")
     known = Knowledge(
@@ -248,8 +253,12 @@ def read_from_messages(seen: Seen, head: VisionHead, labels: Tensor, seed: int) 
         fresh_lower=lambda seed: head,
         first=head,
     )
+    messages = [step.messages[0][0] for step in seen.steps]
+    if ring is not None:
+        messages = [ring.solve(message).to(message) for message in messages]
     releases = [
-        Release(step.server_round, step.number, 0, step.messages[0][0]) for step in seen.steps
+        Release(step.server_round, step.number, 0, message)
+        for step, message in zip(seen.steps, messages, strict=True)
     ]
     view = View("server", releases, known)
     attack = LabelsPublic()
@@ -273,6 +282,10 @@ def measure(name: str, rounds: int, seed: int, every_round: bool) -> dict[str, d
     }
     for number, share in read_from_messages(seen, parts.head, labels, seed).items():
         rows[str(number)]["messages"] = share
+    if method.lam < 1:
+        solved = read_from_messages(seen, parts.head, labels, seed, BatchRing(method.lam))
+        for number, share in solved.items():
+            rows[str(number)]["solved"] = share
     if method.learns == "tail":
         return rows
     lengths = {step.server_round: step.number + 1 for step in seen.steps}
@@ -304,6 +317,7 @@ def measure(name: str, rounds: int, seed: int, every_round: bool) -> dict[str, d
 def print_table(figures: dict[str, Any]) -> None:
     names = {
         "messages": "from messages",
+        "solved": "from solved batches",
         "replay": "by replay",
         **{f"{n} known": f"{n} known a class" for n in KNOWN},
         "accuracy": "model's accuracy",

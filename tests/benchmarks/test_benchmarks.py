@@ -121,6 +121,13 @@ def test_own_labels_are_counted_for_every_method(tmp_path: Path) -> None:
         assert parts[0] <= row["right"] <= parts[1]
 
 
+def test_naive_mix_is_read_from_messages_and_from_batches(tmp_path: Path) -> None:
+    written = figures("naive_mix", tmp_path / "naive_mix.json", OMP_NUM_THREADS="1")
+    (row,) = written["errors"]
+    assert (row["batch"], row["lam"]) == (16, 0.5)
+    assert all(row[name] > 0 for name in ("linear", "linear-decoder", "solve-batch", "mean image"))
+
+
 def test_labels_are_read_from_the_gradients_of_every_round(tmp_path: Path) -> None:
     written = figures("image_labels", tmp_path / "image_labels.json", OMP_NUM_THREADS="1")
     (rows,) = written["labels_read"]["USplitFL"].values()
