@@ -32,13 +32,18 @@ def stream_to(mixer: MixerServer) -> MixerChannel:
     return MixerChannel(Dialled(mixer.address, tls=False, token=TOKEN), 5.0)
 
 
-def step_with(nodes: Nodes, channel: MixerChannel) -> dict[str, Any]:
-    """Run the round's first step with both nodes; return its mixtures."""
+def first_step(nodes: Nodes, channel: MixerChannel) -> dict[str, Any]:
+    """Run the round's first step with both nodes; return the mixer's answer."""
     for index in (0, 1):
         nodes.start(index)
     wait_until_attached(channel)
     channel.ask("begin")
-    mixtures: dict[str, Any] = channel.ask("step", FIRST)["mixtures"]
+    return channel.ask("step", FIRST)
+
+
+def step_with(nodes: Nodes, channel: MixerChannel) -> dict[str, Any]:
+    """Run the round's first step with both nodes; return its mixtures."""
+    mixtures: dict[str, Any] = first_step(nodes, channel)["mixtures"]
     return mixtures
 
 
@@ -50,15 +55,6 @@ def test_no_mixture_is_made_that_is_one_members_upload(
     nodes = Nodes(plain, channel, mixing=describe(Mixup(alpha=alpha)))
     assert step_with(nodes, channel) == {}
     assert nodes.sent == []
-
-
-def failures_of_a_step(nodes: Nodes, channel: MixerChannel) -> dict[str, str]:
-    for index in (0, 1):
-        nodes.start(index)
-    wait_until_attached(channel)
-    channel.ask("begin")
-    failures: dict[str, str] = channel.ask("step", FIRST)["failures"]
-    return failures
 
 
 def test_errors_of_uploads_do_not_tell_how_much_is_whose(
@@ -74,7 +70,7 @@ def test_errors_of_uploads_do_not_tell_how_much_is_whose(
         "uploaded torch.float64; both segments must compute in one dtype: convert the output of "
         "the client's with .float()"
     )
-    assert failures_of_a_step(nodes, channel) == {"0": said, "1": said}
+    assert first_step(nodes, channel)["failures"] == {"0": said, "1": said}
 
 
 def test_an_upload_of_another_shape_is_named_in_the_mixers_log_alone(
@@ -83,7 +79,7 @@ def test_an_upload_of_another_shape_is_named_in_the_mixers_log_alone(
     nodes = Nodes(plain, channel, mixing=describe(PatchCutMix(min_patches=1)))
     nodes.width = 4
     said = "uploaded something else than it was asked for; the mixer's log says what"
-    assert failures_of_a_step(nodes, channel) == {"0": said, "1": said}
+    assert first_step(nodes, channel)["failures"] == {"0": said, "1": said}
     logged = [line for line in caplog.messages if "is left out: it uploaded (2, " in line]
     assert len(logged) == 2
 
