@@ -158,7 +158,7 @@ class Description(_Part):
     Attributes
     ----------
     num_examples
-        Number of its training examples.
+        Number of its training examples; None of a client of another shape that does not say it.
     state_round
         The last round that the client's state has; 0 if none. Its host adds it.
     drawn
@@ -176,7 +176,7 @@ class Description(_Part):
         What it says under keys of its own: booleans, numbers, texts, and lists of these.
     """
 
-    num_examples: Size
+    num_examples: Size | None = None
     state_round: Count = 0
     drawn: Count | None = None
     federated_examples: Count | None = None
@@ -200,6 +200,7 @@ class Description(_Part):
 class SplitDescription(Description):
     """What a client of the L shape says of itself."""
 
+    num_examples: Size = field()  # always
     batch_size: Annotated[int, Whole(1, MAX_EXAMPLES)]
     segment: SegmentDescription
     uploads: UploadFacts = UploadFacts()
@@ -230,6 +231,7 @@ class UShapeDescription(Description):
         If `least_batch` is larger than a batch.
     """
 
+    num_examples: Size = field()  # always
     batch_size: Annotated[int, Whole(1, MAX_BATCH)]
     width: Size
     calibration_steps: Annotated[int, Whole(0, MAX_CALIBRATION)]
@@ -337,6 +339,8 @@ def _read(kind: type[Part], said: Mapping[str, Any], **given: Any) -> Part:
 def _checked(entry: _Entry, value: Any) -> Any:
     """Return the value of a field; raise DescriptionError if it has another type or range."""
     kind, wrong = entry.kind, ""
+    if value is None:
+        raise DescriptionError(f"does not say its {entry.key}, as it must")
     if isinstance(limits := next(iter(getattr(kind, "__metadata__", ())), None), Whole):
         wrong = wrong_count(value, *limits)
     elif kind is float:

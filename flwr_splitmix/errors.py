@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from itertools import pairwise
 from traceback import walk_tb
+from types import FrameType
 
 FAULTS = (Exception, SystemExit)
 """What the code of a user may raise: sys.exit() of one that is called here is a failure like any
@@ -21,12 +24,36 @@ class ForeseenError(Exception):
 def by_signal(error: BaseException) -> bool:
     """Return whether an error was raised by the handler of a signal, which is to end the process.
 
-    Python hands such a handler, and no other function, the frame that calls it.
+    Or by code that has caught such an error. Python hands a handler, and no other function, the
+    frame that calls it; one that does not keep it is known as a handler that is set now.
     """
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    handlers = {getattr(getattr(one, "__func__", one), "__code__", None) for one in _handlers()}
+    return any(
+        called.f_code in handlers or _has(called, caller)
+        for each in _chain(error)
+        for caller, called in pairwise([frame for frame, _ in walk_tb(each.__traceback__)])
+    )
+
+
+def _has(called: FrameType, caller: FrameType) -> bool:
+    """Return whether a frame's values include the one that called it; values are not compared."""
+    values = called.f_locals.values()
     return any(
         each is caller
-        for caller, called in pairwise(frames)
-        for given in called.f_locals.values()
+        for given in values
         for each in (given if isinstance(given, tuple) else (given,))  # of lambda *_
     )
+
+
+def _handlers() -> list[object]:
+    return [signal.getsignal(number) for number in signal.valid_signals()]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and those during which it was raised."""
+    seen: set[int] = set()
+    left: BaseException | None = error
+    while left is not None and id(left) not in seen:
+        yield left
+        seen.add(id(left))
+        left = left.__cause__ or left.__context__

@@ -92,9 +92,11 @@ class RoundBegun:
     descriptions
         Each client's description of itself, by client index.
     segment
-        Returns, on demand, the arrays of the lower segment that the server sends: the averaged
-        one, from which all clients start the round, or, if nothing is averaged, the one with which
-        they begin the run. None if it sends none.
+        Returns, on demand, the arrays of the averaged lower segment that all clients start the
+        round from. None if nothing is averaged.
+    first
+        Returns, on demand, the lower segment with which clients begin the run, as the server sends
+        it. None if it sends none.
     nodes
         Client indices of the participating nodes: the clients themselves, or behind mixing groups.
     steps
@@ -108,6 +110,7 @@ class RoundBegun:
     averaged: bool
     descriptions: Mapping[int, Description]
     segment: Callable[[], Mapping[str, Tensor]] | None = None
+    first: Callable[[], Mapping[str, Tensor]] | None = None
     nodes: Sequence[int] = ()
     steps: int | None = None
     rounded: bool = False

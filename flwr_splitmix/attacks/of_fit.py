@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -85,7 +85,6 @@ def attacked_fit(
         lowers = _with(one.segment, to_tensors(result.arrays))
     else:
         lowers = {index: copy.deepcopy(each.segment).cpu() for index, each in enumerate(clients)}
-    sent = recorder.first
     knowledge = Knowledge.of(
         strategy,
         parts[0],
@@ -94,7 +93,7 @@ def attacked_fit(
         batch_size=one.batches.size,
         fresh_lower=fresh_lower,
         lowers=lowers,
-        first=None if sent is None else _with(one.segment, sent),
+        first=_first([client.segment for client in clients], recorder.first),
         options=options,
     )
     vault = Vault(parts, held_out, one.batches.size, strategy.seed)
@@ -109,6 +108,19 @@ def _with(segment: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     made = copy.deepcopy(segment).cpu()
     made.load_state_dict(weights)
     return made
+
+
+def _first(segments: Iterable[nn.Module], sent: Mapping[str, Tensor] | None) -> nn.Module | None:
+    """Return the lower segment with the weights that were sent first; None if none was.
+
+    It is that of a client whom they fit: others take no part.
+    """
+    shapes = {name: tensor.shape for name, tensor in (sent or {}).items()}
+    for segment in segments if sent else ():
+        own = segment.state_dict()
+        if {name: tensor.shape for name, tensor in own.items()} == shapes:
+            return _with(segment, sent or {})
+    return None
 
 
 def _geometry(client: SplitClient) -> Geometry:

@@ -123,11 +123,9 @@ class Recorder(Observer):
         for client, described in event.descriptions.items():
             if described.drawn is not None:
                 self._drawn[client] = described.drawn
-        if event.segment is None:
-            return
-        if self.first is None and (event.server_round == 1 or not event.averaged):
-            self.first = event.segment()
-        if event.averaged:
+        if self.first is None and event.first is not None:
+            self.first = event.first()
+        if event.averaged and event.segment is not None:
             self.trace.add_segment(event.server_round, event.segment())
 
     def on_exchange(self, event: Exchange) -> None:

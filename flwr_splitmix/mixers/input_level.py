@@ -173,7 +173,8 @@ class InputLevel(OuterMixer):
         here = {"raw_inputs_cross": crosses} | ({} if crosses else {"min_members": 1})
         # Each mixture is alone at the cut, and inputs are mixed before a batch is cut into parts.
         at_cut = {"cover": "partition", "positions": None, "needs_whole_batch": False}
-        super().__init__(mixer, **here, **at_cut, takes_noise=False)
+        groups = {"k": 0, "min_patches": 0, "k_times": False, "mask_per_sample": False}
+        super().__init__(mixer, **here, **at_cut, **groups, takes_noise=False)
         self.grid = None if grid is None else _checked_grid(grid)
         self.across = across
 

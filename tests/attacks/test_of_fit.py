@@ -140,7 +140,6 @@ def test_what_cannot_be_attacked_is_said() -> None:
 def test_a_server_that_averages_nothing_has_the_first_weights_that_it_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They were not kept: "no trained lower segment", where `train_victim` had them."""
     recorder = Recorder()
     parts = fitted(KnownSignShare, recorder, averaged=False, lr=1e-6)
     system = attacked_fit(*parts, recorder, IMAGES.test, fresh_lower=Lower)
@@ -151,6 +150,17 @@ def test_a_server_that_averages_nothing_has_the_first_weights_that_it_sent(
     main, *_ = measure_leak(system, "linear", victims=50, budget=Budget("smoke"))
     assert main.value < 1e-3 < main.floor
     assert "lower segments with the run's first weights, which the server sent" in caplog.text
+
+
+def test_first_weights_are_those_of_clients_whom_they_fit() -> None:
+    """A client with other layers than most takes no part, and may come first."""
+    recorder = Recorder()
+    parts = fitted(KnownSignShare, recorder, averaged=False)
+    parts[2][0].segment.extra = nn.Linear(1, 1)
+    system = attacked_fit(*parts, recorder, IMAGES.test, fresh_lower=Lower)
+    first = system.case("server", trained=1, held_out=1).view.knowledge.lowers
+    assert isinstance(first, Lower)
+    assert first.state_dict().keys() == Lower(0).state_dict().keys()
 
 
 def test_what_the_adversary_lacks_is_given_by_assume() -> None:

@@ -144,15 +144,14 @@ def test_a_client_without_messages_does_not_end_a_recorded_run() -> None:
 
 
 @pytest.mark.parametrize("averaged", [True, False])
-def test_first_weights_are_those_that_are_sent_in_the_first_round(averaged: bool) -> None:
-    """They were kept only of averaged segments, like those of any other round."""
-    recorder = Recorder()
+def test_first_weights_are_kept_and_averages_of_every_round(averaged: bool) -> None:
+    recorder, first = Recorder(), {"weight": torch.tensor(1.0)}
     for first_round in (1, 3):  # a run, and another one that goes on
         recorder.on_start(RunStarted("PSL", 4, first_round))
         for number in range(first_round, 5):
-            sent = {"weight": torch.tensor(float(number if averaged else 1))}
-            recorder.on_begin(RoundBegun(number, {}, averaged, {}, segment=partial(dict, sent)))
-        kept = recorder.trace.segment(4) is not None
-        assert kept is averaged
-        unknown = averaged and first_round == 3
-        assert recorder.first == (None if unknown else {"weight": torch.tensor(1.0)})
+            average = {"weight": torch.tensor(float(number))}
+            segment = partial(average.copy) if averaged else None
+            begun = RoundBegun(number, {}, averaged, {}, segment=segment, first=lambda: first)
+            recorder.on_begin(begun)
+        assert (recorder.trace.segment(4) is not None) is averaged
+        assert recorder.first == first

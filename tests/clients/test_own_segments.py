@@ -184,7 +184,7 @@ def test_so_may_a_head_of_the_u_shape() -> None:
     ends = Ends(Head(), nn.Linear(4, 9))
     ids = torch.ones(1, 3, dtype=torch.int64)
     batch = MaskedBatch.of((ids, torch.zeros(1)), torch.device("cpu"))
-    assert ends.width(batch) == 4
+    assert ends.width(batch, own_masks=False) == 4
     assert ends.segments["head"](ids, ids).requires_grad
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flwr_splitmix.clients import ClientError, TextSet, UShapeClient
 from flwr_splitmix.data.masked_batch import MaskedBatch
-from flwr_splitmix.hiding import Hiding, Sent
+from flwr_splitmix.hiding import DPForward, Hiding, Sent
 from flwr_splitmix.links import LinkError
 from flwr_splitmix.privacy.policy import NodePolicy
 from flwr_splitmix.strategies import USplitSL
@@ -227,6 +227,68 @@ def test_a_client_that_would_hide_by_itself_is_refused(method: str) -> None:
     said = rf"Own\.{method} would never be called: .* Define {method} in a subclass of Hiding"
     with pytest.raises(TypeError, match=said):
         type("Own", (UShapeClient,), {method: getattr(Hiding, method)})
+
+
+class Quiet:
+    """Mixed into a client, it would change what the client returns."""
+
+    perturb = Hiding.perturb
+
+
+def test_a_client_that_inherits_or_is_given_a_method_of_hidings_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Own\.perturb would never be called"):
+        type("Own", (Quiet, UShapeClient), {})
+
+    class Later(UShapeClient):
+        pass
+
+    Later.perturb = Hiding.perturb  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"Later\.perturb would never be called"):
+        TextToy(clients=1, kind=Later).clients_for()
+
+
+def test_a_client_keeps_the_hiding_that_it_was_made_with() -> None:
+    """With another one its epsilon would be that of one, and its messages those of the other."""
+    client: Any = attached()
+    with pytest.raises(AttributeError, match="hiding"):
+        client.hiding = DPForward()
+
+
+class Prompted(nn.Module):
+    """A head that puts two states before those of a text."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        states: Tensor = self.inner(ids, mask)
+        return torch.cat([states[:, :1], states[:, :1], states], dim=1)
+
+
+class Masked(Hiding):
+    """Sends the mask of the head's tokens, which are more than those of the text."""
+
+    def obfuscate(self, batch: MaskedBatch) -> Sent:
+        states = self.side.head(batch.inputs, batch.mask)
+        mask = torch.cat([torch.ones_like(batch.mask[:, :2]), batch.mask], dim=1)
+        return Sent([states], mask, replace(batch, mask=mask))
+
+    def logits(self, hidden: Tensor, sent: Sent) -> Tensor:
+        return super().logits(hidden, sent)[:, 2:]
+
+
+@pytest.mark.parametrize("hiding", [Hiding, Masked])
+def test_a_head_may_make_other_tokens_if_its_hiding_sends_their_mask(hiding: type[Hiding]) -> None:
+    toy = TextToy(clients=1)
+    head = Prompted(toy.head())
+    client = UShapeClient(head, toy.tail(), toy.texts(0, 8), hiding=hiding(), device="cpu")
+    if hiding is Hiding:
+        with pytest.raises(ClientError, match="a hiding must send the mask of the head's tokens"):
+            client.attach(ORDER, None)
+    else:
+        client.attach(ORDER, None)
+        decode(client, encode(client))
 
 
 class Detached(Hiding):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -150,10 +151,27 @@ class Ending(TensorDataset):
         return self.tensors[0][index], self.tensors[1][index]
 
 
+def without_frame(number: int, frame: FrameType | None) -> None:
+    del frame
+    sys.exit(143)
+
+
+def again() -> None:
+    """Catch the exit of a handler, and raise another."""
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    except SystemExit as error:
+        raise SystemExit(error.code) from None
+
+
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Exit on a signal, as programs do that are asked to end; Ctrl-C may be ignored from before."""
-    own = {signal.SIGUSR1: lambda *_: sys.exit(143), signal.SIGINT: signal.default_int_handler}
+    own = {
+        signal.SIGUSR1: lambda *_: sys.exit(143),
+        signal.SIGUSR2: without_frame,
+        signal.SIGINT: signal.default_int_handler,
+    }
     before = {number: signal.signal(number, handler) for number, handler in own.items()}
     yield
     for number, handler in before.items():
@@ -191,6 +209,8 @@ def test_a_data_set_that_exits_costs_its_client_only(caplog: pytest.LogCaptureFi
     [
         (partial(signal.raise_signal, signal.SIGINT), KeyboardInterrupt),
         (partial(signal.raise_signal, signal.SIGUSR1), SystemExit),
+        (partial(signal.raise_signal, signal.SIGUSR2), SystemExit),
+        (again, SystemExit),
     ],
 )
 def test_a_process_that_is_asked_to_end_ends(

@@ -91,6 +91,10 @@ STATED: dict[type[Mixer], dict[str, Any]] = {
         "raw_inputs_cross": True,
         "takes_noise": False,
         "needs_whole_batch": False,
+        "k": 0,
+        "min_patches": 0,
+        "k_times": False,
+        "mask_per_sample": False,
     },
     MixedElsewhere: {"cover": "partition", "takes_noise": False, "needs_whole_batch": True},
 }

@@ -42,7 +42,7 @@ def look_at_ends(client: UShapeClient, example: Example, report: Report) -> None
     sent: Sent | None = None
     with _told("the head", report.problems):
         batch = MaskedBatch.of(example, client.device)
-        client.ends.width(batch)
+        client.ends.width(batch, own_masks=client.hiding.own_masks)
         sent = _messages(client, batch)
     if sent is None or not _passes_server(client, sent, report):
         return
@@ -131,7 +131,7 @@ def _score(client: UShapeClient, batch: MaskedBatch) -> None:
     scores, own = client.scores(), client.scores is not TextScores
     client.segments.eval()
     first = scores.begin(batch)
-    client.ends.width(first)  # it names what does not fit
+    client.ends.width(first, own_masks=client.hiding.own_masks)  # it names what does not fit
     sent = checked_sent(client.hiding.obfuscate(first))
     hidden = checked_hidden(client.hiding.recover(sent.messages, sent), client.hiding.side.width)
     logits: object = client.hiding.logits(hidden, sent)

@@ -101,13 +101,7 @@ class UShapeClient(EndsClient):
             If it has a method of hidings.
         """
         super().__init_subclass__(**options)
-        for name in _OF_HIDINGS:
-            if name in vars(cls):
-                raise TypeError(
-                    f"{cls.__name__}.{name} would never be called: what a client sends, and how it "
-                    f"reads the answer, is up to its hiding. Define {name} in a subclass of Hiding "
-                    "(flwr_splitmix.hiding), and give the client hiding=..."
-                )
+        _check_hides_nothing_itself(cls)
 
     def __init__(
         self,
@@ -126,6 +120,7 @@ class UShapeClient(EndsClient):
         scores: Scores | None = None,
         repeatable_secrets: bool = False,
     ) -> None:
+        _check_hides_nothing_itself(type(self))  # a method may be set on a class later
         check_truth("repeatable_secrets", repeatable_secrets)
         check_choice("learns", learns, get_args(Learns))
         on = pick_device(device)
@@ -311,3 +306,13 @@ class UShapeClient(EndsClient):
         write the labels as its digits.
         """
         return self.evaluation.result(kind)
+
+
+def _check_hides_nothing_itself(kind: type[UShapeClient]) -> None:
+    for name in _OF_HIDINGS:
+        if hasattr(kind, name):
+            raise TypeError(
+                f"{kind.__name__}.{name} would never be called: what a client sends, and how it "
+                f"reads the answer, is up to its hiding. Define {name} in a subclass of Hiding "
+                "(flwr_splitmix.hiding), and give the client hiding=..."
+            )

@@ -57,14 +57,19 @@ class Ends:
         self._once = Once()
         self._sketched: tuple[Collection[str], float | None] = (), None
 
-    def width(self, batch: MaskedBatch) -> int:
+    def width(self, batch: MaskedBatch, *, own_masks: bool) -> int:
         """Return the width d of the head's hidden states for this batch.
+
+        Parameters
+        ----------
+        own_masks
+            Whether the hiding may send other masks than it gets, and so of other lengths.
 
         Raises
         ------
         ClientError
-            If the hidden states are not a tensor (b, T, d) for the b examples and, of token ids,
-            for the T of each; or if the inputs do not fit the head.
+            If the hidden states are not a tensor (b, T, d) for the b examples and, of token ids
+            whose masks are sent, for the T of each; or if the inputs do not fit the head.
         """
         head = self.segments["head"].eval()
         with torch.no_grad(), explained(head, batch.inputs, name="head"):
@@ -78,7 +83,9 @@ class Ends:
             raise ClientError(
                 f"a head must return (batch, tokens, width), this one {tuple(hidden.shape)}"
             )
-        _check_tokens(hidden, batch.inputs)
+        _check_rows(hidden, batch.inputs)
+        if not own_masks:
+            _check_tokens(hidden, batch.inputs)
         return int(hidden.shape[2])
 
     def check_no_statistics(self) -> None:
@@ -224,21 +231,25 @@ class Ends:
         self.optimizer.restore(tensors, meta)
 
 
-def _check_tokens(hidden: Tensor, inputs: Tensor) -> None:
-    """Raise ClientError unless hidden states (b, T, d) are those of inputs (b, ...) or ids (b, T).
+def _check_rows(hidden: Tensor, inputs: Tensor) -> None:
+    """Raise ClientError unless hidden states (b, T, d) are those of inputs (b, ...).
 
     A server would say this only of the first step, and could not say why.
     """
-    rows, tokens = hidden.shape[:2]
-    if rows != len(inputs):
+    if (rows := len(hidden)) != len(inputs):
         raise ClientError(
             f"the head returned {counted(rows, 'row')} for {counted(len(inputs), 'example')}; the "
             "batch must be the first dimension: torch's recurrent and attention layers need "
             "batch_first=True"
         )
+
+
+def _check_tokens(hidden: Tensor, inputs: Tensor) -> None:
+    """Raise ClientError unless hidden states (b, T, d) are those of ids (b, T), if they are ids."""
+    tokens = hidden.shape[1]
     if holds_ids(inputs) and tokens != inputs.shape[1]:
         raise ClientError(
             f"whole numbers (batch, {inputs.shape[1]}) are token ids, and the head returned "
             f"{counted(tokens, 'token')} of each {inputs.shape[1]}; rows of a table and series "
-            "must be floating: .float()"
+            "must be floating: .float(); of texts, a hiding must send the mask of the head's tokens"
         )

@@ -84,7 +84,6 @@ class EndsClient(Client):
     ) -> None:
         super().__init__()
         self.ends, self.segments = ends, ends.segments
-        self.hiding = hiding
         self.batches, self.tests = batches, tests
         self.scores = scores
         self.learns = learns
@@ -100,6 +99,11 @@ class EndsClient(Client):
         self._first_weights: FirstWeights | None = None
         self._sent_tests: SentTests | None = None
         self._forget_round()
+
+    @property
+    def hiding(self) -> Hiding:
+        """What hides the data; a client keeps the one that it was made with."""
+        return self._messenger.hiding
 
     @property
     def head(self) -> nn.Module:
@@ -208,7 +212,7 @@ class EndsClient(Client):
         least = self.hiding.least_batch(texts=texts)
         self._begin_evaluation(order, least)
         with restrained(_NO_STATES, hides=not self.may_name_data()):
-            width = self.ends.width(first)
+            width = self.ends.width(first, own_masks=self.hiding.own_masks)
         if self.hiding.accounts:  # an epsilon must hold for any weights that a server sends later
             self._trials.check_data()
             self._trials.check_apart(self._first_batch(self.batches.size))

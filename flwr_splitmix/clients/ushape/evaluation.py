@@ -154,7 +154,11 @@ class UShapeEvaluation:
                 f"the server asks for {kind} test examples {start} to {stop}; this client sends "
                 f"{start} to {due} at once, of {size}"
             )
-        self._check_enough(due - start, f"its {kind} test data")
+        if (number := due - start) < self._least:
+            raise ClientError(
+                f"its {kind} test data have {counted(number, 'example')}, but "
+                f"{self._hiding_needs}: give it at least {self._least}, or none"
+            )
         if self._kept is not None:
             self._kept.note(kind, stop)
         self._sent_up_to[kind] = stop
@@ -166,16 +170,18 @@ class UShapeEvaluation:
         batch = MaskedBatch.of(fetch(data, places, floats=True), self._messenger.device)
         return self._current.begin(batch)
 
-    def _check_enough(self, number: int, whose: str) -> None:
-        if number < self._least:
-            raise ClientError(
-                f"{whose} have {counted(number, 'example')}, but "
-                f"{type(self._messenger.hiding).__name__} works only among several examples of a "
-                f"batch: needed are at least {self._least}, or none"
-            )
+    @property
+    def _hiding_needs(self) -> str:
+        name = type(self._messenger.hiding).__name__
+        return f"{name} works only among several examples of a batch"
 
     def _send(self, batch: MaskedBatch) -> dict[str, Any]:
-        self._check_enough(len(batch.inputs), "the batches of its own scores")
+        if (number := len(batch.inputs)) < self._least:
+            raise ClientError(
+                f"its own scores send {counted(number, 'example')} next, but {self._hiding_needs}: "
+                f"`begin` and `add` must return at least {self._least}, so send examples that are "
+                "done along, as GenerationScores does"
+            )
         self._messenger.hiding.charge(*self._examples)
         with seeded_draws(self._messenger.device, self._seed_of(self._messages)):
             self._awaiting = self._messenger.messages_of(batch, "test inputs")

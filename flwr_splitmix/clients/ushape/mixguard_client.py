@@ -30,8 +30,6 @@ class MixGuardClient(UShapeClient):
         If there is no public text, no word for secret tokens, or no training text.
     """
 
-    hiding: MixGuard
-
     def __init__(
         self,
         head: nn.Module,
@@ -51,6 +49,13 @@ class MixGuardClient(UShapeClient):
         except ValueError as error:
             raise ClientError(str(error)) from None
         super().__init__(head, tail, data, hiding=hiding, **rest)
+
+    @property
+    def hiding(self) -> MixGuard:
+        """MixGuard, the client's half."""
+        hiding = super().hiding
+        assert isinstance(hiding, MixGuard)
+        return hiding
 
     @property
     def options(self) -> MixGuardOptions:

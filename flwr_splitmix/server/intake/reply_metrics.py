@@ -115,7 +115,7 @@ def common_metrics(replies: Sequence[Message]) -> set[MetricKind]:
     return common - ({(LOSS, None)} if count[LOSS, None] < len(replies) else set())
 
 
-def read_metrics(reply: Message, common: set[MetricKind], examples: int) -> dict[str, Any]:
+def read_metrics(reply: Message, common: set[MetricKind], examples: int | None) -> dict[str, Any]:
     """Return the common metrics of a reply, sorted by name.
 
     Raises
@@ -139,7 +139,7 @@ def read_metrics(reply: Message, common: set[MetricKind], examples: int) -> dict
     ):
         raise UploadError("returned metrics that are NaN or infinite")
     check_examples(kept["num-examples"], examples)
-    return {**kept, "num-examples": examples}
+    return kept if examples is None else {**kept, "num-examples": examples}
 
 
 def _all_finite(value: Any) -> bool:

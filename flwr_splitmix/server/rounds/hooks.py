@@ -71,7 +71,13 @@ class RoundHooks(LoopSetup):
 
     @stop_reason.setter
     def stop_reason(self, reason: str) -> None:
-        self.run_state.stop_reason = reason
+        if self._run_state is None:
+            if reason:
+                raise LinkError(
+                    "stop_reason ends a run after its round: set it within one, as in train_round"
+                )
+            return
+        self._run_state.stop_reason = reason
 
     @property
     def last_trained_round(self) -> Mapping[int, int]:

@@ -57,13 +57,15 @@ class ClientRemarks:
         last_trained_round
             By client index, the last round that the client finished.
         """
-        known = {client: clients.descriptions[client] for client in clients.alive}
-        sizes = {client: said.num_examples for client, said in known.items()}
-        batch_sizes = {
-            client: said.batch_size
-            for client, said in known.items()
-            if isinstance(said, (SplitDescription, UShapeDescription))
+        known = {
+            client: said
+            for client in clients.alive
+            if isinstance(
+                said := clients.descriptions[client], (SplitDescription, UShapeDescription)
+            )
         }
+        sizes = {client: said.num_examples for client, said in known.items()}
+        batch_sizes = {client: said.batch_size for client, said in known.items()}
         self._on_sizes(sizes, batch_sizes, agreement.batches, agreement.length.epoch)
         self._on_lost_states({c: said.state_round for c, said in known.items()}, last_trained_round)
 

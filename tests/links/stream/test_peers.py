@@ -249,7 +249,7 @@ def test_nonsense_costs_its_sender_the_round(link: StreamLink, data: bytes, sent
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"num-examples": None}, "says that its num-examples is None; it must be an integer of at"),
+        ({"patches": 4}, "does not say its batch-size, as it must"),
         ({"state-round": "0"}, "says that its state-round is '0'; it must be an integer of at"),
         # With noise, ledgers would fail on it.
         ({"state-round": -1}, "says that its state-round is -1; it must be an integer of at least"),

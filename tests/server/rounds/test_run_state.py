@@ -79,6 +79,9 @@ def test_a_fit_that_is_refused_leaves_the_last_one_as_it_was(
 def test_before_the_first_run_a_strategy_has_none() -> None:
     strategy = split()
     assert (strategy.stop_reason, strategy.last_trained_round, strategy.rows) == ("", {}, [])
+    strategy.stop_reason = ""  # as in a constructor of one's own
+    with pytest.raises(LinkError, match="stop_reason ends a run after its round: set it within"):
+        strategy.stop_reason = "enough"
     for name in ("run_state", "open_link"):
         with pytest.raises(LinkError, match="PSL has no run and no link, as neither its start"):
             getattr(strategy, name)
