@@ -27,8 +27,8 @@ class Hiding:
     and `returned` each message's part of it; in evaluation `logits` follows `recover`. A
     `UShapeStrategy` has the class (its attribute `hiding`): it passes any messages through the
     trunk, and reads the facts below. So do apps and attacks, none of which knows a method by its
-    name. What a server must compute for a method belongs here too, as a class method that the
-    strategy calls.
+    name, but for an attack that undoes a single one. What a server must compute for a method
+    belongs here too, as a class method that the strategy calls.
 
     A method that calibrates on public texts defines how often in `calibration_steps`, which must be
     0 once they are taken, and `refines`, and implements the public-text methods; the client does

@@ -39,8 +39,8 @@ class NaiveMix(Hiding):
     """
 
     warning = (
-        "Naive Mix hides nothing from a server with all messages of a batch, which it solves for "
-        "the examples: docs/language.md#naive-mix"
+        "Naive Mix hides next to nothing from a server, which has all messages of a batch and "
+        "solves them for the examples: docs/language.md#naive-mix"
     )
 
     own_masks = False

@@ -83,11 +83,11 @@ class Remarks:
             self._once.warn(
                 clients,
                 "have",
-                "a lower segment with a geometry that says, or without one that denies, that it "
-                f"adds position embeddings or knows the patches' slots, and {self._mixer} moves "
-                "patches: these may tell where they were. Cut the model before its position "
-                "embeddings; if nothing in it knows the slots, say so by geometry = "
-                "Geometry(patches, width, positions='none')",
+                "a lower segment that may add position embeddings or know the patches' slots (its "
+                f"geometry says so, or it has none), and {self._mixer} moves patches, which may "
+                "then tell where they were. Cut the model before its position embeddings; if "
+                "nothing in it knows the slots, say so by geometry = Geometry(patches, width, "
+                "positions='none')",
             )
 
     def on_few(self, server_round: int, nodes: int) -> None:
