@@ -130,12 +130,17 @@ def test_each_test_text_is_mixed_with_another_one(tests: int, sent: list[int]) -
             client.run("encode_test", place)
 
 
-@pytest.mark.parametrize("tests", [1, 4])
-def test_no_test_text_is_sent_that_its_hiding_cannot_hide(tests: int) -> None:
+@pytest.mark.parametrize(
+    ("tests", "said"),
+    [
+        (1, "test data have 1 example, but NaiveMix works only among several .* or none"),
+        (4, "its own scores send 1 example next, but NaiveMix .* must return at least 2"),
+    ],
+)
+def test_no_test_text_is_sent_that_its_hiding_cannot_hide(tests: int, said: str) -> None:
     toy = TextToy(clients=1, tests=tests, hiding=NaiveMix, task="classification")
     client = attached(toy, scores=Dwindling)
     place = {"kind": "federated", "start": 0, "stop": tests}
-    said = "have 1 example, but NaiveMix works only among several examples of a batch: needed are"
     with pytest.raises(ClientError, match=said):
         client.run("decode_test", {"outputs": client.run("encode_test", place)["messages"]})
 

@@ -138,7 +138,7 @@ def test_steps_are_the_mean_number_of_full_batches() -> None:
         ),
         ({"patches": -1}, "its patches is -1"),
         ({"width": "3"}, "its width is '3'"),
-        ({"prefix": None}, "its prefix is None"),
+        ({"prefix": None}, "does not say its prefix, as it must"),
         ({"grid_columns": 4}, "says that its 6 patches form 4 columns"),
         ({"grid_columns": 0}, "says that its grid-columns is 0"),
         ({"grid_columns": 7}, "says that its grid-columns is more than 6"),
