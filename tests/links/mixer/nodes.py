@@ -75,6 +75,7 @@ class Nodes:
         self.answers.set()
         self.description = DESCRIPTION
         self.width = 3
+        self._threads: list[threading.Thread] = []
         changes = {name.replace("_", "-"): value for name, value in opening.items()}
         tokens = channel.open({**OPENING, **changes})["tokens"]
         self.tickets = [
@@ -103,8 +104,16 @@ class Nodes:
                 session.run()
 
         thread = threading.Thread(target=take_part, daemon=True)
+        self._threads.append(thread)
         thread.start()
         return thread
+
+    def end(self, channel: MixerChannel) -> None:
+        """Hang up as the server, and wait until the nodes have been told to leave."""
+        channel.close()
+        for thread in self._threads:
+            thread.join(20)
+            assert not thread.is_alive()
 
 
 def wait_until_attached(channel: MixerChannel) -> None:

@@ -71,6 +71,7 @@ def test_errors_of_uploads_do_not_tell_how_much_is_whose(
         "the client's with .float()"
     )
     assert first_step(nodes, channel)["failures"] == {"0": said, "1": said}
+    nodes.end(channel)
 
 
 def test_an_upload_of_another_shape_is_named_in_the_mixers_log_alone(
@@ -82,6 +83,7 @@ def test_an_upload_of_another_shape_is_named_in_the_mixers_log_alone(
     assert first_step(nodes, channel)["failures"] == {"0": said, "1": said}
     logged = [line for line in caplog.messages if "is left out: it uploaded (2, " in line]
     assert len(logged) == 2
+    nodes.end(channel)
 
 
 def test_the_operator_may_ask_for_more_even_ratios(start_mixer: Start) -> None:
