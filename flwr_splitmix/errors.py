@@ -22,11 +22,14 @@ class ForeseenError(Exception):
 
 
 def by_signal(error: BaseException) -> bool:
-    """Return whether an error was raised by the handler of a signal, which is to end the process.
+    """Return whether an exit comes from the handler of a signal, which is to end the process.
 
-    Or by code that has caught such an error. Python hands a handler, and no other function, the
-    frame that calls it; one that does not keep it is known as a handler that is set now.
+    Or from code that has caught such an exit. No other error does. Python hands a handler, and no
+    other function, the frame that calls it; one that does not keep it is known as a handler that is
+    set now.
     """
+    if not isinstance(error, SystemExit):
+        return False
     handlers = {getattr(getattr(one, "__func__", one), "__code__", None) for one in _handlers()}
     return any(
         called.f_code in handlers or _has(called, caller)

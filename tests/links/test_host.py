@@ -229,6 +229,22 @@ def test_a_client_fn_that_exits_is_a_failure() -> None:
     assert caught.value.whole == "client_fn raised SystemExit: bad node"
 
 
+@pytest.mark.usefixtures("handlers")
+def test_an_error_of_a_clients_own_time_limit_is_a_failure_like_any_other() -> None:
+    """Its handler is to end what the client does, not the process; only an exit is to end that."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("the camera is too slow")
+
+    def client_fn(context: Any) -> Any:
+        signal.signal(signal.SIGUSR1, late)
+        signal.raise_signal(signal.SIGUSR1)
+
+    context: Any = None
+    with pytest.raises(WrappedError, match=r"^client_fn raised TimeoutError; the log"):
+        ClientHost().attach(ticket(), lambda: made(client_fn, context), None)
+
+
 def test_errors_become_one_line() -> None:
     assert sentence(ValueError("k is 1\ndetails")) == "ValueError: k is 1"
     assert sentence(KeyError()) == "KeyError"
