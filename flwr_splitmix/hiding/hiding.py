@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -12,13 +12,13 @@ from flwr_splitmix.data.examples import ExampleSet, check_map_style, fetch
 from flwr_splitmix.data.masked_batch import MaskedBatch
 from flwr_splitmix.hiding.charges import Charges, Planned
 from flwr_splitmix.hiding.exchanged import ClientSide, Sent
-from flwr_splitmix.overriding import overridden
+from flwr_splitmix.hiding.facts import HidingFacts
 from flwr_splitmix.scoring.texts import check_labels, text_loss
 from flwr_splitmix.values import options_of
 from flwr_splitmix.words import with_article
 
 
-class Hiding:
+class Hiding(HidingFacts):
     """How a U-shaped client hides its data; this one, the plain U shape, hides nothing.
 
     One class holds the client half and the server half of a method. A `UShapeClient` has an
@@ -26,8 +26,8 @@ class Hiding:
     the trunk's outputs, `loss` scores them in training, `perturb` changes the gradient to return,
     and `returned` each message's part of it; in evaluation `logits` follows `recover`. A
     `UShapeStrategy` has the class (its attribute `hiding`): it passes any messages through the
-    trunk, and reads the facts below. So do apps and attacks, none of which knows a method by its
-    name, but for an attack that undoes a single one. What a server must compute for a method
+    trunk, and reads its facts (`HidingFacts`). So do apps and attacks, none of which knows a method
+    by its name, but for an attack that undoes a single one. What a server must compute for a method
     belongs here too, as a class method that the strategy calls.
 
     A method that calibrates on public texts defines how often in `calibration_steps`, which must be
@@ -47,56 +47,11 @@ class Hiding:
     TypeError
         If the public texts are not a map-style data set of (tokens, label) pairs.
 
-    Attributes
-    ----------
-    warning
-        A warning for the user who starts a run, "" for none; the strategy logs it.
-    accounts
-        Whether clients account for an epsilon, so that a round must not be repeated for free.
-    texts_only
-        Whether the method is about tokens, so that images and the like cannot be hidden by it.
-    teaches_head
-        Whether the method works only by training the head, so that it needs one that learns.
-    apart
-        Of "head", "trunk" and "tail", those that must keep a batch's examples apart for the epsilon
-        to hold. Clients try their head and tail, and a strategy its trunk.
-    rests_on
-        Methods on which the epsilon rests. A client that overrides one is refused, and so is a
-        subclass, unless it also overrides `charge`: who changes what leaves says what it costs.
-    own_masks
-        Whether `obfuscate` may send other masks than it gets. A subclass with an `obfuscate` of its
-        own may, unless it states otherwise.
-    mixes_batch
-        Whether an example's messages depend on the others of its batch. Those of a subclass with an
-        `obfuscate` of its own do, unless it states otherwise.
-    watches_layers
-        Whether it watches the inputs of the layers of head and tail, which must not be computed
-        twice (`gradient-checkpointing`), and of which some may be unfit (`UnfitError`).
-    not_accounted
-        Why noise has no epsilon, with the method's name before it; "" for no noise, and for a
-        ledger.
-
     Source: split learning's U shape (Vepakomma et al., 2018).
     """
 
-    warning: ClassVar[str] = ""
-    accounts: ClassVar[bool] = False
-    texts_only: ClassVar[bool] = False
-    teaches_head: ClassVar[bool] = False
-    apart: ClassVar[tuple[str, ...]] = ("head",)
-    rests_on: ClassVar[tuple[str, ...]] = ()
-    own_masks: ClassVar[bool] = False
-    mixes_batch: ClassVar[bool] = False
-    watches_layers: ClassVar[bool] = False
-    not_accounted: ClassVar[str] = ""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Void what a base states of an `obfuscate` that the class overrides."""
-        super().__init_subclass__(**options)
-        if overridden(cls, ("obfuscate",), "own_masks"):
-            cls.own_masks = True
-        if overridden(cls, ("obfuscate",), "mixes_batch"):
-            cls.mixes_batch = True
+    own_masks = False  # of this class's own `obfuscate`
+    mixes_batch = False
 
     def __init__(self, public: ExampleSet | None = None) -> None:
         if public is not None:
@@ -171,45 +126,6 @@ class Hiding:
         return None
 
     @classmethod
-    def least_batch(cls, *, texts: bool) -> int:
-        """Return the fewest examples of a batch among which the method does anything.
-
-        A client refuses smaller training batches, and joins a smaller rest of its test examples
-        with the batch before.
-
-        Parameters
-        ----------
-        texts
-            Whether they are texts, rather than images and the like.
-        """
-        return 1
-
-    @classmethod
-    def check_options(cls, options: Mapping[str, Any]) -> None:
-        """Check options before a run; every value is already of its type and range by itself.
-
-        Parameters
-        ----------
-        options
-            The method's own, by name; data sets and what a tokenizer says are not among them.
-
-        Raises
-        ------
-        ValueError
-            If they do not go together; the message has the names of the options.
-        """
-
-    @classmethod
-    def messages_per_batch(cls, options: Mapping[str, Any]) -> int:
-        """Return how many messages a client sends for a batch; `options` as in `check_options`."""
-        return 1
-
-    @classmethod
-    def calibrates(cls, options: Mapping[str, Any]) -> bool:
-        """Return whether clients send public texts to learn; `options` as in `check_options`."""
-        return False
-
-    @classmethod
     def sends_as(cls) -> type[Hiding]:
         """Return the hiding whose messages this method's clients send: itself.
 
@@ -222,11 +138,6 @@ class Hiding:
     def names(cls) -> str:
         """Return the names of this method and of those that it derives from, between spaces."""
         return " ".join(each.__name__ for each in cls.__mro__ if issubclass(each, Hiding))
-
-    @classmethod
-    def uncharged(cls) -> str:
-        """Return the first method of `rests_on` overridden without `charge`, or ""."""
-        return overridden(cls, cls.rests_on, "charge")
 
     # Every batch.
 
